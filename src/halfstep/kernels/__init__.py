@@ -1,1 +1,1 @@
-"""Numerics that must be fast: half precision on a CPU, and rounding to formats of any width."""
+"""Numerics that must be fast: products in other formats, rounding, packing, gradients."""

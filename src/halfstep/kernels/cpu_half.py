@@ -1,11 +1,11 @@
 """Half precision on a CPU at fp32 speed, in real fp16 and bf16 tensors.
 
-PyTorch's own convolutions and matrix products of half tensors are slow loops where a processor has
-no half units. Where it has them, fp16 convolutions still have no fast backward, and oneDNN's bf16
-convolutions return uninitialised memory for some small strided shapes (torch 2.14.1;
-`benchmarks/native_half.py` times and counts them). `cpu_half` therefore replaces them on every
-processor, for the CPU alone, by fp32 kernels around which the inputs are widened and the result is
-rounded once. Autograd, checkpointing and threads need not know.
+On a processor without half-precision units, PyTorch computes convolutions and matrix products of
+half tensors in slow loops. On a processor with such units, fp16 convolutions still have no fast
+backward, and oneDNN's bf16 convolutions return uninitialised memory for some small strided shapes
+(torch 2.14.1; `benchmarks/native_half.py` times and counts them). So `cpu_half` replaces these
+operators on every CPU: it widens the inputs, calls the fp32 kernel and rounds the result once.
+Autograd, checkpointing and threads work unchanged.
 """
 
 from __future__ import annotations
@@ -55,5 +55,5 @@ def cpu_half() -> Iterator[None]:
 
 
 def in_use() -> bool:
-    """Return whether any such context is open."""
+    """Tell whether a `cpu_half` context is open in this process."""
     return _contexts > 0

@@ -1,8 +1,9 @@
-"""CUDA's autocast policy on a CPU, so that a rehearsed forward has the dtypes of the GPU's.
+"""CUDA's autocast policy on a CPU, so that a rehearsed forward has the same dtypes as on a GPU.
 
-PyTorch's lists differ between the two: softmax, norms, exp, pow and sums are fp32 under autocast on
-CUDA, and half on a CPU. Which operators CUDA casts at all is read from the dispatcher; what is here
-is only how (`ATen/autocast_mode.h`: lower precision, widest type, banned, and fp32 for the rest).
+PyTorch's lists of operators differ between the two: under autocast, softmax, norms, exp, pow and
+sums are fp32 on CUDA and half on a CPU. The dispatcher tells which operators CUDA casts. The lists
+in this file only tell how (`ATen/autocast_mode.h`): to the lower precision, to the widest input, or
+not at all because the operator is refused; all other operators are cast to fp32.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LOWER = frozenset(
         "rnn_relu_cell",
     ]
 )
-"""Operators that compute in the half format on CUDA, and that the CPU's lists leave out."""
+"""Operators that CUDA casts to the half format, and that the CPU's lists do not contain."""
 
 WIDEST = frozenset(
     [
@@ -52,10 +53,10 @@ WIDEST = frozenset(
         "scatter_add",
     ]
 )
-"""Operators whose inputs are brought to the widest format among them."""
+"""Operators whose inputs are all cast to the widest format among these inputs."""
 
 REFUSED = "binary_cross_entropy"
-"""The operator that CUDA refuses under autocast: its half inputs overflow in the logarithm."""
+"""The operator that CUDA refuses under autocast, because the logarithm overflows in half."""
 
 _OTHER_POLICY_ON_CPU = frozenset({"grid_sampler", REFUSED})
 _OF_CUDNN = frozenset(
@@ -69,22 +70,22 @@ _OF_CUDNN = frozenset(
     ]
 )
 _LSTM_LAYER = "mkldnn_rnn_layer"
-"""What a CPU calls where CUDA calls `_cudnn_rnn`, which casts to the half format as well."""
-# CUDA pools in the format given, for which the CPU has no kernel.
+"""The CPU's counterpart of CUDA's `_cudnn_rnn`, which autocast casts to the half format too."""
+# CUDA pools in the dtype of the input, but the CPU has no half kernel for this operator.
 _WITHOUT_HALF_KERNEL = frozenset({"avg_pool3d"})
 
 
 @contextmanager
 def cuda_autocast_policy() -> Iterator[None]:
-    """Cast under `torch.autocast("cpu")` as `torch.autocast("cuda")` does, in every thread."""
+    """Make `torch.autocast("cpu")` cast as `torch.autocast("cuda")` does, in every thread."""
     with _overrides.held(), _unfused_encoders.held():
         yield
 
 
 class _UnfusedEncoders(Counted):
-    """Attention and encoder layers without the fused path of evaluation, which autocast misses.
+    """Disables the fused path of attention and encoder layers in evaluation mode.
 
-    CUDA's autocast switches it off; a CPU's does not, and it computes in fp32.
+    Autocast on CUDA disables this path. Autocast on a CPU does not, and the path computes in fp32.
     """
 
     def _put_in_place(self) -> None:
@@ -150,7 +151,8 @@ def _keeping_format(operator: Callable[..., Any]) -> Kernel:
 def _lstm_layer(_: Callable[..., Any], *args: Any) -> Any:
     """Compute one direction of a layer of `nn.LSTM` in the half format.
 
-    oneDNN has no fp16 kernels that train, and none of a format without units.
+    This replaces oneDNN's kernel, because oneDNN cannot train in fp16, and has no kernels at all
+    for a half format without units in the processor.
     """
     dtype = torch.get_autocast_dtype("cpu")
     sequence, *weights, hidden, cell = _cast(args[:7], dtype)

@@ -1,8 +1,9 @@
-"""Products of FP8 values: quantised by one scale a tensor, multiplied and summed in fp32.
+"""Products of FP8 values: quantised with one scale per tensor, multiplied and summed in fp32.
 
-The factors of a product are what an FP8 tensor core would read, and are kept in FP8 for the
-backward; only where they are multiplied are they widened. E4M3 holds activations and weights, E5M2
-their gradients, whose range is wider (Micikevicius et al., arXiv:2209.05433, section 4).
+The factors of a product are the values that an FP8 tensor core would read. They are saved for the
+backward in FP8, and widened only for the multiplication. Activations and weights are in E4M3.
+Gradients are in E5M2, because their range is wider (Micikevicius et al., arXiv:2209.05433, section
+4).
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ FORMAT_OF: dict[Role, str] = {
 
 
 NAME_OF_BACKWARD = "_Float8ProductBackward"
-"""What the node of such a product is called in the graph of a loss."""
+"""The name of the autograd node of such a product."""
 
 
 class Scales(Protocol):
-    """Where the scales of one layer come from."""
+    """Determines the scales of the tensors of one layer."""
 
     def largest(self, role: Role, value: torch.Tensor, *, training: bool) -> torch.Tensor:
-        """Return the absolute value that `value`'s scale brings to the top of its format."""
+        """Return the absolute value that the scale of `value` maps to the largest FP8 number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ class Quantised:
     """A tensor in FP8.
 
     Attributes:
-        values: In FP8, after scaling.
-        scale: fp32 scalar that it was multiplied by.
+        values: The scaled values, in FP8.
+        scale: fp32 scalar by which the tensor was multiplied.
     """
 
     values: torch.Tensor
@@ -58,25 +59,26 @@ class Quantised:
 def quantised(
     value: torch.Tensor, role: Role, scales: Scales, *, training: bool = True
 ) -> Quantised:
-    """Scale and round a tensor; what lies beyond the format's end saturates, as in hardware.
+    """Scale and round a tensor; values beyond the format's range saturate, as in hardware.
 
-    A tensor of zeros has the scale 1. One with an inf has the scale 0 where its own largest value
-    decides, so that the inf becomes NaN; under delayed scaling it saturates like any large value.
+    A tensor of zeros has the scale 1. A tensor with an inf has the scale 0 if its own largest value
+    determines the scale, so that the inf becomes NaN. Under delayed scaling, the inf saturates like
+    any large value.
     """
     format_ = FORMATS[FORMAT_OF[role]]
     largest = scales.largest(role, value, training=training).float()
-    # Not `format_.max / largest`, which torch computes as a reciprocal and rounds twice.
+    # torch computes `format_.max / largest` as a reciprocal times a number, and so rounds twice.
     scale = torch.where(largest > 0, torch.full_like(largest, format_.max) / largest, 1.0)
-    # The reciprocal of a subnormal overflows; any large scale serves values that small.
+    # For a subnormal `largest`, the quotient overflows; fp32's maximum is good enough as a scale.
     scale = torch.where(largest.isfinite(), scale.clamp(max=FORMATS["fp32"].max), scale)
-    # Clamped first: how a cast overflows differs between versions of torch.
+    # Clamped before the cast, because the overflow of a cast differs between versions of torch.
     scaled = (value.detach().float() * scale).clamp_(-format_.max, format_.max)
     return Quantised(scaled.to(torch_dtype(format_.name)), scale)
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How a convolution moves; None in place of one means a matrix product."""
+    """The geometry of a convolution; None in its place means a matrix product."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -84,7 +86,7 @@ class Geometry:
     groups: int
 
     def arguments(self) -> tuple[Any, ...]:
-        """Return what `aten::convolution` takes after the bias."""
+        """Return the arguments of `aten::convolution` after the bias."""
         zeros = [0] * len(self.stride)
         return self.stride, self.padding, self.dilation, False, zeros, self.groups
 
@@ -96,19 +98,19 @@ def float8_product(
     scales: Scales,
     geometry: Geometry | None = None,
 ) -> torch.Tensor:
-    """Compute a linear layer or a convolution in FP8, and its gradients when they are asked for.
+    """Compute a linear layer or a convolution in FP8, differentiably.
 
     Args:
         value: The layer's input, (..., features) or (N, channels, *size).
-        weight: Its weight, as `torch.nn.functional` takes it.
-        bias: Added in fp32, unquantised.
-        scales: Of this layer.
-        geometry: Of the convolution.
+        weight: The layer's weight, with the shape that `torch.nn.functional` expects.
+        bias: The layer's bias, which is added in fp32 and is not quantised.
+        scales: The scales of this layer.
+        geometry: The geometry of the convolution; None for a linear layer.
 
     Returns:
         The output, rounded once from fp32 to `value`'s dtype.
     """
-    # Inside `forward` gradients are always off.
+    # Read here, because inside `forward` gradients are always disabled.
     training = torch.is_grad_enabled()
     result: torch.Tensor = _Float8Product.apply(value, weight, bias, scales, geometry, training)
     return result
@@ -130,7 +132,7 @@ class _Float8Product(torch.autograd.Function):
         ctx.save_for_backward(left.values, left.scale, right.values, right.scale)
         ctx.scales, ctx.geometry = scales, geometry
         ctx.dtypes = value.dtype, weight.dtype, None if bias is None else bias.dtype
-        # Divided one by one: the product of two large scales overflows.
+        # Two divisions, because the product of two large scales would overflow.
         with computing_in(FORMAT_OF["input"]):
             if geometry is None:
                 result = _matmul(left.widened(), right.widened().t())
@@ -168,7 +170,7 @@ class _Float8Product(torch.autograd.Function):
 
 
 def _once(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient that refuses to be differentiated; quantised factors know no graph."""
+    """Return a gradient that refuses a second backward, because quantised factors have no graph."""
     if not torch.is_grad_enabled():  # without create_graph
         return gradient
     result: torch.Tensor = _Once.apply(gradient.detach().requires_grad_())
@@ -197,7 +199,7 @@ def _gradients(
     geometry: Geometry | None,
     wanted: Sequence[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the gradients by input and weight, still multiplied by the scales of both factors."""
+    """Return the gradients of input and weight, still multiplied by the scales of their factors."""
     gradient, value, weight = (each.widened() for each in (incoming, left, right))
     if geometry is not None:
         by_value, by_weight, _ = torch.ops.aten.convolution_backward(
@@ -210,6 +212,6 @@ def _gradients(
 
 
 def _matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Multiply by the operator itself: Apex's O1 casts `@` to fp16 for the whole process."""
+    """Multiply with the ATen operator, because Apex's O1 casts `@` to fp16 in the whole process."""
     result: torch.Tensor = torch.ops.aten.matmul(left, right)
     return result

@@ -1,7 +1,7 @@
-"""fp16 products that accumulate in fp16, as hardware without fp32 accumulators does.
+"""fp16 products that accumulate in fp16, as on hardware without fp32 accumulators.
 
-The products of one instruction are summed exactly and added to an accumulator that is rounded to
-fp16 each time: a long sum loses its small terms, and overflows at 65504 on the way.
+The products of one instruction are summed exactly and added to an accumulator, which is then
+rounded to fp16. So a long sum loses its small terms, and a partial sum beyond 65504 overflows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from halfstep.kernels.products import Operator
 
 DEPTH = 16
-"""Products that one instruction sums: the k of `mma.m16n8k16.f16` (PTX ISA 8, section 9.7.14)."""
+"""Number of products that one instruction sums: k in `mma.m16n8k16.f16` (PTX ISA 8, 9.7.14)."""
 
 PLAIN = torch.contiguous_format
 
@@ -32,14 +32,14 @@ PLAIN = torch.contiguous_format
 def fp16_accumulation(device_type: str) -> Iterator[None]:
     """Compute fp16 products on "cpu" or "cuda" with fp16 accumulators, in every thread.
 
-    Fused attention keeps fp32 accumulators, as its kernels do everywhere.
+    Fused attention keeps fp32 accumulators, as its kernels do on every device.
     """
     with ON[device_type].computed({torch.float16: Fp16Accumulated()}):
         yield
 
 
 class Fp16Accumulated(Widened):
-    """An arithmetic of fp16."""
+    """An `Arithmetic` for fp16: products that accumulate in fp16."""
 
     only_widens = False
 
@@ -50,7 +50,7 @@ class Fp16Accumulated(Widened):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Compute one operator; those that no tensor core serves accumulate in fp32."""
+        """Compute one operator; operators that do not use tensor cores accumulate in fp32."""
         if operator.name == "convolution":
             return _convolution(*args, **kwargs)
         if operator.name == "convolution_backward":
@@ -58,7 +58,7 @@ class Fp16Accumulated(Widened):
         if operator.name in ("dot", "vdot", "addmv"):
             return super().product(operator, original, args, kwargs)
         left, right = (args[place] for place in operator.factors)
-        if operator.name == "addbmm":  # one sum over the batch too
+        if operator.name == "addbmm":  # it also sums over the batch
             left, right = left.movedim(0, 1).flatten(1), right.flatten(0, 1)
         result = accumulated(left, right)
         if operator.name in ("mm", "bmm"):
@@ -81,7 +81,7 @@ def accumulated(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     shape = (*torch.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2])
     total = left.new_zeros((*shape, right.shape[-1]), dtype=torch.float32)
     for start in range(0, left.shape[-1], DEPTH):
-        # Not `@`, which Apex's O1 casts to fp16 for the whole process.
+        # Not `@`, because Apex's O1 casts it to fp16 in the whole process.
         products = torch.ops.aten.matmul(
             left[..., start : start + DEPTH].float(), right[..., start : start + DEPTH, :].float()
         )
@@ -132,7 +132,8 @@ def _convolution_backward(
     if output_mask[0] and transposed:
         by_images = _correlation(gradient, weight, stride, padding, dilation, groups)
     elif output_mask[0]:
-        # What the strides left over at the far edge gets a gradient too.
+        # If the stride does not divide the padded size, the gradient needs these elements at the
+        # far edge, which a transposed convolution would leave out.
         left_over = [
             size - ((out - 1) * step - 2 * edge + gap * (kernel - 1) + 1)
             for size, out, step, edge, gap, kernel in zip(
@@ -185,7 +186,11 @@ def _transposed(
     output_padding: Sequence[int],
     groups: int,
 ) -> torch.Tensor:
-    """Correlate with zeros between the pixels: `weight` is (C, O/groups, *kernel)."""
+    """Compute a transposed convolution, with `weight` (C, O/groups, *kernel).
+
+    It is the correlation of the flipped kernel with `images`, after zeros are inserted between the
+    pixels.
+    """
     spread = [(size - 1) * step + 1 for size, step in zip(images.shape[2:], stride, strict=True)]
     stuffed = images.new_zeros((*images.shape[:2], *spread))
     pixels: list[Any] = [..., *(slice(None, None, step) for step in stride)]
@@ -194,7 +199,7 @@ def _transposed(
         gap * (kernel - 1) - edge
         for gap, kernel, edge in zip(dilation, weight.shape[2:], padding, strict=True)
     ]
-    # Negative widths cut away what the padding of the convolution had added.
+    # A negative width crops: it removes elements that the padding of the convolution had added.
     widths = [
         width
         for edge, more in zip(reversed(edges), reversed(list(output_padding)), strict=True)
@@ -207,7 +212,7 @@ def _transposed(
 
 
 def _layout(images: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
-    """Return the layout of every result: channels last where one of the factors is."""
+    """Return the memory format of the results: channels last if one of the factors is."""
     layouts = map(suggest_memory_format, (images, weight))
     return next((each for each in layouts if each != PLAIN), PLAIN)
 
@@ -220,7 +225,7 @@ def _patches(
     dilation: Sequence[int],
     groups: int,
 ) -> torch.Tensor:
-    """Return what each output is a sum over: (groups, C/groups * kernel, N * outputs)."""
+    """Return the inputs of each output element: (groups, C/groups * kernel, N * outputs)."""
     rank = len(kernel)
     padded = pad(images, [edge for edge in reversed(list(padding)) for _ in range(2)])
     for axis in range(rank):
@@ -252,6 +257,6 @@ def _output_size(
 
 
 def _each(value: Sequence[int], images: torch.Tensor) -> list[int]:
-    """Return one number for each spatial dimension; ATen lets one stand for all."""
+    """Return one number for each spatial dimension; ATen allows one number for all of them."""
     numbers = list(value)
     return numbers * (images.dim() - 2) if len(numbers) == 1 else numbers

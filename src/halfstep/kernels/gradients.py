@@ -1,7 +1,7 @@
-"""What is done to gradients, one verb each: put, keep, widen, coalesce, unscale, multiply, clip.
+"""Operations on gradients, one verb each: put, keep, widen, coalesce, unscale, multiply, clip.
 
-Everything runs on the device of the gradients and waits for nothing. `Tensor.grad_dtype` lets
-autograd accumulate in fp32 beside a half parameter.
+They run on the device of the gradients, and the host does not wait for them. `Tensor.grad_dtype`
+makes autograd accumulate in fp32 for a half parameter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def put(param: torch.Tensor, grad: torch.Tensor) -> None:
-    """Set `param.grad`, and the format of what is accumulated into it from now on."""
+    """Set `param.grad`, and make autograd accumulate into it in the dtype of `grad`."""
     if param.grad_dtype != grad.dtype:
         param.grad = None
         param.grad_dtype = grad.dtype
@@ -25,44 +25,45 @@ def put(param: torch.Tensor, grad: torch.Tensor) -> None:
 
 
 def keep(param: torch.Tensor, dtype: torch.dtype) -> None:
-    """Cast `param.grad`, and what is accumulated into it from now on, to `dtype`."""
+    """Cast `param.grad` to `dtype`, and make autograd accumulate into it in this dtype."""
     grad = param.grad
     if grad is not None and grad.dtype != dtype:
         put(param, grad.to(dtype))
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the format that gradients of `dtype` are computed with: fp32 at least."""
+    """Return the dtype in which gradients of `dtype` are computed: fp32 or wider."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def widen(params: Iterable[torch.Tensor]) -> None:
-    """Keep gradients in fp32 at least."""
+    """Cast half gradients to fp32, and accumulate into them in fp32."""
     for param in params:
         if param.grad is not None:
             keep(param, wide(param.grad.dtype))
 
 
 def coalesce(params: Iterable[torch.Tensor]) -> None:
-    """Add up those values of sparse gradients that share an index, as they are one number."""
+    """Coalesce sparse gradients: add up the values that have the same index."""
     for param in params:
         if param.grad is not None and param.grad.is_sparse:
             param.grad = param.grad.coalesce()
 
 
 def dense(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the gradients of those `params` that have one; of a coalesced one, its values."""
+    """Return the gradients of the `params` that have one; for a sparse gradient, its values."""
     grads = [param.grad for param in params if param.grad is not None]
     return [grad.values() if grad.is_sparse else grad for grad in grads]
 
 
 def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: torch.Tensor) -> None:
-    """Multiply gradients by the inverse of a loss scale in place, and look for non-finite ones.
+    """Multiply gradients by the inverse of a loss scale in place, and check them for inf and NaN.
 
     Args:
         grads: Dense gradients of any shape, each fp32 or fp64, on any devices.
-        inverse: fp32 scalar on any device.
-        found_inf: fp32 scalar, set to 1 where a gradient is not finite before it is multiplied.
+        inverse: 1 / loss scale, an fp32 scalar on any device.
+        found_inf: fp32 scalar, set to 1 if a gradient contains inf or NaN before the
+            multiplication.
     """
     for group in _alike(grads):
         device = group[0].device
@@ -82,7 +83,7 @@ def multiply(grads: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
 
 
 def norms(grads: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the 2-norm of each gradient, computed in fp32 at least: shape (len(grads),)."""
+    """Return the 2-norm of each gradient, computed in fp32 or wider: shape (len(grads),)."""
     places_of = _places(grads)
     if len(places_of) == 1:
         ((_, dtype),) = places_of
@@ -100,7 +101,7 @@ def norms(grads: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def clip_norm(grads: Sequence[torch.Tensor], limit: float, total_norm: torch.Tensor) -> None:
-    """Scale gradients down together, so that their 2-norm, now `total_norm`, is at most `limit`."""
+    """Scale all gradients so that their common 2-norm, now `total_norm`, is at most `limit`."""
     multiply(grads, ((total_norm + 1e-6).reciprocal() * limit).clamp(max=1.0))
 
 
@@ -112,16 +113,16 @@ def clip_value(grads: Sequence[torch.Tensor], limit: float) -> None:
 
 
 def clip_adaptively(param: torch.Tensor, weight: torch.Tensor, limit: float) -> None:
-    """Scale each unit of the gradient of `param` to `limit` times the norm of its weights.
+    """Limit the norm of each unit of the gradient to `limit` times the norm of the unit's weights.
 
     Brock et al., "High-Performance Large-Scale Image Recognition Without Normalization"
-    (arXiv:2102.06171), equation 3; a unit is a row of a matrix, a filter of a convolution, and the
-    whole of a vector.
+    (arXiv:2102.06171), equation 3. A unit is a row of a matrix, a filter of a convolution, or a
+    whole vector.
 
     Args:
-        param: A parameter with a gradient.
-        weight: Its most precise value.
-        limit: Largest ratio of the two norms.
+        param: A parameter with a gradient, which is changed in place.
+        weight: The most precise value of the parameter.
+        limit: Largest ratio of the gradient's norm to the weights' norm.
 
     Raises:
         TypeError: If the gradient is sparse.

@@ -1,7 +1,7 @@
-"""Operators for which PyTorch has half kernels on CUDA and none on a CPU.
+"""Operators for which PyTorch has half kernels on CUDA, but not on a CPU.
 
-They compute in the CPU's fp32 kernels, and their results are rounded once. What CUDA has no half
-kernel for either is refused with the line to write.
+On a CPU they use the fp32 kernels, and their results are rounded once. An operator without a half
+kernel on CUDA is refused on a CPU too; the error says what to write instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOWHERE = ("_ctc_loss", "_ctc_loss.Tensor")
 
 
 def half_gaps_filled() -> AbstractContextManager[None]:
-    """Compute these operators on half CPU tensors too, in every thread of the process."""
+    """Return a context that registers these operators for half CPU tensors, in every thread."""
     return _overrides.held()
 
 

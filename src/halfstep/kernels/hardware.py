@@ -1,7 +1,7 @@
-"""What a device has for a number format: units of its own, a rehearsal, or nothing.
+"""How a device computes in a number format: natively, rehearsed, or not at all.
 
-Rehearsed is what computes the numbers of a format without its units. Its speed says nothing, and
-tables mark it.
+A rehearsal computes the numbers of a format on a device without units for this format. Its speed is
+meaningless, so tables mark it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from halfstep.kernels.products import ON
 
 How = Literal["native", "rehearsed", "refused"]
 
-# First compute capability with units for a format (CUDA C programming guide, table 25).
+# The first compute capability that has units for a format (CUDA C programming guide, table 25).
 _UNITS: dict[str, tuple[int, int]] = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0)}
 
 
@@ -22,8 +22,8 @@ class Means(NamedTuple):
     """How a device computes in a format.
 
     Attributes:
-        how: Native, rehearsed or refused.
-        reason: Why, in a few words.
+        how: "native", "rehearsed" or "refused".
+        reason: The reason for `how`, in a few words.
     """
 
     how: How
@@ -31,7 +31,7 @@ class Means(NamedTuple):
 
 
 def half(format_: str, device: torch.device) -> Means:
-    """Say how `device` computes in "fp16" or "bf16"."""
+    """Return how `device` computes in "fp16" or "bf16"."""
     if device.type == "cpu":
         return Means("rehearsed", f"{format_} tensors, fp32 kernels, each result rounded once")
     if device.type != "cuda":
@@ -40,7 +40,7 @@ def half(format_: str, device: torch.device) -> Means:
 
 
 def tf32(device: torch.device) -> Means:
-    """Say how `device` multiplies in TF32."""
+    """Return how `device` multiplies in TF32."""
     if device.type == "cuda":
         return _by_capability("tf32", device, "inputs rounded to tf32, fp32 kernels")
     if device.type in ON:
@@ -49,14 +49,14 @@ def tf32(device: torch.device) -> Means:
 
 
 def fp16_accumulator(device: torch.device) -> Means:
-    """Say how `device` sums fp16 products in fp16."""
+    """Return how `device` sums fp16 products in fp16."""
     if device.type in ON:
         return Means("rehearsed", "sums of 16 products, each added to an fp16 accumulator")
     return _refused(device)
 
 
 def float8() -> Means:
-    """Say how any device multiplies in FP8."""
+    """Return how every device multiplies in FP8."""
     return Means(
         "rehearsed",
         "fp32 kernels on fp8 values; layers whose widths are not multiples of 16 are left out",
@@ -64,7 +64,7 @@ def float8() -> Means:
 
 
 def packed(device: torch.device) -> Means:
-    """Say how `device` keeps tensors in a few bits."""
+    """Return how `device` packs tensors into a few bits per element."""
     if device.type == "cuda":
         return Means("native", "packed by Triton kernels")
     if device.type == "cpu":

@@ -1,6 +1,6 @@
-"""In which format a product computes, for those who watch the dispatcher.
+"""Tells in which format a product computes, for code that observes the dispatcher.
 
-A dtype does not tell all: FP8 products run on widened values, and fp32 ones may be TF32.
+The dtype is not enough: FP8 products run on widened values, and fp32 products may be TF32.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 class _Marked(threading.local):
     def __init__(self) -> None:
-        # Not on the class: torch.compile guards that a thread has none of its own, then sets it.
+        # With a class attribute, torch.compile would add a guard that the object has no attribute
+        # of its own, and the guard would fail after the first assignment.
         self.format: str | None = None
 
 
@@ -31,7 +32,7 @@ _marked = _Marked()
 
 @contextmanager
 def computing_in(format_: str) -> Iterator[None]:
-    """Say that the products inside are those of `format_`, whatever the dtype of their factors."""
+    """Mark the products in this context as products in `format_`, regardless of their dtype."""
     before = _marked.format
     _marked.format = format_
     try:
@@ -41,7 +42,7 @@ def computing_in(format_: str) -> Iterator[None]:
 
 
 def format_of_products(factor: torch.Tensor) -> str:
-    """Return the format in which this thread multiplies tensors such as `factor` now."""
+    """Return the format in which this thread now multiplies tensors with `factor`'s dtype."""
     if _marked.format is not None:
         return _marked.format
     if factor.dtype == torch.float32 and _is_tf32(factor.device):

@@ -1,8 +1,8 @@
-"""Max pooling of half CPU tensors through `channels_last`, several times as fast as PyTorch's own.
+"""Max pooling of half CPU tensors in `channels_last`, several times as fast as PyTorch's own.
 
-PyTorch's kernel for contiguous images compares one number at a time, in fp32 and in half; its
-kernel for `channels_last` compares many channels at once. Both choose the same element, NaN
-included, so values, indices and strides are those of the first.
+PyTorch's kernel for contiguous images compares one number at a time, in fp32 and in half. Its
+kernel for `channels_last` compares many channels at once. Both select the same element, also with
+NaN, so values, indices and strides are the same as with the contiguous kernel.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from halfstep.kernels.registration import Kernel
 
 FEWEST_CHANNELS = 16
-"""Below, too few are compared at once to pay for the two changes of layout."""
+"""With fewer channels, the two changes of layout cost more time than they save."""
 
 _HALVES = (torch.float16, torch.bfloat16)
 
 
 def fast_half_pooling() -> AbstractContextManager[None]:
-    """Pool half CPU images so, in every thread of the process."""
+    """Return a context that registers this kernel for half CPU images, in every thread."""
     return _overrides.held()
 
 

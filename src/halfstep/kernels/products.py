@@ -1,8 +1,8 @@
-"""Which arithmetic the products of each dtype use, on each device: one registration a device.
+"""Selects the arithmetic of products for each dtype, with one registration per device.
 
-Products are convolutions, matrix products and attention, forward and backward: what tensor cores
-do. The dispatcher takes one kernel an operator from Python, so everything that computes products in
-its own way claims a dtype here; the newest claim still open decides.
+Products are the operators that tensor cores compute: convolutions, matrix products and attention,
+forward and backward. The dispatcher accepts only one Python kernel per operator. So code that
+computes products in another way claims a dtype here, and the newest open claim applies.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A product.
+    """An operator that computes a product.
 
     Attributes:
-        name: Its name in ATen, without an overload.
-        factors: Positions of the arguments that are multiplied with each other; what is only added
-            stands elsewhere.
+        name: Name in ATen, without the overload.
+        factors: Positions of the arguments that are multiplied with each other. An argument that is
+            only added is not among them.
     """
 
     name: str
@@ -59,13 +59,13 @@ _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 class Arithmetic(Protocol):
-    """A way to compute products. `original` runs the kernel that stood there before."""
+    """A way to compute products. `original` calls the kernel that was registered before."""
 
     @property
     def only_widens(self) -> bool:
-        """Whether half products are those of fp32, rounded once.
+        """Whether half products are computed in fp32 and rounded once.
 
-        Small ones are then computed by `native/small.cpp`.
+        If so, `native/small.cpp` computes the products of small tensors.
         """
 
     def product(
@@ -75,7 +75,7 @@ class Arithmetic(Protocol):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Compute one operator; every tensor among its arguments has the claimed dtype."""
+        """Compute one operator; all its tensor arguments have the claimed dtype."""
 
     def attention(
         self,
@@ -86,7 +86,7 @@ class Arithmetic(Protocol):
     ) -> tuple[torch.Tensor, ...]:
         """Compute fused attention, or its backward, on `tensors` of the claimed dtype.
 
-        `args` follow them: among these, logsumexp is fp32 whatever the dtype.
+        `args` are the arguments after `tensors`. Among them, logsumexp is fp32 for every dtype.
         """
 
 
@@ -100,7 +100,7 @@ class Products:
     def __init__(self, dispatch_key: str) -> None:
         self._claims: dict[object, Mapping[torch.dtype, Arithmetic | None]] = {}
         self._chosen: dict[torch.dtype, Arithmetic] = {}
-        # Re-entrant, as the garbage collector may end another claim while one is being made.
+        # Re-entrant, because the garbage collector may close another claim in the same thread.
         self._lock = threading.RLock()
         self._small = SmallProducts(OPERATORS) if dispatch_key == "CPU" else None
         self._overrides = Overrides(
@@ -109,19 +109,20 @@ class Products:
 
     @property
     def registered(self) -> bool:
-        """Whether any dtype is computed otherwise than PyTorch does."""
+        """Whether kernels are registered that may replace PyTorch's."""
         return self._overrides.registered
 
     def arithmetic(self, dtype: torch.dtype) -> Arithmetic | None:
-        """Return what computes products of `dtype` now; None where PyTorch does."""
+        """Return the arithmetic of `dtype` that applies now; None for PyTorch's own kernels."""
         return self._chosen.get(dtype)
 
     @contextmanager
     def computed(self, arithmetics: Mapping[torch.dtype, Arithmetic | None]) -> Iterator[None]:
-        """Compute products of some dtypes in a way of their own, in every thread of the process.
+        """Claim dtypes: compute their products with `arithmetics`, in every thread of the process.
 
         Args:
-            arithmetics: By dtype; None takes PyTorch's kernels, over an older claim too.
+            arithmetics: The arithmetic of each claimed dtype. None selects PyTorch's kernels, even
+                if an older claim is open.
         """
         claim = object()
         with self._lock:
@@ -195,13 +196,13 @@ class Products:
         return kernel
 
     def _for(self, values: Iterable[Any]) -> Arithmetic | None:
-        """Return the arithmetic of the dtype that all tensors share.
+        """Return the arithmetic of the dtype that all tensors among `values` have.
 
-        A mixture is the original kernel's to refuse.
+        For tensors of different dtypes, return None, so that the original kernel raises its error.
         """
         shared = None
         for value in values:
-            # The first comparison is for speed: most products have more numbers than tensors.
+            # The first check is for speed: most products have more numbers than tensors.
             if type(value) not in _NUMBERS and isinstance(value, torch.Tensor):
                 dtype = value.dtype
                 if shared is not None and dtype is not shared:
@@ -211,4 +212,4 @@ class Products:
 
 
 ON = {"cpu": Products("CPU"), "cuda": Products("CUDA")}
-"""The products of each kind of device."""
+"""The `Products` of each device type."""

@@ -1,7 +1,6 @@
-"""Counted changes of the process: put in place by the first user, given back by the last.
+"""Counted changes of the process: the first user makes a change, and the last one undoes it.
 
-The dispatcher is the process's own, so what is registered here holds in every thread. The kernels
-of `cpu_half.py` and the policy of `cuda_policy.py` each live in one `Overrides`.
+The process has one dispatcher, so a registration applies to every thread.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Kernel = Callable[..., Any]
 
 
 class Counted:
-    """A change of the process that is in place while anyone holds it."""
+    """A change of the process that lasts as long as at least one `held` context is open."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -30,7 +29,7 @@ class Counted:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the change in place, for every thread of the process."""
+        """Return a context in which the change applies, to every thread of the process."""
         with self._lock:
             if self._holders == 0:
                 self._put_in_place()
@@ -51,26 +50,26 @@ class Counted:
 
 
 class OnTop(Protocol):
-    """Kernels in C++ that lie on top of Python's, for the same dispatch key."""
+    """C++ kernels that are registered over Python kernels, for the same dispatch key."""
 
     def keep(self) -> None:
-        """Keep the kernels that operators have, before Python's are registered."""
+        """Store the present kernels of the operators, before the Python kernels are registered."""
 
     def put_in_place(self) -> None:
-        """Register kernels for those operators, after Python's are registered."""
+        """Register the C++ kernels, after the Python kernels are registered."""
 
     def give_back(self) -> None:
-        """End the registration."""
+        """Remove the registration of the C++ kernels."""
 
 
 class Overrides(Counted):
-    """Kernels for one dispatch key, registered while anyone holds them.
+    """Kernels for one dispatch key, registered as long as a `held` context is open.
 
     Args:
-        dispatch_key: The key that they are registered for, and for no other.
-        kernels: Returns the kernels by operator name ("mm.out"), called at the first registration.
-            None lets an operator fall through to the next key.
-        on_top: What else is registered on top of them.
+        dispatch_key: The only dispatch key for which the kernels are registered.
+        kernels: Returns the kernels by operator name ("mm.out"); called at each registration. A
+            kernel of None lets an operator fall through to the next key.
+        on_top: C++ kernels to register over these kernels.
     """
 
     def __init__(
@@ -87,13 +86,13 @@ class Overrides(Counted):
 
     @property
     def registered(self) -> bool:
-        """Whether the kernels are in place."""
+        """Whether the kernels are registered now."""
         return self._library is not None
 
     def _put_in_place(self) -> None:
         if self._on_top:
             self._on_top.keep()
-        library = torch.library.Library("aten", "IMPL")  # given back by count
+        library = torch.library.Library("aten", "IMPL")  # `_give_back` destroys it
         for name, kernel in self._kernels().items():
             if kernel is None:
                 library.impl(name, torch.library.fallthrough_kernel, self._dispatch_key)

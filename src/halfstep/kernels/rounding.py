@@ -1,7 +1,8 @@
-"""Round fp32 to any narrower format, without a cast whose overflow changes between versions.
+"""Rounds fp32 to any narrower format, without casts, whose overflow differs between torch versions.
 
-Each value is divided by the spacing of the format around it, a power of two, made whole, and
-multiplied back. Only the step to a whole number rounds.
+`round_to` divides each value by the format's spacing at that value, which is a power of two, rounds
+the quotient to an integer, and multiplies by the spacing. Only the rounding to an integer changes
+the value.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Overflow = Literal["standard", "saturate"]
 
 
 LARGE = 1 << 16
-"""Elements from which a pass of C over one tensor takes less time than PyTorch's."""
+"""From this number of elements on, a pass over one tensor in C is faster than PyTorch's."""
 
 
 def round_to(
@@ -76,14 +77,15 @@ def round_stochastically(
 ) -> torch.Tensor:
     """Round fp32 to bf16 at random, so that the mean of the results is the value itself.
 
-    bf16 is the upper half of fp32: adding a uniform 16-bit number to the lower half and cutting it
-    off rounds away from zero with a probability equal to the fraction cut off. A value that bf16
-    represents comes back unchanged, and so do inf and NaN.
+    The bits of bf16 are the upper half of the bits of fp32. A uniform 16-bit random number is added
+    to the lower half, which is then cut off. So the value is rounded away from zero with a
+    probability equal to the fraction that is cut off. Values that bf16 represents, inf and NaN do
+    not change.
 
     Args:
         value: fp32 tensor of any shape.
         generator: Source of the random bits, on the device of `value`.
-        into: Where to write the result, bf16 and of the same shape; None makes a new tensor.
+        into: bf16 tensor of the same shape for the result; None creates a new tensor.
 
     Returns:
         A bf16 tensor of the same shape.
@@ -103,7 +105,7 @@ def round_stochastically(
 
 
 def round_each(values: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> None:
-    """Round fp32 tensors of any shapes to the nearest values, each into its half tensor."""
+    """Round fp32 tensors of any shape to nearest, and write each into its half tensor in `into`."""
     rest: list[tuple[torch.Tensor, torch.Tensor]] = []
     for value, narrow in zip(values, into, strict=True):
         alike = value.numel() >= LARGE and value.stride() == narrow.stride()
@@ -116,13 +118,13 @@ def round_each(values: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> 
 
 
 def round_compensated(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round fp32 to the nearest bf16 value, and the rounding error to bf16 as well.
+    """Round fp32 to the nearest bf16 value, and round the rounding error to bf16 too.
 
     Args:
         value: fp32 tensor of any shape.
 
     Returns:
-        The rounded tensor and its compensation, both bf16 and of the same shape.
+        The rounded tensor, and the rounding error as its compensation; both bf16, same shape.
     """
     exact = value.detach()
     rounded, lost = (torch.empty_like(exact, dtype=torch.bfloat16) for _ in range(2))
@@ -135,10 +137,10 @@ def round_compensated(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _on_grid(
     value: torch.Tensor, target: Format, rounding: Rounding, generator: torch.Generator | None
 ) -> torch.Tensor:
-    """Round as if the exponent had no upper end."""
+    """Round to the spacing of `target`, as if the exponent of the format had no upper limit."""
     exponent = (value.contiguous().view(torch.int32) >> 23) & 0xFF
     binade = (exponent.clamp(min=round(math.log2(target.tiny)) + 127) << 23).view(torch.float32)
-    # Powers of two throughout, so that none of this arithmetic rounds.
+    # Every factor is a power of two, so the division and the product below are exact.
     spacing = binade * target.eps
     scaled = value / spacing
     if rounding == "nearest":

@@ -1,9 +1,9 @@
-"""Where half tensors are widened to: memory used again and again, and copies kept for the backward.
+"""Memory for widened half tensors: buffers that are reused, and copies kept for the backward.
 
-A fresh buffer of some megabytes costs more in page faults than the copy into it. What a kernel
-widens is read only until it returns, so each thread keeps one buffer for each argument's place.
-Factors that the backward multiplies once more are widened into memory of their own, which is kept
-as long as the half tensor lives, until that backward has had it.
+The page faults of a new buffer of some megabytes take more time than the copy into it. A kernel
+needs its widened inputs only until it returns, so each thread keeps one buffer for each argument
+position. If the backward needs a factor again, the factor is widened into memory of its own. This
+copy is kept until the backward has used it, or until the half tensor is freed.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from halfstep.kernels.native import half
 _HALVES = (torch.float16, torch.bfloat16)
 
 SMALLEST_KEPT = 1 << 18
-"""Elements (1 MiB) below which a buffer is made anew: the allocator has it at hand."""
+"""Elements (1 MiB) below which buffers are not reused, because the allocator is fast enough."""
 
 LARGEST_KEPT = 1 << 24
-"""Elements (64 MiB) beyond which a buffer is made anew, so that no large one is held."""
+"""Elements (64 MiB) above which buffers are not reused, so that no large buffer is kept."""
 
 _SMALLEST_COPY = 1 << 14
-"""Elements (64 KiB) below which `small.cpp` may compute the backward, and takes no copy."""
+"""Elements (64 KiB) below which no copy is kept, because `small.cpp` may compute the backward."""
 
 
 def write_wide(value: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
-    """Widen half numbers into an fp32 tensor of their strides, and return that."""
+    """Widen a half tensor into `wide`, an fp32 tensor with the same strides, and return `wide`."""
     if value.numel() < SMALLEST_KEPT or not half.widen(value, wide):
         wide.copy_(value)
     return wide
 
 
 def widened(value: torch.Tensor) -> torch.Tensor:
-    """Return what `value.float()` returns."""
+    """Return `value.float()`, computed faster for large half tensors on the CPU."""
     if value.numel() < SMALLEST_KEPT or value.dtype not in _HALVES or value.device.type != "cpu":
         return value.float()
     return write_wide(value, torch.empty_like(value, dtype=torch.float32))
 
 
 class Scratch(threading.local):
-    """One thread's buffers, by place."""
+    """The buffers of one thread, by argument position."""
 
     def __init__(self) -> None:
         self._buffers: dict[int, torch.Tensor] = {}
 
     def widen(self, value: torch.Tensor, place: int) -> torch.Tensor:
-        """Return an fp32 copy of `value` that holds until the place is used again."""
+        """Return an fp32 copy of `value` that is valid until the next call with this `place`."""
         elements = value.numel()
         if not SMALLEST_KEPT <= elements <= LARGEST_KEPT or value.device.type != "cpu":
             return value.float()
@@ -59,25 +59,25 @@ class Scratch(threading.local):
                 buffer = self._buffers[place] = torch.empty(elements)
         if value.is_contiguous():
             return write_wide(value, buffer[:elements].view(value.shape))
-        # The strides that `value.float()` would have: its own where it is dense.
+        # The strides that `value.float()` would have: those of `value` if it is dense.
         strides = torch.empty_like(value, device="meta").stride()
         return write_wide(value, buffer.as_strided(value.shape, strides))
 
     def clear(self) -> None:
-        """Let go of this thread's buffers."""
+        """Free the buffers of this thread."""
         self._buffers.clear()
 
 
 @dataclass(slots=True)
 class _Copy:
-    """A widened tensor.
+    """The fp32 copy of a half tensor.
 
     Attributes:
-        of: The half tensor; when that dies, its number may become another's.
-        version: How often that had been written to.
-        place: Of its first element, which changes when it is given other data.
-        wide: The copy.
-        uses: Backwards that are still to come.
+        of: The half tensor. After its end, another tensor may have the same `id`.
+        version: The version counter of the half tensor at the time of the copy.
+        place: Address of the half tensor's first element, which changes if its data are replaced.
+        wide: The fp32 copy.
+        uses: Number of backwards that have not used the copy yet.
     """
 
     of: ref[torch.Tensor]
@@ -88,26 +88,28 @@ class _Copy:
 
 
 class WideCopies:
-    """Copies of half tensors from a forward kernel to its backward.
+    """fp32 copies of half tensors, which a forward kernel makes and its backward uses.
 
-    A write through `.data` in between is not seen, as it counts in no version: the backward then
-    uses the values of its forward. To see it, each backward would have to compare every element
-    with its copy, which takes as long as widening again. A forward may come long after one without
-    a backward, so it shares the copies of activations only, not those of parameters.
+    A write through `.data` in between is not noticed, because it does not change the version
+    counter: the backward then uses the values of its forward. To notice it, each backward would
+    have to compare every element with its copy, which takes as long as widening again.
+
+    A copy may be left over from a much earlier forward without a backward. So a forward reuses an
+    existing copy of an activation, but widens a parameter again.
 
     Args:
-        most: Bytes of all copies together, beyond which none is kept.
+        most: Limit on the bytes of all copies together; no copy is made beyond it.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._copies: dict[int, _Copy] = {}
         self._bytes = 0
-        # Re-entrant, as a tensor may die, and its copy with it, wherever memory is asked for.
+        # Re-entrant, because a tensor may be freed, and its copy dropped, at any allocation.
         self._lock = threading.RLock()
 
     def widen(self, value: torch.Tensor) -> torch.Tensor | None:
-        """Return an fp32 copy that `take` will find; None where none is to be kept."""
+        """Return an fp32 copy of `value`, and keep it for `take`; None if no copy can be kept."""
         with self._lock:
             copy = self._of(value)
             if copy is not None and not value.is_leaf:
@@ -122,13 +124,13 @@ class WideCopies:
         key = id(value)
         died = ref(value, lambda _: self._drop(key))
         with self._lock:
-            self._drop(key)  # another thread may have kept one meanwhile
+            self._drop(key)  # another thread may have added a copy in the meantime
             self._copies[key] = _Copy(died, value._version, value.data_ptr(), wide, uses)
             self._bytes += size
         return wide
 
     def take(self, value: torch.Tensor) -> torch.Tensor | None:
-        """Return what `widen` has kept for one of its uses; None where there is nothing."""
+        """Return the copy that `widen` has kept, and count one use; None if there is no copy."""
         with self._lock:
             copy = self._of(value)
             if copy is None:
@@ -139,7 +141,7 @@ class WideCopies:
             return copy.wide
 
     def _of(self, value: torch.Tensor) -> _Copy | None:
-        """Return the copy of a half tensor, and let go of one that is not as the tensor is now."""
+        """Return the copy of a half tensor; drop it and return None if the tensor has changed."""
         copy = self._copies.get(id(value))
         if copy is None:
             return None
@@ -149,7 +151,7 @@ class WideCopies:
         return None
 
     def clear(self) -> None:
-        """Let go of all copies."""
+        """Drop all copies."""
         with self._lock:
             self._copies.clear()
             self._bytes = 0
@@ -164,4 +166,4 @@ class WideCopies:
 
 scratch = Scratch()
 wide_copies = WideCopies(most=1 << 28)
-"""Up to 256 MiB."""
+"""The copies of this process, at most 256 MiB."""

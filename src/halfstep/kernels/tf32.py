@@ -1,7 +1,7 @@
 """TF32 on devices that lack it: fp32 products of inputs with a 10-bit mantissa.
 
-TF32 tensor cores read 19 of an fp32 input's 32 bits and accumulate in fp32; only what is multiplied
-is rounded, not what is added (a bias) or returned.
+TF32 tensor cores read 19 of the 32 bits of an fp32 input, and accumulate in fp32. So only the
+factors are rounded, not the added terms (a bias) and not the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from halfstep.kernels.products import Operator
 
 _DROPPED = 13
-"""Bits of an fp32 mantissa that TF32 has not."""
+"""Number of mantissa bits that fp32 has and TF32 does not have."""
 
 
 @contextmanager
@@ -31,13 +31,13 @@ def tf32_products(device_type: str) -> Iterator[None]:
 
 @contextmanager
 def ieee_products(device_type: str) -> Iterator[None]:
-    """Compute fp32 products on "cpu" or "cuda" exactly, though TF32 is rehearsed around it."""
+    """Compute fp32 products on "cpu" or "cuda" in IEEE fp32, even inside `tf32_products`."""
     with ON[device_type].computed({torch.float32: None}):
         yield
 
 
 class Tf32:
-    """An arithmetic of fp32."""
+    """An `Arithmetic` for fp32: products of factors that are rounded to TF32."""
 
     only_widens = False
 
@@ -48,8 +48,8 @@ class Tf32:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Round the factors."""
-        # `dot` and `addmv` have no kernel on tensor cores.
+        """Compute one operator with factors rounded to TF32."""
+        # `dot` and `addmv` do not use tensor cores.
         if operator.name in ("dot", "vdot", "addmv"):
             return original(*args, **kwargs)
         rounded = [
@@ -60,7 +60,7 @@ class Tf32:
             return original(*rounded, **kwargs)
         gradient, output_mask = args[0], args[-1]
         by_input, by_weight, _ = original(*rounded[:-1], [*output_mask[:2], False], **kwargs)
-        # A bias is added, so its gradient is a sum of what was not rounded.
+        # The bias is not a factor, so its gradient is the sum of the gradient before rounding.
         others = [0, *range(2, gradient.dim())]
         return by_input, by_weight, gradient.sum(others) if output_mask[2] else None
 
@@ -71,21 +71,21 @@ class Tf32:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[torch.Tensor, ...]:
-        """Round queries, keys, values and gradients; the softmax between stays as it is."""
+        """Compute attention with `tensors` rounded to TF32; the softmax inside is not rounded."""
         results: tuple[torch.Tensor, ...] = original(*map(round_to_tf32, tensors), *args, **kwargs)
         return results
 
 
 def round_to_tf32(value: torch.Tensor) -> torch.Tensor:
-    """Round fp32 to the nearest TF32 number, ties to even: `round_to(value, "tf32")`, faster."""
+    """Round fp32 to the nearest TF32 number, ties to even: a faster `round_to(value, "tf32")`."""
     bits = value.view(torch.int32)
-    # In place on a clone, whose strides are those of `value` where a dimension has size one too:
-    # they decide the layout of what a convolution returns.
+    # In place on a clone, because a clone keeps the strides of `value` even in dimensions of size
+    # one. They determine the layout of a convolution's result.
     rounded = bits.clone()
     rounded >>= _DROPPED
     rounded &= 1
     rounded += (1 << (_DROPPED - 1)) - 1
     rounded += bits
     rounded &= -1 << _DROPPED
-    # The carry of a NaN whose mantissa is full would run into the sign.
+    # A NaN with a mantissa of all ones would carry into the sign bit.
     return rounded.view(torch.float32).masked_fill_(value.isnan(), torch.nan)

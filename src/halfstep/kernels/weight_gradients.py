@@ -1,9 +1,10 @@
-"""Gradients of large half weights, rounded in place where autograd widens them again.
+"""Gradients of large half weights, rounded in place if autograd would widen them again.
 
-A convolution's backward computes them in fp32 and has to return them in the half format of the
-weight. Under autocast the next node casts them to fp32, as the parameter is fp32; a half parameter
-may have asked for fp32 gradients (`grad_dtype`). Both get the fp32 tensor itself, with its values
-rounded to the half format: one pass over memory, not two, and nothing to allocate.
+The backward of a convolution computes the weight gradient in fp32, and has to return it in the half
+format of the weight. Under autocast the parameter is fp32, so the next node casts the gradient back
+to fp32. A half parameter may also have `grad_dtype` fp32. In both cases, the next node gets the
+fp32 tensor itself, with its values rounded to the half format. This takes one pass over memory
+instead of two, and no allocation.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 SMALLEST = 1 << 16
-"""Elements below which PyTorch's two casts take less time than finding out who takes them."""
+"""Elements below which PyTorch's two casts are faster than finding the gradient's next node."""
 
 
 _CAST = torch.ops.aten._to_copy.default  # noqa: SLF001  # what `Tensor.to` calls
 
 
 class Rounded(torch.Tensor):
-    """A half gradient that is not written yet: there is its fp32 copy.
+    """A half gradient whose memory is not written yet, with an fp32 copy of its values.
 
-    The first cast to fp32 gets the copy. Any other use writes the half numbers first.
+    The first cast to fp32 returns the copy. Any other use writes the half numbers first.
 
     Attributes:
-        wide: fp32 tensor of the values; None when the half numbers are written.
-        given: Whether a cast has got the copy. Nobody writes to it as long as this tensor lives:
-            autograd takes over the memory of a gradient only from nobody else.
+        wide: The values in fp32; None once the half numbers are written.
+        given: Whether a cast has returned the copy. Nobody writes into the copy while this tensor
+            exists: autograd reuses the memory of a gradient only if nothing else refers to it.
     """
 
     wide: torch.Tensor | None
@@ -41,14 +42,14 @@ class Rounded(torch.Tensor):
 
     @classmethod
     def of(cls, wide: torch.Tensor, dtype: torch.dtype) -> Rounded:
-        """Return the half numbers of `wide`, whose values are rounded already."""
+        """Return `wide` as a tensor of `dtype`; the values must already be rounded to `dtype`."""
         narrow = torch.empty_like(wide, dtype=dtype)
         rounded = torch.Tensor._make_subclass(cls, narrow)  # noqa: SLF001  # no public name
         rounded.wide, rounded.given = wide, False
         return rounded
 
     def write(self) -> None:
-        """Write the half numbers, if they are not written."""
+        """Write the half numbers, unless they are already written."""
         wide, self.wide = self.wide, None
         if wide is None:
             return
@@ -63,7 +64,7 @@ class Rounded(torch.Tensor):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Give the copy to the first cast to fp32; compute all else on the half numbers."""
+        """Return the copy for the first cast to fp32; run any other call on the half numbers."""
         del types
         kwargs = kwargs or {}
         if func is _CAST and kwargs.get("dtype") is torch.float32:
@@ -87,11 +88,12 @@ def weight_gradient(grad: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Round the fp32 weight gradient of the convolution whose backward is running.
 
     Args:
-        grad: fp32 tensor of any shape, which nobody else reads; it may be written to.
+        grad: fp32 tensor of any shape. It may be overwritten, so no other code may read it.
         dtype: The half format of the weight.
 
     Returns:
-        `grad.to(dtype)`; where it goes to a parameter that wants fp32, its values in fp32.
+        `grad.to(dtype)`. If the next node needs fp32, these rounded values are in fp32, or in a
+        `Rounded` tensor that contains them in fp32.
     """
     if grad.numel() < SMALLEST:
         return grad.to(dtype)
@@ -105,10 +107,10 @@ def weight_gradient(grad: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _taker() -> str | None:
-    """Return the kind of node that the gradient goes to, if that wants it in fp32.
+    """Return the class name of the node that receives the gradient, if it needs fp32; else None.
 
-    None under `create_graph`, where the rounding is differentiated, outside an eager backward, and
-    where `autograd.grad` may return the half gradient as well.
+    Return None also under `create_graph`, because the rounding is then differentiated, outside an
+    eager backward, and if `autograd.grad` may return the half gradient itself.
     """
     node = torch._C._current_autograd_node()  # noqa: SLF001  # no public name
     if torch.is_grad_enabled() or type(node).__name__ != "ConvolutionBackward0":
@@ -117,14 +119,14 @@ def _taker() -> str | None:
     kind = type(taker).__name__
     if kind == "ToCopyBackward0":
         return kind if _passes_on(taker) else None
-    parameter = getattr(taker, "variable", None)  # of AccumulateGrad
+    parameter = getattr(taker, "variable", None)  # only AccumulateGrad has it
     return kind if parameter is not None and parameter.grad_dtype == torch.float32 else None
 
 
 def _passes_on(cast: Any) -> bool:
-    """Tell whether the backward of a cast gets the gradient, and no `autograd.grad` does."""
+    """Tell whether the backward of a cast receives the gradient, and not `autograd.grad`."""
     ((parameter, _),) = cast.next_functions
     try:
         return torch._C._will_engine_execute_node(parameter)  # noqa: SLF001  # no public name
-    except RuntimeError:  # what goes to a parameter is returned
+    except RuntimeError:  # inside `autograd.grad`, which returns the parameter's gradient
         return False

@@ -1,7 +1,8 @@
-"""Half products computed as tensor cores do: half inputs, fp32 arithmetic, one rounding.
+"""Computes half products as tensor cores do: half inputs, fp32 arithmetic, one rounding.
 
-Widening a half number is exact, so an fp32 kernel on widened inputs forms each product exactly and
-accumulates in fp32; its result is rounded once, to nearest even, and overflows to inf.
+The conversion of a half number to fp32 is exact, so an fp32 kernel on widened inputs computes each
+product exactly and accumulates in fp32. Its result is rounded once, to nearest even; overflow
+gives inf.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Widened:
-    """An arithmetic of half dtypes: through fp32 kernels."""
+    """An `Arithmetic` for half dtypes: products computed by fp32 kernels."""
 
     only_widens = True
 
@@ -31,7 +32,7 @@ class Widened:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Widen the inputs and round what comes out; the backward takes the forward's copies."""
+        """Widen the inputs and round the results; the backward reuses copies of the forward."""
         dtype = next(value.dtype for value in args if isinstance(value, torch.Tensor))
         if operator.name == "convolution" and torch.is_grad_enabled():
             wide = _kept(args)
@@ -55,7 +56,7 @@ class Widened:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[torch.Tensor, ...]:
-        """Compute in fp32, scores and softmax too; logsumexp is fp32 natively and stays so."""
+        """Compute attention in fp32, with scores and softmax; logsumexp is always fp32."""
         results = original(*_wide(tensors), *args, **_wide_values(kwargs))
         half = tensors[0].dtype
         if len(tensors) == 3:
@@ -65,7 +66,7 @@ class Widened:
 
 
 def _wide(args: Iterable[Any], first_place: int = 0) -> list[Any]:
-    """Widen the half tensors among positional arguments, into scratch memory."""
+    """Widen the half tensors among positional arguments into reused buffers."""
     return [
         scratch.widen(arg, place) if is_half(arg) else arg
         for place, arg in enumerate(args, first_place)
@@ -73,7 +74,7 @@ def _wide(args: Iterable[Any], first_place: int = 0) -> list[Any]:
 
 
 def _kept(args: tuple[Any, ...]) -> list[Any]:
-    """Widen the arguments of a convolution, and keep what its backward multiplies again."""
+    """Widen the arguments of a convolution, and keep copies of the factors for its backward."""
     images, weight, *others = args
     wide_images = wide_copies.widen(images) if weight.requires_grad else None
     wide_weight = wide_copies.widen(weight) if images.requires_grad else None
@@ -85,7 +86,7 @@ def _kept(args: tuple[Any, ...]) -> list[Any]:
 
 
 def _taken(args: tuple[Any, ...]) -> list[Any]:
-    """Widen the arguments of a convolution's backward that its forward has not kept."""
+    """Return the widened arguments of a convolution's backward, using copies of its forward."""
     grad, images, weight, *others = args
     wide_images, wide_weight = wide_copies.take(images), wide_copies.take(weight)
     return [
@@ -102,12 +103,12 @@ def is_half(value: Any) -> bool:
 
 
 def _wide_values(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Widen those among keyword arguments, which are small or rare."""
+    """Widen the half tensors among keyword arguments, which are small or rare."""
     return {name: value.float() if is_half(value) else value for name, value in kwargs.items()}
 
 
 def narrowed(result: Any, dtype: torch.dtype) -> Any:
-    """Round a tensor, or each of a tuple, to `dtype`."""
+    """Round a tensor, or each tensor of a tuple, to `dtype`; return other values unchanged."""
     if isinstance(result, torch.Tensor):
         return result.to(dtype)
     if isinstance(result, tuple):

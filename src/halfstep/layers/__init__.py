@@ -1,1 +1,1 @@
-"""Layers that torch has not, or not for every device."""
+"""Layers that torch does not have, or does not have for every device."""

@@ -1,7 +1,8 @@
-"""Layers that change their class for a while, and nothing else: parameters, hooks and state stay.
+"""Changes the class of a layer temporarily; its parameters, hooks and state do not change.
 
-What is mixed in stands before the layer's own class, so that its `forward` runs first and calls the
-layer's own by `super()`. Replicas in threads, deep copies and `isinstance` go on working.
+The temporary class inherits from a mixin first and from the layer's own class second. So the
+mixin's `forward` runs, and it calls the layer's `forward` through `super()`. Replicas in threads,
+deep copies and `isinstance` continue to work.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def mix_in(layer: nn.Module, mixin: type[nn.Module]) -> None:
-    """Put `mixin` before the class of `layer`."""
+    """Change the class of `layer` to a subclass of `mixin` and its present class."""
     layer.__class__ = _mixed(cast("Hashable", type(layer)), cast("Hashable", mixin))
 
 
 def take_out(layer: nn.Module) -> None:
-    """Give `layer` back the class that it had before `mix_in`."""
+    """Restore the class that `layer` had before `mix_in`."""
     layer.__class__ = type(layer).__mro__[2]
 
 

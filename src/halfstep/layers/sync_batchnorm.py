@@ -1,8 +1,8 @@
 """Batch norm over the batches of all processes, on a CPU too.
 
-torch's `SyncBatchNorm` has kernels for accelerators and refuses CPU tensors. Here the same numbers
-come from sums over the processes that autograd can go through, so that a program for many devices
-runs, and is tested, where there is none.
+torch's `SyncBatchNorm` has kernels for accelerators and refuses CPU tensors. This module computes
+the same numbers with differentiable sums over the processes. So a program for many devices runs,
+and can be tested, on a machine without any.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 class SyncBatchNorm(_BatchNorm):
     """Batch norm over the batches of all processes: torch's kernels on a GPU, sums on a CPU.
 
-    Takes (n, c, ...) in any floating-point format; statistics are fp32 at least. Batches may have
-    different sizes on different processes.
+    The input has shape (n, c, ...) and any floating-point format; the statistics are in fp32 or
+    wider. Batches may have different sizes on different processes.
 
     It does not inherit from torch's SyncBatchNorm, because `DistributedDataParallel` refuses that
     class on a CPU.
@@ -28,10 +28,10 @@ class SyncBatchNorm(_BatchNorm):
     Args:
         num_features: Number of channels.
         eps: Added to the variance.
-        momentum: Weight of a batch in the running statistics; None for their plain mean.
-        affine: Whether it has a weight and a bias.
-        track_running_stats: Whether it keeps running statistics.
-        process_group: The processes that share statistics; all of them by default.
+        momentum: Weight of a batch in the running statistics; None for the mean over all batches.
+        affine: Whether the layer has a weight and a bias.
+        track_running_stats: Whether the layer keeps running statistics.
+        process_group: The processes that share statistics; all processes by default.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class SyncBatchNorm(_BatchNorm):
             )
 
     def _check_non_zero_input_channels(self, input: torch.Tensor) -> None:  # noqa: A002
-        """Allow any; torch's forward asks."""
+        """Allow any number of channels; torch's `SyncBatchNorm.forward` calls this method."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  (torch's name)
-        """Normalize by the statistics of all processes; in evaluation, by the running ones."""
+        """Normalize by the statistics of all processes, or in evaluation by running statistics."""
         if input.device.type != "cpu" or not self.training:
-            own = cast("nn.SyncBatchNorm", self)  # what its forward asks for is all here
+            own = cast("nn.SyncBatchNorm", self)  # this class has all attributes that forward reads
             return nn.SyncBatchNorm.forward(own, input)
         self._check_input_dim(input)
         wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
@@ -90,7 +90,7 @@ class SyncBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _track(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
-        """Move the running statistics towards those of a batch of `count` values per channel."""
+        """Update the running statistics with those of a batch of `count` values per channel."""
         if not self.track_running_stats:
             return
         assert self.running_mean is not None
@@ -104,9 +104,9 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _SumOverProcesses(torch.autograd.Function):
-    """Sum a tensor over the processes; what each of them makes of the sum adds up on the way back.
+    """Sums a tensor over the processes; the backward sums the gradients over the processes.
 
-    A linear map that is its own transpose: the gradient of every process reaches every process.
+    This map is linear and equal to its transpose, so the backward is the same sum.
     """
 
     @staticmethod
@@ -119,7 +119,7 @@ class _SumOverProcesses(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Return the sum of the gradients."""
+        """Return the sum of the gradients over the processes."""
         total = grad.contiguous().clone()
         dist.all_reduce(total, group=ctx.group)
         return total, None
@@ -135,16 +135,16 @@ def convert(
     """Replace every batch norm of a model; parameters and buffers stay the same objects.
 
     Args:
-        module: The model, changed in place; a batch norm itself is replaced.
-        process_group: The processes that share statistics; all of them by default.
-        layer: The class to put in its place.
-        settings: Further arguments of that class.
+        module: The model, which is changed in place unless it is itself a batch norm.
+        process_group: The processes that share statistics; all processes by default.
+        layer: The class of the new layers.
+        settings: Further arguments of `layer`.
 
     Returns:
-        The model.
+        The model, or its replacement if the model is itself a batch norm.
 
     Raises:
-        TypeError: If a subclass of a batch norm has an unknown forward of its own.
+        TypeError: If a subclass of a batch norm overrides `forward` in an unknown way.
     """
     replacement = module
     if isinstance(module, _BatchNorm) and not isinstance(module, _InstanceNorm):
@@ -172,14 +172,14 @@ def synchronize_batchnorm(model: nn.Module, group: dist.ProcessGroup | None) -> 
     """Synchronize every batch norm across processes, with torch's layer where possible.
 
     Args:
-        model: Changed in place; parameters stay the same objects.
-        group: The processes that share statistics; all of them by default.
+        model: The model to change in place; its parameters stay the same objects.
+        group: The processes that share statistics; all processes by default.
 
     Returns:
-        The model.
+        The model, or its replacement if the model is itself a batch norm.
 
     Raises:
-        TypeError: If a subclass of a batch norm has an unknown forward of its own.
+        TypeError: If a subclass of a batch norm overrides `forward` in an unknown way.
     """
     if next(model.parameters()).device.type == "cpu":
         return convert(model, group)
@@ -191,10 +191,10 @@ def synchronize_batchnorm(model: nn.Module, group: dist.ProcessGroup | None) -> 
 
 
 def activates(layer: nn.Module) -> bool:
-    """Tell whether a batch norm also drops and activates, as timm's BatchNormAct2d does.
+    """Tell whether a layer is a batch norm with dropout and activation, as timm's BatchNormAct2d.
 
     Raises:
-        TypeError: If its forward is its own and is not that.
+        TypeError: If a batch norm overrides `forward` in another way.
     """
     if not isinstance(layer, _BatchNorm) or isinstance(layer, _InstanceNorm):
         return False
@@ -212,6 +212,6 @@ def activates(layer: nn.Module) -> bool:
 
 
 def drop_and_act(layer: Any, _: Any, normalized: torch.Tensor) -> torch.Tensor:
-    """Do what a fused batch norm does behind the norm: a forward hook of its replacement."""
+    """Apply the dropout and activation of a fused batch norm: a forward hook of its replacement."""
     activated: torch.Tensor = layer.act(layer.drop(normalized))
     return activated

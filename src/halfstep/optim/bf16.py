@@ -1,9 +1,9 @@
-"""SGD and Adam whose moments are kept in bf16: half the memory of the optimizer's state.
+"""SGD and Adam with moments in bf16, which halves the memory of the optimizer's state.
 
-Rounded to nearest, the second moment could not fall: a factor of 0.999 takes off less than half the
-spacing of bf16. Rounded stochastically it is right on average, as weights are in Zamirai et al.,
-"Revisiting BFloat16 Training" (arXiv:2010.06192), section 4.1. torch's own kernels compute the step
-in fp32, some parameters at a time.
+With rounding to nearest, the second moment could never decrease: a factor of 0.999 subtracts less
+than half the spacing between bf16 numbers. With stochastic rounding, the moment is right on
+average, as the weights are in Zamirai et al., "Revisiting BFloat16 Training" (arXiv:2010.06192),
+section 4.1. torch's own kernels compute the step in fp32, for a few parameters at a time.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ _FORMATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 class Bf16StateOptimizer(ForeachOptimizer):
     """An optimizer that stores its moments in bf16 and computes with them in fp32.
 
-    A subclass names its moments and updates them in `_update`.
+    A subclass lists the names of its moments in `moments`, and updates them in `_update`.
 
     Args:
         params: Parameters, or groups of them.
-        defaults: Settings of a group.
-        seed: Of the stochastic rounding; the same seed gives the same weights.
+        defaults: Default settings of a parameter group.
+        seed: Seed of the stochastic rounding; the same seed gives the same weights.
 
     Raises:
-        TypeError: If a parameter is complex.
+        TypeError: If a parameter is not fp16, bf16, fp32 or fp64.
     """
 
     moments: tuple[str, ...]
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], *, seed: int) -> None:
-        # Which random numbers come next is a number in the groups, and so in the state dict.
+        # `roundings` counts the steps; with the seed, it determines the random numbers of a step.
+        # It is in the groups so that the state dict contains it.
         super().__init__(params, defaults | {"stochastic_rounding": True, "roundings": 0})
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take in a group of parameters, all of them real."""
+        """Add a group of parameters; refuse dtypes other than fp16, bf16, fp32 and fp64."""
         super().add_param_group(param_group)
         for param in self.param_groups[-1]["params"]:
             if param.dtype not in _FORMATS:
@@ -93,7 +94,7 @@ class Bf16StateOptimizer(ForeachOptimizer):
                 round_stochastically(exact.float(), generator, into=own)
 
     def _generator(self, device: torch.device) -> torch.Generator:
-        """Return the random numbers of this step; a resumed run draws the same."""
+        """Return the random generator of this step; a resumed run draws the same numbers."""
         if device not in self._generators:
             entropy = (self._seed, self.param_groups[0]["roundings"])
             mixed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
@@ -101,7 +102,7 @@ class Bf16StateOptimizer(ForeachOptimizer):
         return self._generators[device]
 
     def _start(self, param: torch.Tensor) -> None:
-        """Begin the state of a parameter."""
+        """Create the state of a parameter: moments of zero."""
         for name in self.moments:
             self.state[param][name] = torch.zeros_like(param, dtype=torch.bfloat16)
 
@@ -113,7 +114,7 @@ class Bf16StateOptimizer(ForeachOptimizer):
         grads: list[torch.Tensor],
         moments: dict[str, list[torch.Tensor]],
     ) -> None:
-        """Update `weights` and `moments` of `params` in place; all are fp32, or fp64."""
+        """Update `weights` and `moments`, the fp32 or fp64 values of `params`, in place."""
         raise NotImplementedError
 
 
@@ -124,9 +125,9 @@ class SGDBf16(Bf16StateOptimizer):
         params: Parameters, or groups of them.
         lr: Learning rate.
         momentum: Momentum factor, above 0.
-        nesterov: Whether momentum is Nesterov's.
+        nesterov: Whether to use Nesterov momentum.
         weight_decay: L2 penalty.
-        seed: Of the stochastic rounding.
+        seed: Seed of the stochastic rounding.
 
     Raises:
         ValueError: If the momentum is 0, because then there is no state to store in bf16.
@@ -181,7 +182,7 @@ class AdamBf16(Bf16StateOptimizer):
         eps: Added to the square root of the second moment.
         weight_decay: Strength of the weight decay.
         decoupled: Whether the weight decay is decoupled, as in AdamW, instead of an L2 penalty.
-        seed: Of the stochastic rounding.
+        seed: Seed of the stochastic rounding.
     """
 
     moments = ("exp_avg", "exp_avg_sq")
@@ -226,6 +227,9 @@ class AdamBf16(Bf16StateOptimizer):
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of a tensor that this process keeps, which is updated element by element."""
+    """Return this process's shard of a DTensor, or the tensor itself.
+
+    The update is element by element, so each process can update its shard alone.
+    """
     own = getattr(tensor, "to_local", None)
     return tensor if own is None else own()

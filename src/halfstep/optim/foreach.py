@@ -1,7 +1,7 @@
-"""What optimizers of our own have in common: lists of tensors, fp32 arithmetic, exact resumes.
+"""The base class of halfstep's optimizers: lists of tensors, fp32 arithmetic, exact resumes.
 
-torch's fused and foreach kernels take lists of one format. Parameters in a half format are updated
-on fp32 stand-ins and rounded once, which is what a fused mixed-precision kernel does.
+torch's fused and foreach kernels take lists of tensors of one format. Parameters in a half format
+are copied to fp32, updated there and rounded once, as a fused mixed-precision kernel does it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 CHUNK_ELEMENTS = 1 << 24
-"""How many elements are updated at a time: 64 MiB of fp32 stand-ins for the weights."""
+"""The number of elements that are updated at a time: 64 MiB of fp32 copies of the weights."""
 
 
 class ForeachOptimizer(Optimizer):
     """An optimizer that updates a whole parameter group at a time.
 
-    A subclass says in `_update_group` what becomes of the parameters that have a gradient, and in
-    `_start_step` what has to be known of all groups before.
+    A subclass implements the update of the parameters that have a gradient in `_update_group`. In
+    `_start_step`, it computes the values that the update needs from all groups.
     """
 
     def step(  # type: ignore[override]  # torch's overloads say the same in two signatures
@@ -53,7 +53,7 @@ class ForeachOptimizer(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state, every tensor in the format that it was saved in.
+        """Load a state dict, with every tensor in the format in which it was saved.
 
         torch casts floating-point state to the format of the parameter, which would round the fp32
         moments of half parameters.
@@ -67,10 +67,10 @@ class ForeachOptimizer(Optimizer):
                     self.state[param][key] = deepcopy(value).to(param.device)
 
     def _start_step(self) -> None:
-        """Get ready for a step of all groups."""
+        """Compute the values that `_update_group` needs from all groups; by default, nothing."""
 
     def _update_group(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:
-        """Update those `params` of a group that have a gradient."""
+        """Update `params`, the parameters of `group` that have a gradient."""
         raise NotImplementedError
 
     def _with_gradients(self, group: dict[str, Any]) -> list[torch.Tensor]:
@@ -84,24 +84,24 @@ class ForeachOptimizer(Optimizer):
 
 
 def widened(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the tensors themselves, and fp32 copies of those in a half format."""
+    """Return a list of `tensors` in which fp32 copies replace the tensors in a half format."""
     return [tensor.float() if tensor.dtype in HALVES else tensor for tensor in tensors]
 
 
 def round_back(tensors: Sequence[torch.Tensor], wide: Sequence[torch.Tensor]) -> None:
-    """Round what `widened` returned, and was updated since, into the tensors it stands for."""
+    """Round `wide`, the result of `widened(tensors)` after its update, into `tensors`."""
     pairs = [(own, copy) for own, copy in zip(tensors, wide, strict=True) if own is not copy]
     if pairs:
         torch._foreach_copy_([own for own, _ in pairs], [copy for _, copy in pairs])
 
 
 def gradients(params: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the gradients of `params`, which all have one, in fp32 at least."""
+    """Return the gradients of `params`, which must all have one; half gradients as fp32 copies."""
     return widened([param.grad for param in params if param.grad is not None])
 
 
 def by_format(params: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Split `params` into lists of one device and one format each, in their order."""
+    """Split `params` into lists of one device and one format each; the order is kept."""
     lists: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for param in params:
         lists.setdefault((param.device, param.dtype), []).append(param)
@@ -109,7 +109,10 @@ def by_format(params: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
 
 
 def in_chunks(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield `tensors` in lists of at most `CHUNK_ELEMENTS` elements; a larger tensor is alone."""
+    """Yield `tensors` in lists of at most `CHUNK_ELEMENTS` elements.
+
+    A tensor with more elements is alone in its list.
+    """
     chunk: list[torch.Tensor] = []
     elements = 0
     for tensor in tensors:

@@ -1,8 +1,9 @@
-"""LAMB: Adam whose step is scaled, layer by layer, to the norm of the weights.
+"""LAMB: Adam with the step of each layer scaled in proportion to the norm of its weights.
 
 You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes"
 (arXiv:1904.00962), algorithm 2, with the conventions of NVIDIA's implementations: all gradients are
-clipped to one global norm first, and without weight decay a layer is not scaled unless asked for.
+first clipped by their global norm, and a layer without weight decay is scaled only on request
+(`always_adapt`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LAMB(ForeachOptimizer):
-    """LAMB with one global clip of the gradients.
+    """LAMB with the gradients clipped by their global norm.
 
     Args:
         params: Parameters, or groups of them.
@@ -28,7 +29,8 @@ class LAMB(ForeachOptimizer):
         betas: Decay factors of the first and the second moment.
         eps: Added to the square root of the second moment.
         weight_decay: Strength of the weight decay.
-        decoupled: Whether the decay is added to the update, as in AdamW, instead of the gradient.
+        decoupled: Whether the decay is added to the update, as in AdamW, instead of to the
+            gradient.
         grad_averaging: Whether the gradient's weight in the first moment is 1 - betas[0]; else 1.
         max_grad_norm: Maximum 2-norm of all gradients together; larger gradients are clipped.
         always_adapt: Whether updates without weight decay are scaled as well ("NVLAMB").
@@ -102,19 +104,19 @@ class LAMB(ForeachOptimizer):
         return torch.zeros_like(param, memory_format=torch.preserve_format)
 
     def _weights(self, params: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return what is updated in the place of `params`."""
+        """Return the tensors to update: `params`, unless a subclass returns master weights."""
         return params
 
     def _written(self, params: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
-        """Bring `params` up to date with the updated weights that stand for them."""
+        """Copy the updated weights into `params`, in a subclass where they are other tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class LambSettings:
-    """The numbers of one update; see `LAMB`.
+    """The settings of one update; the other attributes are arguments of `LAMB`.
 
     Attributes:
-        step: Number of the step, from 1.
+        step: Number of the step; the first step is 1.
     """
 
     step: int
@@ -153,11 +155,11 @@ def lamb_update(
     """Update weights and moments in place.
 
     Args:
-        weights: Each of any shape, in fp32 or fp64, as are all the others.
-        grads: Their gradients, clipped; overwritten.
+        weights: Weights of any shape, in fp32 or fp64, as are all other tensors here.
+        grads: Clipped gradients of the weights. An L2 penalty is added to them in place.
         firsts: First moments.
         seconds: Second moments.
-        settings: The numbers.
+        settings: The settings of the update.
     """
     beta1, beta2 = settings.betas
     decay = settings.weight_decay
@@ -183,14 +185,14 @@ def lamb_update(
 
 
 def _trust_ratio(weight: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
-    """Return |weight| / |update|, or 1 where one of them is zero; waits for no device."""
+    """Return |weight| / |update|, or 1 if one norm is zero, without waiting for the device."""
     weight_norm, update_norm = torch.linalg.vector_norm(weight), torch.linalg.vector_norm(update)
     defined = (weight_norm > 0) & (update_norm > 0)
     return torch.where(defined, weight_norm / update_norm, 1.0)
 
 
 def _norm(grad: torch.Tensor) -> torch.Tensor:
-    """Return the 2-norm of a gradient, in fp32 at least, without a copy of it in that format."""
+    """Return the 2-norm of a gradient in fp32 or wider, without a copy of the gradient."""
     wide = torch.promote_types(grad.dtype, torch.float32)
     norm: torch.Tensor = torch.linalg.vector_norm(grad, dtype=wide)
     return norm

@@ -1,8 +1,8 @@
 """LARC: a learning rate for each layer, from the ratio of the norms of its weights and gradients.
 
 You et al., "Large Batch Training of Convolutional Networks" (arXiv:1708.03888), equation 6, and its
-clipped variant. It wraps any optimizer: instead of learning rates it changes the gradients, so that
-the optimizer's own update does the rest.
+clipped variant. LARC wraps any optimizer. It scales the gradients instead of the learning rates, so
+that it works with the update of every optimizer.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 
 class LARC(Optimizer):
-    """Wraps an optimizer and shares its parameter groups, state and checkpoints.
+    """Wraps an optimizer and shares its parameter groups, state and state dict.
 
     Args:
-        optimizer: The optimizer that makes the step, with the gradients scaled by this wrapper.
-        trust_coefficient: Learning rate of a layer, relative to the ratio of norms.
-        clip: Whether a layer's learning rate is the smaller one of this rate and the optimizer's
-            (LARC), instead of their product (LARS).
+        optimizer: The optimizer that takes the step, after this wrapper has scaled the gradients.
+        trust_coefficient: The local rate of a layer is this factor times the norm of the weights,
+            divided by the norm of the gradients.
+        clip: Whether the learning rate of a layer is the smaller one of its local rate and the
+            optimizer's learning rate (LARC), instead of their product (LARS).
         eps: Added to the norms in the denominator.
     """
 
@@ -39,7 +40,7 @@ class LARC(Optimizer):
         clip: bool = True,
         eps: float = 1e-8,
     ) -> None:
-        # Not super().__init__: groups and state stay with the wrapped optimizer.
+        # super().__init__ would create groups and state, which belong to the wrapped optimizer.
         own = {
             "optim": optimizer,
             "defaults": optimizer.defaults,
@@ -50,7 +51,7 @@ class LARC(Optimizer):
         super().__setstate__(own)
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # an attribute of torch's
+    def param_groups(self) -> list[dict[str, Any]]:  # torch has an attribute instead
         """The groups of the wrapped optimizer."""
         return self.optim.param_groups
 
@@ -93,7 +94,10 @@ class LARC(Optimizer):
     def step(  # type: ignore[override]  # torch's overloads say the same in two signatures
         self, closure: Callable[[], float] | None = None
     ) -> float | None:
-        """Scale the gradients and let the wrapped optimizer step without a decay of its own."""
+        """Scale the gradients, then step the wrapped optimizer without its weight decay.
+
+        The scaled gradients already contain the weight decay.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -112,7 +116,7 @@ class LARC(Optimizer):
 
     @torch.no_grad()
     def _scale(self, group: dict[str, Any], decay: float) -> None:
-        """Scale gradients in place; the device is not waited for."""
+        """Scale the gradients of a group in place, without waiting for the device."""
         for param in group["params"]:
             if param.grad is None:
                 continue

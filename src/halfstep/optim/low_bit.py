@@ -42,7 +42,7 @@ def low_bit_adam(name: str) -> type[Optimizer]:
     Raises:
         ImportError: If torchao is not installed.
     """
-    # While it is imported, torchao registers a constant in a way that torch warns about.
+    # The import of torchao registers a constant in a way that torch warns about.
     log = logging.getLogger("torch.utils._pytree")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -61,7 +61,7 @@ class _PlainState(Optimizer):
         TypeError: If a parameter is neither fp32 nor half, or is a DTensor.
     """
 
-    def _new_buffer(self, param: torch.Tensor, signed: bool) -> torch.Tensor:  # noqa: FBT001
+    def _new_buffer(self, param: torch.Tensor, signed: bool) -> torch.Tensor:
         """Return a zero moment; in fp32 if it is not quantised.
 
         torchao would keep it in the format of the parameter. In fp16, squared gradients below

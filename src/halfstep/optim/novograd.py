@@ -1,8 +1,8 @@
 """NovoGrad: gradients divided by a running norm of each layer, with momentum.
 
 Ginsburg et al., "Stochastic Gradient Methods with Layer-wise Adaptive Moments for Training of Deep
-Networks" (arXiv:1905.11286), algorithm 1, with the options of NVIDIA's implementation. What is kept
-of a layer is its running norm, not the square of it.
+Networks" (arXiv:1905.11286), algorithm 1, with the options of NVIDIA's implementation. The state of
+a layer contains the running norm itself, not its square.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ class NovoGrad(ForeachOptimizer):
         betas: Decay factors of the momentum and of the norms.
         eps: Added to the norm.
         weight_decay: Strength of the weight decay.
-        decay_in_momentum: Whether gradients are divided by the norms and decay is added before
-            the momentum, as in the paper, instead of after it.
+        decay_in_momentum: Whether the division by the norms and the weight decay are applied
+            before the momentum, as in the paper, instead of after it.
         grad_averaging: Whether the gradient's weight in the momentum is 1 - betas[0]; else 1.
         norm_type: 2 for the 2-norm of a layer's gradient, 0 for its largest absolute value.
-        init_zero: Whether the norms start at zero, instead of the norms of the first gradients.
+        init_zero: Whether the running norms start at zero, instead of at the norms of the first
+            gradients.
 
     Raises:
         RuntimeError: If `norm_type` is neither 2 nor 0.
@@ -102,11 +103,11 @@ class NovoGrad(ForeachOptimizer):
     def _blend(
         self, group: dict[str, Any], param: torch.Tensor, norm: torch.Tensor, beta2: float
     ) -> None:
-        """Move the running norm of a layer towards that of its gradient."""
+        """Update the running norm of a layer with the norm of its gradient."""
         state = self.state[param]
         if not state:
             state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-            # The first norm blended with itself is itself.
+            # A start at the first norm: the update below leaves it unchanged.
             state["exp_avg_sq"] = torch.zeros_like(norm) if group["init_zero"] else norm
         before = state["exp_avg_sq"]
         if group["norm_type"] == 2:

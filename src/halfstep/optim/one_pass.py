@@ -1,9 +1,10 @@
 """torch's SGD on large fp32 parameters: one pass over memory in C, instead of five.
 
-On a CPU, torch's SGD makes a pass for weight decay, two for the momentum, one for Nesterov's and
-one for the weights. A large model's tensors fit into no cache, so that the passes take a quarter of
-a ResNet-18's step. The pass has torch's bits, and takes place inside `optimizer.step()`: after the
-hooks that come before a step, and before those that come after it, which see what they always see.
+On a CPU, torch's SGD makes a pass for the weight decay, two for the momentum, one for Nesterov
+momentum and one for the weights. The tensors of a large model do not fit into a cache, so these
+passes take a quarter of a ResNet-18's step. The single pass gives the same bits as torch. It runs
+inside `optimizer.step()`, after the user's pre-hooks and before the post-hooks, so that all hooks
+see the same tensors as in a step of torch.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _STEP = torchs_step_of(SGD)
 
 @contextmanager
 def large_in_one_pass(optimizer: Optimizer) -> Iterator[None]:
-    """Let the steps inside update large parameters in one pass, where that has the same bits.
+    """Make the steps in this context update large parameters in one pass, with the same bits.
 
     Args:
-        optimizer: Any optimizer; for others than torch's SGD, and for large parameters of its that
-            `updates` leaves out, nothing changes.
+        optimizer: Any optimizer. If it is not torch's SGD, nothing changes. The same holds for the
+            parameters that `updates` does not yield.
     """
-    # A compiled step would be compiled anew for each new hook.
+    # A step that `torch.compile` replaced is excluded: each new hook would compile it again.
     is_known = type(optimizer) is SGD and not is_replaced(optimizer, _STEP)
     if not is_known or not _has_large(optimizer):
         yield
@@ -45,15 +46,15 @@ def large_in_one_pass(optimizer: Optimizer) -> Iterator[None]:
 
     def update(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if len(args) > 1 or kwargs:
-            return  # a closure has yet to make the gradients
+            return  # the closure computes the gradients only inside the step
         if has_dispatch_mode():
-            return  # it would not hear of the update
+            return  # the mode would not see the update
         found = list(updates(optimizer, torch.float32))
         for param, grad, momentum, settings in found:
             step_sgd(param, grad, momentum, settings)
             updated.append((param, grad))
         for param, *_ in found:
-            param.grad = None  # the step passes it by
+            param.grad = None  # torch's step skips parameters without a gradient
 
     def give_back(*_: Any) -> None:
         for param, grad in updated:
@@ -63,7 +64,7 @@ def large_in_one_pass(optimizer: Optimizer) -> Iterator[None]:
     before = optimizer.register_step_pre_hook(update)
     after = optimizer.register_step_post_hook(give_back)
     hooks = cast("OrderedDict[int, Any]", optimizer._optimizer_step_post_hooks)  # noqa: SLF001
-    hooks.move_to_end(after.id, last=False)  # which `register_step_post_hook` cannot
+    hooks.move_to_end(after.id, last=False)  # `register_step_post_hook` has no option for this
     try:
         yield
     finally:
@@ -75,13 +76,13 @@ def large_in_one_pass(optimizer: Optimizer) -> Iterator[None]:
 def updates(
     optimizer: Optimizer, dtype: torch.dtype
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, SGDSettings]]:
-    """Find what C can update as this SGD of torch's would.
+    """Find the parameters that the C code can update with the same bits as torch's SGD.
 
-    The first step makes the momentum buffers, so that nothing is found before it.
+    With momentum, no parameter is found before the first step, which creates the momentum buffers.
 
     Args:
-        optimizer: torch's SGD.
-        dtype: Format of the parameters and gradients that are asked for.
+        optimizer: A `torch.optim.SGD`.
+        dtype: Only parameters of this dtype are found.
 
     Yields:
         A large parameter, its gradient, its momentum buffer or None, and the settings.
@@ -105,6 +106,6 @@ def updates(
 
 
 def _has_large(optimizer: Optimizer) -> bool:
-    """Tell whether a parameter is large, in a model that `sgd.py` does not step."""
+    """Tell whether a parameter is large, in a model that is too large for `sgd.py`."""
     sizes: list[int] = [p.numel() for group in optimizer.param_groups for p in group["params"]]
     return sum(sizes) > MOST and max(sizes) >= LARGE

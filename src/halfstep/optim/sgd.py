@@ -1,12 +1,12 @@
 """A step of torch's SGD, with one call for all parameters instead of several calls for each.
 
-On a CPU, torch's SGD takes two or three calls into C++ for each parameter, and asks for the state
-of each. A model of small layers spends more time on that, and on what torch puts around a step for
-profilers and hooks, than on the arithmetic. The same operations on lists of tensors give the same
-bits. torch's `foreach=True` sorts the tensors by device and format in each step, which takes as
-long as it saves on a CPU; `fused=True` rounds differently. In a large model, arithmetic and memory
-take the time: there torch's own order is faster, as it finishes one parameter while that is in the
-caches.
+On a CPU, torch's SGD makes two or three calls into C++ for each parameter, and looks up the state
+of each parameter. A model of small layers spends more time on these, and on torch's wrapper around
+a step for profilers and hooks, than on the arithmetic. The same operations on lists of tensors give
+the same bits. torch's `foreach=True` sorts the tensors by device and format in each step, which on
+a CPU takes as long as it saves; `fused=True` rounds differently. A large model spends its time on
+arithmetic and memory. There torch's own order is faster, because it finishes one parameter while
+that parameter is in the caches.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 MOST = 1 << 17
-"""Elements of all parameters beyond which a step is torch's own."""
+"""If all parameters together have more elements, torch's own step is used."""
 _STEP = torchs_step_of(SGD)
 
 
 def step(optimizer: Optimizer) -> bool:
-    """Do the work of `optimizer.step()`, bit for bit, if this is faster and has no side effect.
+    """Take a step with the same bits as `optimizer.step()`, if this is faster and unobserved.
 
     Args:
         optimizer: Any optimizer with unscaled gradients. Only a `torch.optim.SGD` of fp32
-            parameters on a CPU is stepped, and not in the first step of momentum.
+            parameters on a CPU is stepped, and with momentum only after its first step.
 
     Returns:
-        Whether the step was made; if not, nothing has changed.
+        Whether the step was taken; if not, nothing has changed.
     """
     if type(optimizer) is not SGD or has_hooks(optimizer) or is_listened_to():
         return False
@@ -54,10 +54,11 @@ def step(optimizer: Optimizer) -> bool:
 
 
 def _tensors(optimizer: SGD) -> list[tuple[list[Any], list[Any], list[Any]]] | None:
-    """Return each group's parameters with a gradient, these, and their momentum.
+    """Return, for each group, the parameters with a gradient, their gradients and their momenta.
 
     Returns:
-        None where torch's own step is to be taken.
+        One tuple per group; the momenta are empty if the group has none. None if torch's own step
+        must be taken.
     """
     found, elements, state = [], 0, optimizer.state
     for group in optimizer.param_groups:
@@ -80,7 +81,7 @@ def _tensors(optimizer: SGD) -> list[tuple[list[Any], list[Any], list[Any]]] | N
                     return None
                 buffers.append(buffer)
         if len(set(map(id, params))) < len(params):
-            return None  # torch updates such a parameter again with what the first update left
+            return None  # a repeated parameter: torch updates it twice, one update after the other
         found.append((params, grads, buffers))
     return found
 
@@ -88,7 +89,8 @@ def _tensors(optimizer: SGD) -> list[tuple[list[Any], list[Any], list[Any]]] | N
 def _is_plain(group: dict[str, Any]) -> bool:
     if group["maximize"] or group["foreach"] or group["fused"] or group["differentiable"]:
         return False
-    # Of a momentum that is a tensor, `_scalar` would return an earlier value.
+    # `_scalar` caches by object: for a tensor that was changed in place, it would return the
+    # earlier value.
     return type(group["lr"]) is float and isinstance(group["momentum"], float | int)
 
 
@@ -102,7 +104,7 @@ def _update(
     grads: list[torch.Tensor],
     buffers: list[torch.Tensor],
 ) -> None:
-    """Update the parameters and the momentum of a group; the gradients stay as they are."""
+    """Update the parameters and the momentum buffers of a group; the gradients do not change."""
     momentum, decay, update = group["momentum"], group["weight_decay"], grads
     if decay != 0:
         update = list(torch._foreach_add(update, params, alpha=decay))  # noqa: SLF001
@@ -118,5 +120,5 @@ def _update(
 
 @lru_cache(maxsize=16)
 def _scalar(number: float) -> torch.Tensor:
-    """Return a factor as a tensor, which PyTorch would otherwise make of it for each parameter."""
+    """Return a factor as a cached tensor; from a float, torch would create one per parameter."""
     return torch.tensor(number, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Whether somebody listens to the steps of an optimizer, or has put something in their place."""
+"""Checks whether hooks or profilers observe an optimizer's steps, or other code replaced `step`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _OWN = "halfstep.engine.guard"
-"""Whose hooks refuse steps past an engine, and look at nothing."""
+"""The module of hooks that refuse steps outside an engine. They do not observe a step."""
 
 
 def _untaken(optimizer: Optimizer) -> None:
-    """Stand for a step of which `_AROUND` is made; nobody takes it."""
+    """Do nothing: a dummy step for `_AROUND`, which is never called."""
 
 
 _AROUND = Optimizer.profile_hook_step(_untaken).__code__
-"""What torch puts around the step of an optimizer: hooks, and a name for profilers."""
+"""The code of torch's wrapper around `step`, which calls hooks and names the step for profilers."""
 
 
 def has_hooks(optimizer: Optimizer) -> bool:
-    """Tell whether hooks listen to the steps of an optimizer, the engine's own guards excepted."""
+    """Tell whether an optimizer has step hooks other than the engine's own guards."""
     if _global_optimizer_post_hooks or optimizer._optimizer_step_post_hooks:  # noqa: SLF001
         return True
-    # There is no public way to ask for them.
+    # torch has no public API for an optimizer's hooks.
     own = optimizer._optimizer_step_pre_hooks  # noqa: SLF001
     for hook in chain(_global_optimizer_pre_hooks.values(), own.values()):
         if getattr(hook, "__module__", None) != _OWN:
@@ -38,7 +38,7 @@ def has_hooks(optimizer: Optimizer) -> bool:
 
 
 def is_listened_to() -> bool:
-    """Tell whether somebody hears what is asked of torch: a profiler, or a mode."""
+    """Tell whether a profiler, a dispatch mode or a torch-function mode observes calls of torch."""
     return bool(
         torch._C._autograd._profiler_enabled()  # noqa: SLF001
         or has_dispatch_mode()
@@ -47,21 +47,22 @@ def is_listened_to() -> bool:
 
 
 def has_dispatch_mode() -> bool:
-    """Tell whether a `TorchDispatchMode` hears each operator."""
+    """Tell whether a `TorchDispatchMode` is active, which receives every operator call."""
     return bool(torch._C._len_torch_dispatch_stack())  # noqa: SLF001
 
 
 def torchs_step_of(kind: type[Optimizer]) -> Callable[..., object] | None:
-    """Return the step that torch wrote for a class of its own, without what torch puts around it.
+    """Return the `step` function of a torch optimizer class, without torch's wrapper around it.
 
     Returns:
-        None if another function is already in its place.
+        None if the class's `step` was already replaced by other code.
     """
     files = {sys.modules[each.__module__].__file__ for each in (Optimizer, kind)}
     step = _step_of(kind)
     inner: Callable[..., object] | None = step
     while inner is not None:
-        # `functools.wraps` copies the names of a function, but not its code.
+        # `functools.wraps` copies the name of a function, but not its code. So the file of the code
+        # shows whether a function is torch's.
         if not hasattr(inner, "__code__") or inner.__code__.co_filename not in files:
             return None
         inner = getattr(inner, "__wrapped__", None)
@@ -69,11 +70,11 @@ def torchs_step_of(kind: type[Optimizer]) -> Callable[..., object] | None:
 
 
 def is_replaced(optimizer: Optimizer, step: Callable[..., object] | None) -> bool:
-    """Tell whether somebody has put something else in place of `optimizer.step`.
+    """Tell whether other code has replaced `optimizer.step`, on the object or on its class.
 
     Args:
-        optimizer: An optimizer of a class of torch's.
-        step: What `torchs_step_of` returned for the class.
+        optimizer: An optimizer of a torch class.
+        step: The result of `torchs_step_of` for the class.
     """
     of_instance = vars(optimizer).get("step")
     if of_instance is not None and not _is_of_scheduler(of_instance, type(optimizer).step):
@@ -87,10 +88,10 @@ def _step_of(kind: type[Optimizer]) -> Callable[..., object]:
 
 
 def _is_of_scheduler(step: object, wrapped: object) -> bool:
-    """Tell whether this is a scheduler's wrapper, which only notes that there was a step.
+    """Tell whether `step` is the wrapper of a scheduler, which only records that a step was taken.
 
-    The mark alone does not tell: `functools.wraps` copies it to a wrapper of the wrapper, and a
-    scheduler wraps a replaced step as well.
+    The scheduler's mark on the wrapper is not enough: `functools.wraps` copies the mark to a
+    wrapper around this wrapper, and a scheduler also wraps a `step` that was already replaced.
     """
     marked = hasattr(step, "_wrapped_by_lr_sched")
     return marked and getattr(step, "__wrapped__", None) is wrapped

@@ -1,4 +1,4 @@
-"""torch's `ZeroRedundancyOptimizer`, known without the price of importing it."""
+"""Recognises torch's `ZeroRedundancyOptimizer` without importing it, because the import is slow."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def is_zero(optimizer: Optimizer) -> bool:
 
 
 def local_optimizer(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer whose state this process keeps: ZeRO's own part, or `optimizer`.
+    """Return the optimizer with this process's state: ZeRO's local optimizer, or `optimizer`.
 
-    The state dict of ZeRO itself is there only after all processes have sent theirs.
+    ZeRO's own state dict is available only after all processes have sent their parts.
     """
     return cast("ZeroRedundancyOptimizer", optimizer).optim if is_zero(optimizer) else optimizer

@@ -1,7 +1,7 @@
-"""The mechanisms behind the fields of a recipe, one file each, all on the seam in `base.py`.
+"""The mechanisms behind the fields of a recipe, one file each, with the base class in `base.py`.
 
-Which field calls for which mechanism is the field's own affair (`halfstep.recipe.parts`). Loss
-scaling stands apart: it is the primitive that the engine itself is built on.
+The fields (`halfstep.recipe.parts`) build their techniques. Loss scaling is not a technique, but a
+primitive on which the engine is built.
 """
 
 from halfstep.techniques.base import Stage, Technique

@@ -1,4 +1,4 @@
-"""fp16 accumulation: what fp16 training meets on hardware without fp32 accumulators."""
+"""fp16 accumulation: emulates fp16 training on hardware without fp32 accumulators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fp16Accumulation(Technique):
-    """Sum fp16 products in fp16, on every device that the models are on."""
+    """Makes fp16 matrix products accumulate in fp16, on every kind of device with parameters."""
 
     stage = Stage.OVER_KERNELS
 
@@ -24,11 +24,11 @@ class Fp16Accumulation(Technique):
         self._held = ExitStack()
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-        """Take hold of the kernels."""
+        """Register the kernels that accumulate in fp16."""
         del optimizers
         for device_type in device_types(models):
             self._held.enter_context(fp16_accumulation(device_type))
 
     def close(self) -> None:
-        """Let go of them."""
+        """Remove the kernels."""
         self._held.close()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Autocast(Technique):
-    """Run the forward pass under `torch.autocast`.
+    """Runs the forward pass under `torch.autocast`.
 
     Args:
         format_: The half format of matrix products and convolutions.
@@ -26,5 +26,5 @@ class Autocast(Technique):
         self._dtype = torch_dtype(format_)
 
     def forward(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Return a fresh autocast region, so that no cached cast outlives a weight update."""
+        """Return a new autocast context, so that no cached cast of a weight outlives its update."""
         return torch.autocast(device.type, dtype=self._dtype)

@@ -1,8 +1,7 @@
-"""The seam: what a technique may do to a training step.
+"""The base class of techniques: the hooks through which a technique changes a training step.
 
-A technique overrides the hooks in which it differs; every hook does nothing by default. The engine
-calls those of all techniques in the order of their stages, and none of them decides when a step
-happens.
+A technique overrides the hooks that it needs; by default, a hook does nothing. The engine calls the
+hooks of all techniques in the order of their stages. No technique decides when a step happens.
 """
 
 from __future__ import annotations
@@ -23,16 +22,17 @@ if TYPE_CHECKING:
 
 
 OwnFormats = Callable[[nn.Module], Mapping[nn.Module, str]]
-"""Gives modules of a model whose parameters have a format of their own, and which."""
+"""A function of a model that returns the modules whose parameters have a format of their own, each
+with this format."""
 
 HALVES = (torch.float16, torch.bfloat16)
 
 
 class Stage(IntEnum):
-    """When a technique is applied: those that may refuse a model come before those that change it.
+    """The order of the techniques: those that may refuse a model come before those that change it.
 
-    A stage is built on those before it: masters are copied before parameters are cast, and a
-    forward context is entered, and a step carried out, inside those of the stages before.
+    A stage relies on the earlier stages: masters are copied before parameters are cast. The forward
+    context and the `step` of a technique run inside those of the earlier stages.
     """
 
     CHECK = 0
@@ -49,77 +49,79 @@ class Technique:
     """One mechanism of low-precision training."""
 
     stage: Stage
-    """When it is applied."""
+    """The position of the technique in the order of all techniques."""
 
     reshapes_params = False
-    """Whether it changes the parameters themselves, and so needs the bare model."""
+    """Whether the technique changes the parameters themselves, and so needs an unwrapped model."""
 
     casts_params = False
-    """Whether an optimizer's state has to follow the format that it gives parameters."""
+    """Whether the technique casts parameters, so that optimizer states must be cast as well."""
 
     done_by_sharding = False
-    """Whether FSDP2 does the same for a sharded model, so that it is left out."""
+    """Whether FSDP2 does the same for a sharded model, so that the technique is left out there."""
 
     replaces_layers = False
-    """Whether it puts other layers into the models."""
+    """Whether the technique replaces layers of the models, or changes their class."""
 
     skips_on_device = True
-    """Whether a step that the optimizer itself skips, on the device, leaves nothing behind."""
+    """Whether a step that a fused optimizer skips on the device also leaves the technique's state
+    unchanged."""
 
     @property
     def enters_forward(self) -> bool:
-        """Whether `forward` is more than a context that does nothing."""
+        """Whether `forward` returns a context that has an effect."""
         return type(self).forward is not Technique.forward
 
     @property
     def changes_models(self) -> bool:
-        """Whether no other engine may train the models at the same time."""
+        """Whether the technique changes the models, so that no other engine may use them."""
         return self.reshapes_params or self.replaces_layers
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Change models and optimizers before the first step."""
 
     def adopt(self, optimizer: Optimizer) -> None:
-        """Take in parameters that were added to `optimizer` after `prepare`."""
+        """Handle parameters that were added to `optimizer` after `prepare`."""
 
     def forward(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return the context of a forward pass on `device`.
 
-        DataParallel enters it again in the threads of its replicas, where it is one of torch's
-        (autocast, a mode, saved-tensor hooks) or a context variable of Python.
+        DataParallel runs its replicas in threads, and enters the context again in each thread if it
+        is a context of torch (autocast, a mode, saved-tensor hooks) or a context variable of
+        Python.
         """
         del device
         return nullcontext()
 
     def model_params(self, params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Map parameters that an optimizer holds to the model's own, which get the gradients."""
+        """Map an optimizer's parameters to the model's parameters, which receive the gradients."""
         return list(params)
 
     def full_precision(self, param: torch.Tensor) -> torch.Tensor:
-        """Return the most precise value of a model's parameter that is kept."""
+        """Return the most precise value that the technique keeps of a model parameter."""
         return param
 
     def before_backward(self, params: Iterable[torch.Tensor], *, again: bool) -> None:
-        """Get ready for gradients.
+        """Prepare the parameters for the gradients of a backward.
 
         Args:
             params: The model parameters that the backward may reach.
-            again: Whether gradients of the same window are there already.
+            again: Whether they already have gradients from the same accumulation window.
         """
 
     def before_step(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
-        """Hand the true, clipped gradients of the model's `params` to `optimizer`.
+        """Pass the unscaled, clipped gradients of the model's `params` to `optimizer`.
 
-        Nothing is written to them: their norm may be asked for later.
+        The gradients must not be changed in place, because their norm may be read later.
         """
 
     def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
-        """Carry out one optimizer step; `take()` is the optimizer's own."""
+        """Take one optimizer step; `take()` calls `optimizer.step()`."""
         del optimizer
         take()
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Bring the model's parameters up to date after a step that may have happened."""
+        """Update the model's parameters after an optimizer step that was taken or skipped."""
 
     def loading(self, optimizer: Optimizer) -> AbstractContextManager[Any]:
         """Return a context in which `optimizer.load_state_dict` keeps the formats of its state."""
@@ -127,32 +129,32 @@ class Technique:
         return nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs of this technique: plain containers and tensors."""
+        """Return the state that a resumed run needs, as plain containers and tensors."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Load the result of `state_dict`."""
 
     def close(self) -> None:
-        """Give back every setting and hook."""
+        """Restore every setting, and remove every hook."""
 
 
 def no_own_formats(model: nn.Module) -> Mapping[nn.Module, str]:
-    """Give no module of `model` a format of its own."""
+    """Return an empty mapping: no module of `model` has a format of its own."""
     del model
     return {}
 
 
 def device_types(models: Iterable[nn.Module]) -> list[str]:
-    """Return the kinds of device ("cpu", "cuda") that the parameters of `models` are on."""
+    """Return the device types ("cpu", "cuda") of the parameters of `models`, without repetition."""
     return list(dict.fromkeys(p.device.type for model in models for p in model.parameters()))
 
 
 def as_function(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a bound method to serve as a module's hook.
+    """Wrap a bound method for use as a hook of a module.
 
-    A deep copy of the module copies its hooks, and with a bound method all that it belongs to; this
-    one is shared, and a module that is pickled leaves it behind.
+    A deep copy of a module copies its hooks, and with a bound method also the method's object. The
+    wrapper is shared by the copies instead, and a pickled module contains a no-op in its place.
     """
     return _SharedHook(method)
 
@@ -172,4 +174,4 @@ class _SharedHook:
 
 
 def _does_nothing(*_: Any) -> None:
-    """Stand for a hook in a model that has come from a file."""
+    """Do nothing: the replacement of a hook in an unpickled model."""

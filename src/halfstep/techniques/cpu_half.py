@@ -1,8 +1,8 @@
-"""Half recipes on a CPU: fp32-speed kernels, and the dtypes that autocast has on a GPU.
+"""Half recipes on a CPU: kernels as fast as fp32, and the dtypes of autocast on a GPU.
 
-All are settings of the process, counted, and given back when the last engine closes. Weights in
-half precision cost a step more passes over memory; where the optimizer is torch's SGD, it makes up
-for them with one pass in C.
+These are settings of the process. They are counted, and restored when the last engine closes.
+Half-precision weights add passes over memory to a step. With torch's SGD, one pass in C makes up
+for this time.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def cpu_half() -> Iterator[None]:
 
 
 class CpuHalf(Technique):
-    """Make half precision on a CPU fast and like a GPU's; nothing where no model is on a CPU.
+    """Makes half precision on a CPU fast and like on a GPU; has no effect without a model on a CPU.
 
     Args:
-        autocast: Whether the recipe computes under autocast, so that CUDA's policy matters.
+        autocast: Whether the recipe uses autocast. If so, autocast follows CUDA's operator lists.
     """
 
     stage = Stage.KERNELS
@@ -57,7 +57,7 @@ class CpuHalf(Technique):
         self._held = ExitStack()
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-        """Take hold of the kernels, and of the policy under autocast."""
+        """Register the kernels and, if the recipe uses autocast, CUDA's autocast policy."""
         del optimizers
         if "cpu" not in device_types(models):
             return
@@ -72,5 +72,5 @@ class CpuHalf(Technique):
             take()
 
     def close(self) -> None:
-        """Let go of them."""
+        """Remove the kernels and the policy, unless another engine uses them."""
         self._held.close()

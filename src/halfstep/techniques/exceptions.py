@@ -143,7 +143,7 @@ class FormatExceptions(Technique):
 
 
 def matching(model: nn.Module, pattern: str) -> list[nn.Module]:
-    """Return the modules of `model` whose names match `pattern`, a name or a shell-style pattern."""
+    """Return the modules of `model` whose names match `pattern`, a name or shell-style pattern."""
     return [module for name, module in model.named_modules() if name and fnmatchcase(name, pattern)]
 
 
@@ -160,7 +160,7 @@ def calling(model: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
 
 @cache
 def known_operators() -> frozenset[str]:
-    """Return the names of the operators that can be intercepted: torch functions, tensor methods."""
+    """Return the names of the operators that can be intercepted: torch functions and methods."""
     functions = get_overridable_functions().values()
     return UNLISTED.union(operator_name(function) for group in functions for function in group)
 

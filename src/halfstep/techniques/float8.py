@@ -1,8 +1,8 @@
-"""FP8 layers: linear and convolution layers whose products are those of FP8 tensor cores.
+"""FP8 layers: linear and convolution layers that compute their products as FP8 tensor cores do.
 
-A layer changes its class for as long as the technique is open. The class intercepts the layer's own
-product wherever its forward computes it, so that layers which derive from torch's
-(weight-standardised, padded) are served too.
+The technique changes the class of a layer until it is closed. The new class intercepts the calls of
+`linear` and of convolutions in the layer's own forward. So it also works for subclasses of torch's
+layers, such as weight-standardised or padded convolutions.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from halfstep.techniques.base import OwnFormats
 
 HISTORY = 16
-"""Steps whose largest values decide a delayed scale."""
+"""The number of past steps whose largest values determine a delayed scale."""
 
 _noting = threading.Lock()
-"""Replicas of a model, in threads and on GPUs of their own, note their values in one place."""
+"""A lock for `DelayedScales`: the replicas of a DataParallel model share it between threads."""
 
 MULTIPLE = 16
-"""FP8 tensor cores take matrices whose widths are multiples of this (cuBLASLt, section 3.1.3)."""
+"""FP8 tensor cores need matrix widths that are multiples of this (cuBLASLt, section 3.1.3)."""
 
 _CONVOLUTIONS: dict[Callable[..., Any], int] = {
     torch.conv1d: 1,
@@ -45,12 +45,14 @@ _CONVOLUTIONS: dict[Callable[..., Any], int] = {
 
 
 class Float8Layers(Technique):
-    """Multiply in FP8 in every linear and convolution layer whose widths tensor cores take.
+    """Makes linear and convolution layers multiply in FP8, if their widths suit tensor cores.
 
     Args:
-        scaling: "dynamic" scales a tensor by its own largest absolute value; "delayed" by the
-            largest of the last `HISTORY` steps, by its own as long as there are none.
-        own_formats: Gives the layers of a model that have a format of their own, which they keep.
+        scaling: The source of a tensor's scale. "dynamic": its own largest absolute value.
+            "delayed": the largest absolute value of the last `HISTORY` steps, or in the first step
+            its own.
+        own_formats: Returns the modules of a model that have a format of their own, and so do not
+            become FP8 layers.
     """
 
     stage = Stage.LAYERS
@@ -64,7 +66,7 @@ class Float8Layers(Technique):
         self._layers: list[nn.Module] = []
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-        """Change the layers."""
+        """Change the class of the layers, and create their scales."""
         del optimizers
         layers = {module: None for model in models for module in model.modules()}
         kept = {module for model in models for module in self._own_formats(model)}
@@ -75,22 +77,22 @@ class Float8Layers(Technique):
             self._layers.append(layer)
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Let the values that this step has seen decide the scales of the next."""
+        """Add the largest values of this step to the histories of delayed scales."""
         del optimizer
         for scales in self._histories():
             scales.advance()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the histories of delayed scales, layer by layer."""
+        """Return the histories of delayed scales, one for each layer."""
         return {"histories": [scales.state() for scales in self._histories()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them over."""
+        """Load the histories that `state_dict` returned."""
         for scales, saved in zip(self._histories(), state["histories"], strict=True):
             scales.load(saved)
 
     def close(self) -> None:
-        """Give the layers their own class back."""
+        """Restore the original class of each layer."""
         for layer in self._layers:
             take_out(layer)
             del layer._float8_scales  # noqa: SLF001
@@ -102,9 +104,9 @@ class Float8Layers(Technique):
 
 
 def is_taken(layer: nn.Module) -> bool:
-    """Tell whether FP8 tensor cores could compute a layer."""
+    """Tell whether the type and the widths of a layer suit FP8 tensor cores."""
     if isinstance(layer, NonDynamicallyQuantizableLinear):
-        return False  # attention's last projection, of which only the weights are used
+        return False  # the output projection of attention: its forward is never called
     if isinstance(layer, nn.Linear):
         widths = [layer.in_features, layer.out_features]
     elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
@@ -115,7 +117,7 @@ def is_taken(layer: nn.Module) -> bool:
 
 
 class DynamicScales:
-    """Each tensor decides its own scale."""
+    """Scales each tensor by its own largest absolute value."""
 
     def largest(self, role: Role, value: torch.Tensor, *, training: bool) -> torch.Tensor:
         """Return the largest absolute value of `value`."""
@@ -124,9 +126,9 @@ class DynamicScales:
 
 
 class DelayedScales:
-    """The largest values of past steps decide, so that no tensor is read before it is rounded.
+    """Scales a tensor by the largest values of past steps, so that rounding needs no extra read.
 
-    They do not change within a step: what is computed again for its gradients is the same again.
+    The scales do not change within a step, so activation checkpointing recomputes the same values.
     """
 
     def __init__(self) -> None:
@@ -134,7 +136,7 @@ class DelayedScales:
         self._seen: dict[str, torch.Tensor] = {}
 
     def largest(self, role: Role, value: torch.Tensor, *, training: bool) -> torch.Tensor:
-        """Return the largest value of the past, or of `value` where there is no past."""
+        """Return the largest absolute value of past steps, or of `value` if there are none."""
         now = _largest(value)
         if training:
             with _noting:
@@ -147,7 +149,10 @@ class DelayedScales:
         return torch.where(known > 0, known, now)
 
     def advance(self) -> None:
-        """End a step. A value that is not finite would end all scaling, so it leaves no trace."""
+        """End a step: move its largest values into the history.
+
+        An inf or NaN would make every later scale useless, so the newest past value replaces it.
+        """
         for role, seen in self._seen.items():
             past = self._past.get(role)
             if past is None:
@@ -158,17 +163,17 @@ class DelayedScales:
         self._seen.clear()
 
     def state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Return past and present as plain data."""
+        """Return the values of past steps and of the present step, as plain data."""
         return {"past": dict(self._past), "seen": dict(self._seen)}
 
     def load(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
-        """Take over what `state` returned."""
+        """Load the result of `state`."""
         self._past, self._seen = dict(state["past"]), dict(state["seen"])
 
 
 @contextmanager
 def scales_kept(model: nn.Module) -> Iterator[None]:
-    """Let what runs inside leave no trace in the delayed scales of `model`."""
+    """Restore the delayed scales of `model` on exit, so that code in this context has no effect."""
     found = [getattr(module, "_float8_scales", None) for module in model.modules()]
     before = [(scales, scales.state()) for scales in found if isinstance(scales, DelayedScales)]
     try:
@@ -185,18 +190,18 @@ def _largest(value: torch.Tensor) -> torch.Tensor:
 
 
 class Float8(nn.Module):
-    """Mixed into a layer: its product is computed in FP8."""
+    """Mixin for a layer, which makes the layer compute its products in FP8."""
 
     _float8_scales: Scales
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the layer's own forward, its product in FP8."""
+        """Run the layer's own forward, with its products in FP8."""
         with _Intercepted(self._float8_scales):
             return super().forward(*args, **kwargs)
 
 
 class _Intercepted(TorchFunctionMode):
-    """Computes what a layer's forward calls: `linear`, or a convolution."""
+    """Replaces calls of `linear` and of convolutions by FP8 products."""
 
     def __init__(self, scales: Scales) -> None:
         super().__init__()
@@ -236,7 +241,7 @@ class _Intercepted(TorchFunctionMode):
         steps, gaps = _each(stride, rank), _each(dilation, rank)
         if padding == "same":
             totals = [gap * (size - 1) for gap, size in zip(gaps, weight.shape[2:], strict=True)]
-            # The odd pixel goes behind, as in torch.
+            # If the total is odd, the extra element is at the end, as in torch.
             widths = [side for t in reversed(totals) for side in (t // 2, t - t // 2)]
             value, padding = pad(value, widths), 0
         elif isinstance(padding, str):  # "valid"
@@ -254,7 +259,7 @@ def _computed(
     scales: Scales,
     geometry: Geometry | None = None,
 ) -> torch.Tensor:
-    """Cast to autocast's format, as the product would have been, then compute in FP8."""
+    """Compute a product in FP8; under autocast, first cast the operands to autocast's format."""
     device = value.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)

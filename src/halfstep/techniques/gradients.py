@@ -1,8 +1,8 @@
 """The format of the gradients of half parameters.
 
-One backward leaves them in the recipe's format. From the second backward of a window on, and
-whenever they are unscaled or clipped, they are kept in fp32, so that neither accumulation nor
-clipping loses what a half format cannot hold.
+After one backward, the gradients are in the recipe's format. From the second backward of an
+accumulation window on, and when they are unscaled or clipped, they are in fp32. So accumulation and
+clipping lose no value that a half format cannot represent.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 class GradientFormat(Technique):
-    """Keep `.grad` of half parameters in a chosen format.
+    """Keeps `.grad` of half parameters in a chosen format.
 
     Args:
-        format_: Format that one backward leaves its gradients in.
-        narrow: Whether an optimizer that holds half parameters wants gradients in their format.
+        format_: Format of the gradients after one backward.
+        narrow: Whether an optimizer whose groups contain the half parameters themselves gets
+            gradients in the format of these parameters.
     """
 
     stage = Stage.CHECK
@@ -39,7 +40,7 @@ class GradientFormat(Technique):
         self._models: Sequence[nn.Module] = ()
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-        """Refuse what cannot be widened later."""
+        """Refuse modules with sparse gradients, which cannot be widened later."""
         del optimizers
         self._models = models
         for model in models:
@@ -52,7 +53,7 @@ class GradientFormat(Technique):
                     )
 
     def before_backward(self, params: Iterable[torch.Tensor], *, again: bool) -> None:
-        """Choose the format that this backward accumulates in."""
+        """Choose the format in which this backward accumulates gradients."""
         for param in params:
             if param.dtype not in HALVES:
                 continue
@@ -63,7 +64,7 @@ class GradientFormat(Technique):
                 param.grad_dtype = self._dtype
 
     def before_step(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
-        """Give gradients back the format of a parameter that the optimizer itself updates."""
+        """If `narrow`, cast gradients to the format of the parameters that the optimizer holds."""
         if not self._narrow:
             return
         held = {param for group in optimizer.param_groups for param in group["params"]}
@@ -72,7 +73,7 @@ class GradientFormat(Technique):
                 keep(param, param.dtype)
 
     def close(self) -> None:
-        """Let autograd choose the format again."""
+        """Reset `grad_dtype` to the dtype of each parameter; drop gradients of another dtype."""
         for model in self._models:
             for param in model.parameters():
                 if param.grad_dtype != param.dtype:

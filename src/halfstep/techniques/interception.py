@@ -1,6 +1,6 @@
-"""Operators that compute in a format of their own, intercepted where Python calls them.
+"""Intercepts Python calls of the operators that compute in a format of their own.
 
-That is above autograd, so that forward and backward have the same format.
+The interception is above autograd, so that forward and backward have the same format.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 CASTS = frozenset(["to", "float", "half", "bfloat16", "double", "type", "type_as"])
-"""Operators that change the format of a tensor and nothing else."""
+"""Operators that change only the format of a tensor."""
 
 MOVES = frozenset(
     [
@@ -28,15 +28,16 @@ MOVES = frozenset(
         *("unsqueeze", "chunk", "split", "unbind"),
     ]
 )
-"""Operators that move or look at values and compute none."""
+"""Operators that move or read values, but do not compute new ones."""
 
 
 class Intercepted(TorchFunctionMode):
-    """Casts the inputs of some operators, as Python calls them.
+    """Casts the inputs of the operators that have a format of their own.
 
-    Under autocast the result keeps the operator's format, as autocast's own exceptions do. Without
-    it the result keeps that format for other exceptions; any other operator takes it in the format
-    of the widest input, as the half parameters that it may meet there need it.
+    Under autocast, the result keeps the operator's format, as for autocast's own fp32 operators.
+    Without autocast, other exceptions receive the result in this format. For any other operator,
+    the result is cast to the widest format that the inputs had before the cast, because the
+    operator may combine it with half parameters.
     """
 
     def __init__(self, operators: Mapping[str, torch.dtype], device_type: str) -> None:
@@ -57,7 +58,7 @@ class Intercepted(TorchFunctionMode):
         dtype = self._operators.get(name)
         if dtype is not None:
             return self._excepted(func, dtype, args, kwargs)
-        if is_intercepted():  # by a mode around this one, which may except the operator
+        if is_intercepted():  # an outer mode may have a format for this operator
             return func(*args, **kwargs)
         return _ordinary(func, name, args, kwargs)
 
@@ -80,13 +81,14 @@ class Intercepted(TorchFunctionMode):
 def _ordinary(
     func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Run an operator that is no exception, on what may be results of some that are."""
+    """Run an operator that is no exception; its inputs may be results of exceptions."""
     wide = [leaf for leaf in _floating((args, kwargs)) if _format_outside(leaf) != leaf.dtype]
     if not wide:
         return func(*args, **kwargs)
     if name in CASTS:
         result = func(*args, **kwargs)
-        # A cast that has nothing to do returns its input, whose format is meant from here on.
+        # A cast to the same format returns its input. A view of it has no `_format_outside`, so the
+        # result keeps the format that the cast requests.
         return result.view_as(result) if any(result is leaf for leaf in wide) else result
     if name in MOVES:
         result = func(*args, **kwargs)
@@ -98,7 +100,7 @@ def _ordinary(
 
 
 def is_intercepted() -> bool:
-    """Tell whether some operators are exceptions here, around what asks."""
+    """Tell whether an `Intercepted` mode is active around the caller."""
     return any(isinstance(mode, Intercepted) for mode in _get_current_function_mode_stack())
 
 
@@ -111,7 +113,7 @@ def _floating(tree: Any) -> list[torch.Tensor]:
 
 
 def _remember(result: Any, outside: torch.dtype) -> None:
-    """Let the results of an exception know in which format other operators take them."""
+    """Mark the results of an exception with the format in which other operators receive them."""
     for leaf in _floating(result):
         if leaf.dtype != outside:
             leaf._format_outside = outside  # type: ignore[attr-defined]  # noqa: SLF001  # its own
@@ -123,7 +125,7 @@ def _format_outside(tensor: torch.Tensor) -> torch.dtype:
 
 
 def narrowed(tree: Any) -> Any:
-    """Cast the results of exceptions among nested values to the format of other operators."""
+    """Cast the results of exceptions in `tree` to the format in which other operators get them."""
     return tree_map(
         lambda leaf: leaf.to(leaf._format_outside) if hasattr(leaf, "_format_outside") else leaf,  # noqa: SLF001
         tree,
@@ -131,7 +133,7 @@ def narrowed(tree: Any) -> Any:
 
 
 def is_in_place(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
-    """Tell whether a call writes its result over its first argument."""
+    """Tell whether a call overwrites its first argument with the result."""
     name = getattr(func, "__name__", "")
     written = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
     return written or bool(kwargs.get("inplace", False))

@@ -1,8 +1,9 @@
 """Loss scaling: keeps small gradients representable, and backs off when large ones overflow.
 
 Micikevicius et al., "Mixed Precision Training" (arXiv:1710.03740), section 3.2. The arithmetic is
-that of `torch.amp.GradScaler`, bit for bit, on the device and without waiting for it. Added are a
-floor, a ceiling and a history, and several optimizers can share one scale.
+that of `torch.amp.GradScaler`, bit for bit. It runs on the device, and the host does not wait for
+it. In addition, the scale has a floor, a ceiling and a history, and several optimizers can share
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ScaleChange(NamedTuple):
-    """An entry of the history: from the end of `step` on, the scale was `scale`, for `why`."""
+    """An entry of the history: `why` the scale changed to `scale` at the end of `step`."""
 
     step: int
     scale: float
@@ -26,7 +27,7 @@ class ScaleChange(NamedTuple):
 
 
 class LossScaleCollapse(RuntimeError):  # noqa: N818  (the word of the vocabulary)
-    """Lowering the loss scale no longer helps.
+    """Raised when a lower loss scale does not help.
 
     Gradients were non-finite at the scale's floor, or in `collapse_after` consecutive steps.
     """
@@ -36,13 +37,13 @@ class LossScaler:
     """One loss scale and its state, kept on a device.
 
     Args:
-        settings: How the scale starts, grows and backs off.
-        device: Where the scale lives.
+        settings: The initial scale, growth, backoff and limits.
+        device: The device of the scale.
 
     Attributes:
-        scale: fp32 scalar, which is replaced when it changes and never written to: who keeps it
-            has the scale of that moment.
-        history: What it was, from which step on, and why.
+        scale: The loss scale, an fp32 scalar. A change replaces the tensor and never writes into
+            it, so a reference to it keeps the value of that time.
+        history: The initial scale and every change of it.
     """
 
     def __init__(self, settings: LossScale, device: torch.device) -> None:
@@ -53,15 +54,15 @@ class LossScaler:
         self.history = [ScaleChange(0, settings.init, "start")]
 
     def apply(self, loss: torch.Tensor) -> torch.Tensor:
-        """Multiply a loss by the scale; a half loss is widened first, as its product overflows."""
+        """Multiply a loss by the scale, a half loss in fp32, because the product would overflow."""
         return _widen(loss) * self.scale.to(loss.device)
 
     def inverse(self) -> torch.Tensor:
-        """Return 1 / scale as an fp32 scalar, rounded once (the quotient is taken in fp64)."""
+        """Return 1 / scale as an fp32 scalar, computed in fp64 and rounded once."""
         return self.scale.double().reciprocal().float()
 
     def update(self, found_inf: torch.Tensor) -> None:
-        """Back off if any gradient of the step was not finite, else count towards growth."""
+        """Lower the scale if `found_inf` is 1, else count the step towards the next growth."""
         settings = self.settings
         if not settings.dynamic:
             return
@@ -78,21 +79,24 @@ class LossScaler:
 
     @property
     def may_collapse(self) -> bool:
-        """Whether a non-finite gradient in the next step is a collapse, as far as is recorded."""
+        """Whether a non-finite gradient in the next step would be a collapse.
+
+        Steps that `record` has not yet entered are not taken into account.
+        """
         settings = self.settings
         at_floor = settings.dynamic and self.history[-1].scale <= settings.floor
         return at_floor or self._skips_in_a_row + 1 >= settings.collapse_after
 
     def record(self, step: int, *, scale: float, found_inf: bool) -> str | None:
-        """Enter what became of a step, once it is known on the host, into the history.
+        """Enter the result of a step into the history, once the host knows this result.
 
         Args:
-            step: Number of the step, from 1.
+            step: Number of the step; the first step is 1.
             scale: The scale after the step.
             found_inf: Whether a gradient of the step was not finite.
 
         Returns:
-            Why this is a collapse, or None.
+            The reason why the loss scale has collapsed, or None if it has not.
         """
         before = self.history[-1].scale
         if scale != before:
@@ -110,7 +114,7 @@ class LossScaler:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state: plain numbers, exact."""
+        """Return the state as plain numbers, without rounding."""
         return {
             "scale": float(self.scale),
             "growth_tracker": int(self._growth_tracker),
@@ -119,7 +123,7 @@ class LossScaler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Load the result of `state_dict`."""
         self.scale = torch.full_like(self.scale, state["scale"])
         self._growth_tracker.fill_(state["growth_tracker"])
         self._skips_in_a_row = state["skips_in_a_row"]

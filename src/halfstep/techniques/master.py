@@ -1,8 +1,8 @@
-"""Master weights: the optimizer owns fp32 copies of half parameters and updates those.
+"""Master weights: the optimizer updates fp32 copies of the half parameters.
 
 Micikevicius et al., "Mixed Precision Training" (arXiv:1710.03740), section 3.1. The copies are made
-from the weights as they were before they were cast, stay in `optimizer.param_groups` for good, and
-are what `state_dict()` of the model gives, so that a checkpoint is exact.
+before the weights are cast, and replace the parameters in `optimizer.param_groups` until the
+technique closes. The model's `state_dict()` returns the copies, so that a checkpoint is exact.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ def is_master(tensor: torch.Tensor) -> bool:
 
 
 class MasterWeights(Technique):
-    """Keep fp32 master weights for every parameter that a recipe puts into a half format.
+    """Keeps fp32 master weights for every parameter that a recipe casts to a half format.
 
-    What no optimizer holds, frozen weights and buffers, is remembered as it was before the cast
-    where the half format cannot hold it, so that it is saved and given back exactly.
+    Tensors that are in no optimizer, such as frozen weights and buffers, have no master. If the
+    half format cannot represent such a tensor exactly, its value before the cast is kept, so that
+    it is saved and restored exactly.
 
     Args:
         format_: The half format.
-        own_formats: Gives the modules that have a format of their own; those in fp32 need none.
+        own_formats: Returns the modules of a model that have a format of their own, with this
+            format. Modules in fp32 need no master weights.
     """
 
     stage = Stage.MASTERS
@@ -58,12 +60,12 @@ class MasterWeights(Technique):
         self._optimizers: Sequence[Optimizer] = ()
         self._masters: dict[torch.Tensor, nn.Parameter] = {}
         self._sources: dict[torch.Tensor, torch.Tensor] = {}
-        # By optimizer, its masters and what they stand for: what each step asks for.
+        # For each optimizer, its masters and their model parameters, which every step needs.
         self._pairs: dict[Optimizer, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         self._handles: list[RemovableHandle] = []
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-        """Copy what the optimizers hold, before the models are cast."""
+        """Replace the optimizers' parameters by fp32 masters, before the models are cast."""
         self._optimizers = optimizers
         wanted: set[torch.Tensor] = {param for model in models for param in model.parameters()}
         own = [item for model in models for item in own_tensors(self._own_formats(model)).items()]
@@ -78,28 +80,28 @@ class MasterWeights(Technique):
         self._export_masters(models)
 
     def adopt(self, optimizer: Optimizer) -> None:
-        """Make masters for half parameters that have none yet."""
+        """Create masters for the half parameters of `optimizer` that have none yet."""
         held = {param for group in optimizer.param_groups for param in group["params"]}
         self._take_over(optimizer, {param for param in held if param.dtype in HALVES})
         for param in held:
             self._cast_from.pop(param, None)
 
     def model_params(self, params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Map masters to the parameters that they stand for."""
+        """Map masters to their model parameters, and any other parameter to itself."""
         return [self._sources.get(param, param) for param in params]
 
     def full_precision(self, param: torch.Tensor) -> torch.Tensor:
-        """Return the master of `param`."""
+        """Return the master of `param`, or `param` if it has none."""
         return self._masters.get(param, param)
 
     def before_step(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
-        """Give the gradients to the masters in fp32; those kept in fp32 are shared, not copied."""
+        """Set the masters' gradients in fp32; a gradient already in fp32 is shared, not copied."""
         del params
         for master, source in self._pairs[optimizer]:
             master.grad = None if source.grad is None else source.grad.float()
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Round the masters into the model's parameters and drop their gradients."""
+        """Round the masters into the model's parameters, and drop the masters' gradients."""
         stood_for, masters = [], []
         for master, source in self._pairs[optimizer]:
             if master.grad is not None:
@@ -111,9 +113,9 @@ class MasterWeights(Technique):
                 round_each(masters, into=stood_for)
 
     def close(self) -> None:
-        """Give the optimizers the model's parameters back, with the values of the masters.
+        """Replace the masters in the optimizers by the model's parameters, with the same values.
 
-        Called when these have their own format again.
+        The parameters must already have their original format again.
         """
         for handle in self._handles:
             handle.remove()
@@ -136,7 +138,7 @@ class MasterWeights(Technique):
         self._cast_from.clear()
 
     def _export_masters(self, models: Sequence[nn.Module]) -> None:
-        """Let state dicts of `models` give exact values, and take them."""
+        """Register hooks that save and load exact values in state dicts of `models`."""
         for module in (module for model in models for module in model.modules()):
             self._handles += [
                 module.register_state_dict_post_hook(as_function(self._export)),
@@ -168,14 +170,14 @@ class MasterWeights(Technique):
         return param.detach().float().clone()
 
     def _remember(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """Remember what a tensor was cast from; None if the half format holds it exactly."""
+        """Store the value of a tensor before its cast; None if the half format represents it."""
         exact = _rounds_to(value, value, self._dtype)
         self._cast_from[tensor] = None if exact else value
 
     def _named(
         self, module: nn.Module, prefix: str, values: Mapping[torch.Tensor, _Kept]
     ) -> list[tuple[str, torch.Tensor, _Kept]]:
-        # A deep copy of a model calls these hooks too, with parameters that are not ours.
+        # A deep copy of a model calls these hooks too, with parameters that are not in `values`.
         return [
             (prefix + name, param, values[param])
             for own in (module._parameters, module._buffers)  # noqa: SLF001  # tied ones too
@@ -204,5 +206,5 @@ class MasterWeights(Technique):
 
 
 def _rounds_to(value: torch.Tensor, result: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Tell whether `value`, rounded to `dtype`, is what `result` holds."""
+    """Tell whether `value`, rounded to `dtype`, is equal to `result`."""
     return torch.equal(value.to(result.device, dtype).to(result.dtype), result)

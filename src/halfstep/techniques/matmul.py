@@ -1,8 +1,8 @@
-"""How fp32 matrix products and convolutions compute: IEEE single or TF32.
+"""The precision of fp32 matrix products and convolutions: IEEE single precision or TF32.
 
-The switches of a GPU are the process's own, so they are claimed and counted: the newest claim still
-open decides, and the last one to close restores what was there before the first. A device without
-TF32 units rehearses it.
+The switches of torch apply to the whole process, so every open technique holds a claim on them. The
+newest open claim determines the precision, and the last one to close restores the original
+settings. A device without TF32 units rehearses TF32.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 
 class MatmulPrecision(Technique):
-    """Set the fp32 precision of products for as long as the technique is open.
+    """Sets the fp32 precision of products until the technique is closed.
 
-    torch has two sets of switches, `fp32_precision` and the older `allow_tf32`, and raises when the
-    older are read and disagree: `torch.backends.cudnn.flags()` and `torch.export` do. Both are set.
+    torch has two sets of switches, `fp32_precision` and the older `allow_tf32`. It raises an error
+    if an older switch is read and disagrees with the newer one; `torch.backends.cudnn.flags()` and
+    `torch.export` read them. So this technique sets both.
 
     Args:
         precision: "ieee" or "tf32".
@@ -57,11 +58,11 @@ class MatmulPrecision(Technique):
                 held.enter_context(ieee_products(device.type))
             elif device.type in ON and not has_tf32(device):
                 held.enter_context(tf32_products(device.type))
-        # An engine that is dropped without close() gives them back too.
+        # The finalizer also releases the claim of an engine that was dropped without close().
         self._release = weakref.finalize(self, held.close)
 
     def close(self) -> None:
-        """Give the switches back to the newest claim still open, or to what was there before."""
+        """Release the claim: restore the newest open claim's precision or the original settings."""
         if self._release is not None:
             self._release()
 
@@ -76,11 +77,11 @@ _SWITCHES = (
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What the switches say.
+    """The settings of the switches.
 
     Attributes:
-        older: `cudnn.allow_tf32` and the precision that `torch.set_float32_matmul_precision` takes;
-            None where the caller's own settings disagree, so that they cannot be read.
+        older: `cudnn.allow_tf32` and the result of `torch.get_float32_matmul_precision`; None if
+            they cannot be read, because the user's older and newer settings disagree.
         precisions: The `fp32_precision` of each of `_SWITCHES`.
     """
 
@@ -118,7 +119,8 @@ def _give_back(claim: object) -> None:
 
 def _computing_in(precision: str) -> _State:
     older = (True, "high") if precision == "tf32" else (False, "highest")
-    # A CPU's products, which the older switch changes too, are IEEE: TF32 is rehearsed there.
+    # The older switch also changes the products on a CPU. They stay IEEE, because a CPU rehearses
+    # TF32.
     return _State(older if _before[0].older else None, (*[precision] * 3, "ieee"))
 
 
@@ -134,6 +136,6 @@ def _write(state: _State) -> None:
     if state.older is not None:
         torch.backends.cudnn.allow_tf32, matmul = state.older
         torch.set_float32_matmul_precision(matmul)
-    # Last: the older ones reset them.
+    # These come last, because setting the older switches resets them.
     for switch, precision in zip(_SWITCHES, state.precisions, strict=True):
         switch.fp32_precision = precision

@@ -1,8 +1,9 @@
-"""Parameters in a chosen format, with norm layers kept in fp32 where a recipe says so.
+"""Parameters in a chosen format, with norm layers in fp32 if the recipe says so.
 
-The model is changed in place, parameter identity and ties kept, and its forward casts what goes in
-and comes out by hooks that hold nothing but dtypes, so that a deep copy of the model works on its
-own weights. `state_dict()` of the model, or of a part of it, gives fp32 whatever the format.
+The model is changed in place; parameters stay the same objects and tied parameters stay tied. Hooks
+cast the inputs and outputs of its forward. They contain only dtypes, so that the hooks of a deep
+copy do not refer to the original model. `state_dict()` of the model or of a part of it returns fp32
+for every format.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ if TYPE_CHECKING:
     from halfstep.techniques.base import OwnFormats
 
 
-# What torch's many messages on mixed formats have in common.
+# Each of torch's error messages about mixed formats matches both patterns.
 _HALF = re.compile("Half|BFloat16|float16|mixed dtype")
 _WIDE = re.compile(r"\b([Ff]loat|[Dd]ouble)(32|64|Tensor)?\b")
 
 
 class ParameterFormat(Technique):
-    """Cast the parameters and buffers of the models.
+    """Casts the parameters and buffers of the models.
 
     Args:
         format_: Format of floating-point parameters and buffers.
-        own_formats: Gives the modules that have a format of their own, arithmetic included, such
-            as norm layers in fp32.
-        outputs: "fp32" casts half tensors that a model returns.
+        own_formats: Returns the modules of a model that have a format of their own, such as norm
+            layers in fp32, with this format. It applies to their parameters and their arithmetic.
+        outputs: "fp32" casts the half tensors that a model returns to fp32.
     """
 
     stage = Stage.PARAMETERS
@@ -68,11 +69,11 @@ class ParameterFormat(Technique):
 
     @property
     def enters_forward(self) -> bool:
-        """Whether torch's errors are to be explained."""
+        """Whether the parameters are half, so that torch's errors need an explanation."""
         return self.reshapes_params
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-        """Cast the models and give them the hooks that their new format needs."""
+        """Cast the models, and register the hooks that half parameters need."""
         self._optimizers = optimizers
         for model in models:
             self._cast(model)
@@ -87,13 +88,13 @@ class ParameterFormat(Technique):
                 self._handles.append(module.register_state_dict_post_hook(widen_state_dict))
 
     def forward(self, device: torch.device) -> AbstractContextManager[None]:
-        """Say what to write where torch refuses wider tensors beside half parameters."""
+        """Return a context that explains torch's errors about wider tensors and half parameters."""
         del device
         return self._explained()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise a TypeError in place of torch's error, with its words."""
+        """Raise a TypeError with advice and torch's message, instead of torch's error."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
@@ -108,7 +109,7 @@ class ParameterFormat(Technique):
             ) from error
 
     def close(self) -> None:
-        """Take the hooks off, and give half tensors back the wider format that they came in."""
+        """Remove the hooks, and restore the wider format that half tensors had originally."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -142,12 +143,12 @@ class ParameterFormat(Technique):
 def cast_around(
     module: nn.Module, inside: torch.dtype, outside: torch.dtype | None
 ) -> list[RemovableHandle]:
-    """Cast the floating-point tensors that go into a module, and those that come out.
+    """Register hooks that cast the floating-point inputs and outputs of a module.
 
     Args:
         module: The module.
         inside: Format of its inputs.
-        outside: Format of its outputs; None leaves them as they are.
+        outside: Format of its outputs; None for no cast.
     """
     handles = [module.register_forward_pre_hook(_casts_inputs(inside), with_kwargs=True)]
     if outside is not None:
@@ -156,10 +157,10 @@ def cast_around(
 
 
 def cast_at_change(module: nn.Module, inside: str, around: str | None) -> list[RemovableHandle]:
-    """Cast what goes into a module that has a format of its own, and what comes out.
+    """Register hooks that cast the inputs and outputs of a module with a format of its own.
 
-    Batch norm takes half inputs beside fp32 parameters on every device and computes in fp32; a cast
-    would only make it save an fp32 input.
+    Batch norm gets no hooks: on every device it accepts half inputs with fp32 parameters, and
+    computes in fp32. With a cast, it would save its input in fp32 for backward.
     """
     if isinstance(module, _NormBase):
         return []
@@ -173,14 +174,14 @@ def format_changes(
 
     Args:
         model: A model.
-        own_formats: The modules that have a format of their own.
-        format_: That of all others.
+        own_formats: The modules that have a format of their own, with this format.
+        format_: The format of all other modules; None if it is the surrounding code's.
     """
     found: dict[nn.Module, tuple[str, str | None]] = {}
 
     def visit(module: nn.Module, around: str | None) -> None:
         runs = type(module).forward is not nn.Module.forward
-        inside = own_formats.get(module) if runs else around  # a ModuleList has nothing to cast
+        inside = own_formats.get(module) if runs else around  # nobody calls a ModuleList's forward
         if inside not in (None, around):
             found.setdefault(module, (inside, around))
         for child in module.children():
@@ -193,8 +194,9 @@ def format_changes(
 def is_norm(module: nn.Module) -> bool:
     """Tell whether `module` is a norm layer.
 
-    Those of torch are known by class, others by parameters or buffers of their own and the word
-    "Norm" in the name of their class: `RMSNorm2d`, `FrozenBatchNorm`, but not `NormalizedNet`.
+    torch's norm layers are recognised by their class. Other modules are norm layers if they have
+    parameters or buffers of their own and the word "Norm" is in the name of their class:
+    `RMSNorm2d`, `FrozenBatchNorm`, but not `NormalizedNet`.
     """
     if isinstance(module, (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)):
         return True
@@ -203,7 +205,7 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def own_tensors(own_formats: Mapping[nn.Module, str]) -> dict[torch.Tensor, torch.dtype]:
-    """Return the parameters and buffers of modules with a format of their own, each with it."""
+    """Return the parameters and buffers of the modules in `own_formats`, each with its dtype."""
     return {
         tensor: torch_dtype(format_)
         for module, format_ in own_formats.items()
@@ -216,7 +218,7 @@ def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
 
 
 def _flatten(rnns: Sequence[nn.RNNBase]) -> None:
-    """Put the weights of each layer into one piece of memory, as cuDNN wants them."""
+    """Make the weights of each layer contiguous in memory, which cuDNN's RNN kernels need."""
     for rnn in rnns:
         rnn.flatten_parameters()
 
@@ -236,7 +238,7 @@ def _casts_outputs(dtype: torch.dtype) -> Callable[..., Any]:
 
 
 def cast_floating(tree: Any, dtype: torch.dtype) -> Any:
-    """Cast the floating-point tensors among nested values."""
+    """Cast the floating-point tensors in a nested structure (`torch.utils._pytree`)."""
 
     def cast(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
@@ -247,7 +249,7 @@ def cast_floating(tree: Any, dtype: torch.dtype) -> Any:
 
 
 def recast(tensor: torch.Tensor, dtype: torch.dtype) -> None:
-    """Change the format of a parameter or buffer in place; its gradient is dropped."""
+    """Change the format of a parameter or buffer in place, and drop its gradient."""
     tensor.grad = None
     tensor.data = tensor.data.to(dtype)
     if tensor.requires_grad:
@@ -255,7 +257,10 @@ def recast(tensor: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 def widen_state_dict(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """Widen what a module itself has put into a state dict; every module has this hook."""
+    """Cast the half tensors that this module itself added to a state dict to fp32.
+
+    Every module has this hook, so each one casts only its own entries.
+    """
     for name in (*module._parameters, *module._buffers):  # noqa: SLF001  # names, tied ones too
         value = state.get(prefix + name)
         if value is not None and value.dtype in HALVES:

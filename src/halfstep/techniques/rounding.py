@@ -1,11 +1,12 @@
 """Weight updates of bf16 parameters that do not stall: stochastic rounding and Kahan summation.
 
-An update smaller than half the spacing of bf16 is lost when it is rounded to nearest. Rounded
-stochastically it survives on average; with a compensation it is kept for later. See Zamirai et al.,
-"Revisiting BFloat16 Training" (arXiv:2010.06192), sections 4.1 (stochastic) and 4.2 (Kahan).
+With rounding to nearest, an update smaller than half the spacing of bf16 is lost. With stochastic
+rounding, the weight is right on average. Kahan summation keeps the rounding error (the
+compensation) and adds it to the next update. See Zamirai et al., "Revisiting BFloat16 Training"
+(arXiv:2010.06192), sections 4.1 (stochastic) and 4.2 (Kahan).
 
-The optimizer itself, whichever it is, runs in fp32 on stand-ins that exist only while it steps, a
-few parameters at a time; its own state stays as it is. Large parameters of SGD on a CPU need no
+The user's optimizer runs in fp32 on stand-ins: temporary fp32 copies of a few parameters at a time.
+The format of the optimizer's own state does not change. Large parameters of SGD on a CPU need no
 stand-in: one pass over memory widens, updates and rounds them, with the same bits.
 """
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class RoundedUpdate(Technique):
-    """Round the weight update of bf16 parameters stochastically or with a compensation.
+    """Rounds the weight update of bf16 parameters stochastically or with a Kahan compensation.
 
     Args:
         how: "stochastic" or "kahan".
@@ -52,7 +53,7 @@ class RoundedUpdate(Technique):
         self._optimizers: Sequence[Optimizer] = ()
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-        """Refuse optimizers whose update is not a function of one parameter at a time."""
+        """Refuse optimizers other than those known to update each parameter independently."""
         del models
         self._optimizers = optimizers
         for optimizer in optimizers:
@@ -64,12 +65,12 @@ class RoundedUpdate(Technique):
                 )
 
     def full_precision(self, param: torch.Tensor) -> torch.Tensor:
-        """Return the parameter with its compensation."""
+        """Return `param` plus its compensation in fp32, or `param` if it has no compensation."""
         compensation = self._compensations.get(param)
         return param if compensation is None else param.float() + compensation
 
     def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
-        """Step in fp32 on a chunk of parameters after the other, and round each back."""
+        """Step in fp32 on one chunk of parameters after another, and round the results to bf16."""
         params = [param for group in optimizer.param_groups for param in group["params"]]
         in_one_pass = _sgd_in_one_pass(optimizer) if self._how == "stochastic" else {}
         for chunk in in_chunks(params):
@@ -81,7 +82,7 @@ class RoundedUpdate(Technique):
             with _standing_in(optimizer, stand_ins):
                 take()
             with torch.no_grad():
-                # In the order of the parameters, which decides what random numbers each gets.
+                # The order of the parameters determines which random numbers each of them gets.
                 for param in chunk:
                     if param in in_one_pass:
                         self._step_in_one_pass(optimizer, param, in_one_pass[param])
@@ -92,7 +93,7 @@ class RoundedUpdate(Technique):
 
     @contextmanager
     def loading(self, optimizer: Optimizer) -> Iterator[None]:
-        """Keep the optimizer's state in fp32 while it loads; torch casts it to the parameters."""
+        """Let the optimizer load its state in fp32; torch would cast it to the parameters' bf16."""
         stand_ins = {
             p: nn.Parameter(torch.empty(0, device=p.device)) if p.dtype == torch.bfloat16 else p
             for group in optimizer.param_groups
@@ -102,7 +103,7 @@ class RoundedUpdate(Technique):
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the compensations in the order of the parameters, and the random states."""
+        """Return the compensations in the order of the parameters, and the generators' states."""
         return {
             "compensations": [self._compensations.get(param) for param in self._params()],
             "generators": {
@@ -111,7 +112,7 @@ class RoundedUpdate(Technique):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Load the result of `state_dict`."""
         saved = zip(self._params(), state["compensations"], strict=True)
         self._compensations = {
             param: value.to(param.device, copy=True) for param, value in saved if value is not None
@@ -153,9 +154,10 @@ class RoundedUpdate(Technique):
 
 
 def _sgd_in_one_pass(optimizer: Optimizer) -> dict[torch.Tensor, SGDSettings]:
-    """Return the large bf16 parameters that C can update as this SGD would, and its settings.
+    """Return the large bf16 parameters that the C code can update as this SGD would, with settings.
 
-    There are none where somebody's hook may look at what the optimizer updates.
+    The result is empty if the optimizer has step hooks, which may read the parameters that it
+    updates.
     """
     if type(optimizer) is not SGD or has_hooks(optimizer):
         return {}
@@ -166,7 +168,12 @@ def _sgd_in_one_pass(optimizer: Optimizer) -> dict[torch.Tensor, SGDSettings]:
 def _standing_in(
     optimizer: Optimizer, stand_ins: dict[torch.Tensor, torch.Tensor]
 ) -> Iterator[None]:
-    """Let `optimizer` see only the keys of `stand_ins`, each replaced, state and all."""
+    """Replace the parameters of `optimizer` by `stand_ins` in this context, also in its state.
+
+    Args:
+        optimizer: The optimizer.
+        stand_ins: The replacement of each parameter. The optimizer does not see other parameters.
+    """
     groups = optimizer.param_groups
     kept = [group["params"] for group in groups]
     for group, params in zip(groups, kept, strict=True):

@@ -1,1 +1,1 @@
-"""What is done in C on a CPU: building it, and passes over memory that PyTorch would repeat."""
+"""C and C++ code for the CPU: its compilation, and functions with fewer passes than PyTorch."""

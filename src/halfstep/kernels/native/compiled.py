@@ -1,8 +1,8 @@
-"""C and C++ kernels, compiled for this processor when they are first needed.
+"""Compiles C and C++ kernels for this processor when they are first needed.
 
-The compiler that `torch.compile` needs on a CPU as well is all that it takes; the libraries are
-kept in the user's cache. Whatever is computed so has a plain PyTorch counterpart of the same bits,
-for machines without a compiler.
+This needs only a compiler, which `torch.compile` needs on a CPU as well. The libraries are stored
+in the user's cache. For machines without a compiler, every kernel has a counterpart in plain
+PyTorch with the same bits.
 """
 
 from __future__ import annotations
@@ -38,27 +38,28 @@ _FLAGS_OF_PYTORCH = (
     "-std=c++20", f"-I{_OF_PYTORCH}/include", f"-I{_OF_PYTORCH}/include/torch/csrc/api/include",
     f"-L{_OF_PYTORCH}/lib", f"-Wl,-rpath,{_OF_PYTORCH}/lib", "-ltorch_cpu", "-lc10",
 )  # fmt: skip
-"""What a C++ file takes, which uses PyTorch's headers and libraries."""
+"""Further flags for a C++ file, which uses PyTorch's headers and libraries."""
 OF_THIS_PROCESSOR = (("-march=native", "-mprefer-vector-width=512"), ("-march=native",), ())
-"""Flags for this processor, of which compilers know more or fewer; the first that work are used."""
+"""Sets of flags for this processor. Not every compiler knows them; the first set that works is
+used."""
 
 REMEMBERED = 24 * 60 * 60
-"""Seconds in which no process tries again what the compiler has failed at: it takes a while."""
+"""Seconds for which no process repeats a failed compilation, because it takes long."""
 
 LONGEST = 120
-"""Seconds after which a compiler is stopped, and has failed."""
+"""Seconds after which a compiler is stopped and counts as failed."""
 
 WORTH_A_THREAD = 2**17
-"""Elements below which starting a second thread costs more than it saves."""
+"""Number of elements per thread, below which another thread costs more time than it saves."""
 
 
 def load(source: Path, *headers: Path, otherwise: str) -> ctypes.CDLL | None:
-    """Return the functions of a file; None where they cannot be had, and a line in the log.
+    """Compile and load a file; if this fails, log a line and return None.
 
     Args:
         source: A C file, or a C++ file that uses PyTorch.
-        headers: What it includes from beside it.
-        otherwise: What the line says is done instead.
+        headers: The files in the same folder that `source` includes.
+        otherwise: For the log line: how halfstep works without the file.
     """
     try:
         compiler = _compiler("c++" if _uses_pytorch(source) else "cc")
@@ -67,7 +68,7 @@ def load(source: Path, *headers: Path, otherwise: str) -> ctypes.CDLL | None:
             return None
         return ctypes.CDLL(str(_build(compiler, source, headers)))
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
-        # RuntimeError: no home; ValueError: a quotation in CC that does not end
+        # RuntimeError: there is no home directory; ValueError: CC contains an unclosed quotation
         _logger.info("%s: %s", otherwise, error)
         return None
 
@@ -78,9 +79,15 @@ def at(tensor: torch.Tensor) -> ctypes.c_void_p:
 
 
 def in_threads(part: Callable[[int, int], None], pieces: int, elements: int) -> None:
-    """Call `part(first, count)` for all pieces, on as many threads as torch may use.
+    """Call `part(first, count)` for consecutive ranges of pieces, on several threads if this pays.
 
-    A call into a library leaves the interpreter to other threads.
+    The number of threads is at most `torch.get_num_threads()`. A call of a C function releases the
+    interpreter lock, so the threads run in parallel.
+
+    Args:
+        part: Processes `count` pieces from the index `first` on.
+        pieces: The number of pieces in all.
+        elements: The number of elements in all, which determines how many threads pay.
     """
     threads = min(torch.get_num_threads(), elements // WORTH_A_THREAD)
     if threads < 2:
@@ -106,7 +113,7 @@ _COMPILERS = {"cc": ("CC", "gcc"), "c++": ("CXX", "g++")}
 
 
 def _compiler(name: str) -> list[str]:
-    """Return the command of a compiler, which CC or CXX may give with arguments; empty without."""
+    """Return the command of a compiler, from CC or CXX if they are set; empty if there is none."""
     variable, other_name = _COMPILERS[name]
     found = shutil.which(name) or shutil.which(other_name)
     return shlex.split(os.environ.get(variable, "")) or ([found] if found else [])
@@ -144,10 +151,10 @@ def _build(compiler: list[str], source: Path, headers: tuple[Path, ...]) -> Path
 
 
 def _compile(compiler: list[str], source: Path, to: Path) -> None:
-    """Compile a file with the first flags that the compiler knows.
+    """Compile a file with the first set of `OF_THIS_PROCESSOR` that the compiler accepts.
 
     Raises:
-        SubprocessError: If it cannot be compiled without any.
+        SubprocessError: If the compiler fails even without these flags, or takes too long.
         OSError: If there is no such compiler.
     """
     of_pytorch = _FLAGS_OF_PYTORCH if _uses_pytorch(source) else ()

@@ -1,4 +1,4 @@
-/* Counts and squares of fp32 values by the exponent that they store; `exponents.py` calls it. */
+/* Counts and sums of squares of fp32 values, by stored exponent; `exponents.py` calls this file. */
 
 #include <stdint.h>
 #include <string.h>
@@ -11,8 +11,8 @@ static inline uint32_t stored(float value) {
     return bits >> 23 & 255;
 }
 
-/* Neighbours often share an exponent. Each of four adds to sums of its own, so that none waits for
- * the sum of the one before. */
+/* Adjacent values often have the same exponent. Each of four adjacent values is added to its own
+ * sums, so that no addition has to wait for the previous one. */
 void by_exponent(const float *values, int64_t size, int64_t *counts, double *squares) {
     int64_t lane_counts[LANES][EXPONENTS] = {0};
     double lane_squares[LANES][EXPONENTS] = {0};

@@ -1,4 +1,4 @@
-"""`exponents.c`: counts and squares of fp32 values by exponent, in one pass over memory."""
+"""`exponents.c`: counts and sums of squares of fp32 values by exponent, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ import torch
 from halfstep.kernels.native.compiled import at, load
 
 EXPONENTS = 256
-"""Values of the eight bits of an fp32 exponent as they are stored."""
+"""The number of different values of the eight exponent bits of fp32."""
 _LANES = 4
-"""Neighbours are added up apart, as `exponents.c` does."""
+"""The number of partial sums per exponent; `exponents.c` has as many, so the bits are equal."""
 _SOURCE = Path(__file__).with_name("exponents.c")
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled functions; None where they cannot be had."""
+    """Return the compiled functions; None if they cannot be compiled or loaded."""
     return load(_SOURCE, otherwise="exponents are counted by plain PyTorch, which is slow")
 
 
 def by_exponent(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Count values, and sum their squares, by the exponent that they store.
+    """Count values, and sum their squares, by their stored exponent.
 
     Args:
         flat: (n,) fp32.
 
     Returns:
-        (256,) int64 counts and (256,) float64 sums of squares. The first exponent is that of zeros
-        and subnormal values, the last that of inf and NaN. A compiler does not change the bits.
+        (256,) int64 counts and (256,) float64 sums of squares. Exponent 0 contains zeros and
+        subnormal values, exponent 255 inf and NaN. The bits are the same with and without a
+        compiler.
     """
     functions = library()
     if functions is None or flat.device.type != "cpu" or not flat.is_contiguous():

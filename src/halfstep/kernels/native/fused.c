@@ -1,9 +1,9 @@
-/* What PyTorch needs several passes over memory for, in one; `fused.py` calls it. Each function
- * computes what the plain PyTorch beside its caller does, bit for bit. */
+/* Operations for which PyTorch needs several passes over memory, in one pass; `fused.py` calls
+ * them. Each function gives the same bits as the plain PyTorch code in its caller. */
 
 #include "numbers.h"
 
-/* Mersenne twister (Matsumoto and Nishimura, 1998), which torch's CPU generator is. */
+/* The Mersenne twister (Matsumoto and Nishimura, 1998), which is torch's CPU generator. */
 enum { N = 624, M = 397 };
 
 static inline uint32_t twisted(uint32_t here, uint32_t next) {
@@ -25,14 +25,15 @@ static inline uint32_t tempered(uint32_t drawn) {
     return drawn ^ drawn >> 18;
 }
 
-/* The start of what `torch.Generator.get_state()` returns on a CPU (`CPUGeneratorImpl.cpp`). */
+/* The first fields of the state that `torch.Generator.get_state()` returns on a CPU
+ * (`CPUGeneratorImpl.cpp`). */
 struct generator {
     uint64_t seed;
-    int32_t left, seeded; /* `left` is 1 where a new state is due */
+    int32_t left, seeded; /* `left` is 1 if all numbers of the state are used */
     uint64_t next, state[N];
 };
 
-/* The numbers that a generator draws, from the next one on. */
+/* The generator's state, with the index of its next number. */
 struct stream {
     uint32_t state[N];
     int64_t next;
@@ -70,7 +71,7 @@ static void round_next(
     }
 }
 
-/* Rounds values to bf16, each with the lower half of the generator's next number. */
+/* Rounds values to bf16 stochastically, each with the lower half of the next random number. */
 void stochastic_bf16(
     const float *values, uint16_t *rounded, int64_t count, struct generator *generator
 ) {
@@ -84,7 +85,7 @@ void stochastic_bf16(
 #if defined(__FP_FAST_FMAF)
 const int32_t has_fma = 1;
 #else
-const int32_t has_fma = 0; /* `fmaf` would be a call of a library for each number */
+const int32_t has_fma = 0; /* `fmaf` would be a library call for each number */
 #endif
 
 struct sgd {
@@ -92,8 +93,8 @@ struct sgd {
     int32_t nesterov;
 };
 
-/* What a step of `torch.optim.SGD` makes of a weight. PyTorch adds a multiple of a tensor by `fmaf`.
- * `buffer` is null without momentum. */
+/* Returns a weight after a step of `torch.optim.SGD`. `slope` is its gradient; `buffer` is null
+ * without momentum. PyTorch uses `fmaf` to add a multiple of a tensor. */
 static inline float stepped(struct sgd sgd, float value, float slope, float *buffer) {
     if (sgd.weight_decay != 0) slope = __builtin_fmaf(value, sgd.weight_decay, slope);
     if (buffer) {
@@ -104,10 +105,11 @@ static inline float stepped(struct sgd sgd, float value, float slope, float *buf
     return __builtin_fmaf(slope, sgd.minus_lr, value);
 }
 
-/* Updates are computed this many at a time, which stay in the first cache until they are rounded. */
+/* BLOCK updated weights are computed at a time, so that they are in the first-level cache when they
+ * are rounded. */
 enum { BLOCK = 1024, AHEAD = 2048, LINE = 16 };
 
-/* A step of SGD on fp32 parameters with fp32 gradients. `momenta` is null without momentum. */
+/* Takes a step of SGD on fp32 parameters and gradients. `momenta` is null without momentum. */
 void sgd_fp32(
     float *restrict params, const float *restrict grads, float *restrict momenta, int64_t count,
     float weight_decay, float momentum, float undamped, int32_t nesterov, float minus_lr
@@ -129,7 +131,8 @@ void sgd_fp32(
     }
 }
 
-/* The same on bf16 parameters with bf16 gradients, computed in fp32 and rounded as above. */
+/* Takes a step of SGD on bf16 parameters with bf16 gradients, in fp32, and rounds the parameters
+ * stochastically. `momenta` is null without momentum. */
 void sgd_stochastic_bf16(
     uint16_t *restrict params, const uint16_t *restrict grads, float *restrict momenta,
     int64_t count, float weight_decay, float momentum, float undamped, int32_t nesterov,
@@ -161,7 +164,7 @@ void sgd_stochastic_bf16(
     give_back(&stream, generator);
 }
 
-/* Rounds values to the nearest bf16, and what is lost by it too. */
+/* Rounds values to the nearest bf16, and rounds the rounding errors (`lost`) to bf16 too. */
 void kahan_bf16(const float *values, uint16_t *rounded, uint16_t *lost, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         uint16_t kept = narrowed_bf16(values[i]);

@@ -1,7 +1,7 @@
-"""`fused.c`: what PyTorch needs several passes over memory for, in one pass, on the CPU.
+"""`fused.c`: operations in one pass over CPU memory, for which PyTorch needs several passes.
 
-Each function returns whether it did it: not where there is no compiler, and not for tensors that it
-does not know. Its caller then does the same with PyTorch.
+A function that returns False has done nothing, because there is no compiler or because it does not
+support the tensors. Its caller then does the same with PyTorch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from halfstep.kernels.native.half import HEADER, is_dense
 
 _SOURCE = Path(__file__).with_name("fused.c")
 _GENERATOR_BYTES = 5056
-"""Of the state of torch's CPU generator, as `fused.c` reads it."""
+"""Size of the state of torch's CPU generator, as `fused.c` reads it."""
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled functions; None where they cannot be had."""
+    """Return the compiled functions; None if they cannot be compiled or loaded."""
     return load(
         _SOURCE, HEADER, otherwise="weight updates are rounded by plain PyTorch, which is slow"
     )
@@ -33,7 +33,7 @@ def library() -> ctypes.CDLL | None:
 def round_stochastically(
     value: torch.Tensor, rounded: torch.Tensor, generator: torch.Generator
 ) -> bool:
-    """Round fp32 into a bf16 tensor, with the numbers that `torch.randint(1 << 16)` would draw."""
+    """Round fp32 into a bf16 tensor, with the same random numbers as `torch.randint(1 << 16)`."""
     functions = library()
     if functions is None or not (_is(value, torch.float32) and _is(rounded, torch.bfloat16)):
         return False
@@ -48,7 +48,7 @@ def round_stochastically(
 
 @dataclass(frozen=True, slots=True)
 class SGDSettings:
-    """The settings of a `torch.optim.SGD`, by the names that they have there."""
+    """The settings of a `torch.optim.SGD`, with the same names."""
 
     lr: float
     momentum: float
@@ -57,7 +57,7 @@ class SGDSettings:
     nesterov: bool
 
     def as_arguments(self) -> tuple[Any, ...]:
-        """Return them as the C functions take them."""
+        """Return the settings as arguments of the C functions."""
         return (
             ctypes.c_float(self.weight_decay),
             ctypes.c_float(self.momentum),
@@ -68,11 +68,11 @@ class SGDSettings:
 
 
 def can_step_sgd(param: torch.Tensor, grad: torch.Tensor, momentum: torch.Tensor | None) -> bool:
-    """Tell whether the functions below can update these tensors, with the bits of PyTorch.
+    """Tell whether the functions below can update these tensors with the same bits as PyTorch.
 
     Args:
-        param: Weights, which `step_sgd` updates in fp32 and `step_sgd_stochastically` in bf16.
-        grad: Their gradient, in the same format.
+        param: Weights: fp32 for `step_sgd`, bf16 for `step_sgd_stochastically`.
+        grad: The gradient of `param`, in the same format.
         momentum: The fp32 momentum buffer; None without momentum.
     """
     buffers = () if momentum is None else (momentum,)
@@ -80,7 +80,7 @@ def can_step_sgd(param: torch.Tensor, grad: torch.Tensor, momentum: torch.Tensor
         known = all(map(is_dense, (param, grad, *buffers)))
         known = known and len({each.stride() for each in (param, grad, *buffers)}) == 1
         return known and library() is not None and _steps_as_torch()
-    # In the order of the elements, as random numbers are drawn.
+    # Contiguous tensors only, because random numbers are drawn in the order of the elements.
     known = all(_is(each, torch.bfloat16) for each in (param, grad))
     known = known and all(_is(each, torch.float32) for each in buffers)
     return known and library() is not None and _steps_as_torch() and _draws_as_torch()
@@ -89,13 +89,13 @@ def can_step_sgd(param: torch.Tensor, grad: torch.Tensor, momentum: torch.Tensor
 def step_sgd(
     param: torch.Tensor, grad: torch.Tensor, momentum: torch.Tensor | None, settings: SGDSettings
 ) -> None:
-    """Take a step of SGD on fp32 weights in one pass.
+    """Take a step of SGD on fp32 weights in one pass; `can_step_sgd` must have returned True.
 
     Args:
-        param: Weights of any shape, which are written to; `can_step_sgd` has said yes.
-        grad: Their gradient.
-        momentum: The momentum buffer, which is written to; None without momentum.
-        settings: The optimizer's.
+        param: Weights of any shape, updated in place.
+        grad: The gradient of `param`.
+        momentum: The momentum buffer, updated in place; None without momentum.
+        settings: The settings of the optimizer.
     """
     functions = library()
     assert functions is not None, "its caller has asked"
@@ -118,14 +118,16 @@ def step_sgd_stochastically(
     settings: SGDSettings,
     generator: torch.Generator,
 ) -> None:
-    """Take a step of SGD on bf16 weights in fp32, and round them stochastically, in one pass.
+    """Take a step of SGD on bf16 weights in fp32 and round stochastically, in one pass.
+
+    `can_step_sgd` must have returned True.
 
     Args:
-        param: Weights of any shape, which are written to; `can_step_sgd` has said yes.
-        grad: Their gradient.
-        momentum: The momentum buffer, which is written to; None without momentum.
-        settings: The optimizer's.
-        generator: As for `round_stochastically`.
+        param: Weights of any shape, updated in place.
+        grad: The gradient of `param`.
+        momentum: The momentum buffer, updated in place; None without momentum.
+        settings: The settings of the optimizer.
+        generator: Source of the random numbers, on the CPU.
     """
     functions = library()
     assert functions is not None, "its caller has asked"
@@ -145,7 +147,7 @@ def step_sgd_stochastically(
 
 
 def round_compensated(value: torch.Tensor, rounded: torch.Tensor, lost: torch.Tensor) -> bool:
-    """Round fp32 to the nearest bf16, and the difference to bf16 as well."""
+    """Round fp32 to the nearest bf16, and the rounding error (`lost`) to bf16 as well."""
     functions = library()
     known = _is(value, torch.float32) and all(_is(t, torch.bfloat16) for t in (rounded, lost))
     if functions is None or not known:
@@ -155,7 +157,7 @@ def round_compensated(value: torch.Tensor, rounded: torch.Tensor, lost: torch.Te
 
 
 def _is(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Tell whether a tensor is one that C can read: real memory of the CPU, without gaps."""
+    """Tell whether C can read a tensor: of `dtype`, contiguous in CPU memory, not a subclass."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.dtype == dtype
@@ -166,7 +168,10 @@ def _is(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
 
 @cache
 def _draws_as_torch() -> bool:
-    """Compare the C generator with torch's once, over two of its states."""
+    """Tell whether the C generator draws the same numbers as torch's; tested once, over two states.
+
+    A state contains 624 numbers, so the test also covers the computation of the next state.
+    """
     functions = library()
     assert functions is not None, "its caller has asked"
     count = 1500
@@ -185,7 +190,7 @@ def _draws_as_torch() -> bool:
 
 @cache
 def _steps_as_torch() -> bool:
-    """Compare steps in C with torch's own once, over lengths with and without a rest of lanes."""
+    """Tell whether steps in C have the same bits as torch's; tested once, for two lengths."""
     functions = library()
     assert functions is not None, "its caller has asked"
     if not ctypes.c_int32.in_dll(functions, "has_fma").value:
@@ -196,7 +201,7 @@ def _steps_as_torch() -> bool:
         expected, grad, momentum = (torch.randn(count, generator=source) for _ in range(3))
         param, buffer = expected.clone(), momentum.clone()
         step_sgd(param, grad, buffer, settings)
-        # Not by an optimizer, which would call the hooks that others have registered for steps.
+        # Without an optimizer, whose step would call global hooks of other code.
         slope = grad.add(expected, alpha=settings.weight_decay)
         momentum.mul_(settings.momentum).add_(slope, alpha=1 - settings.dampening)
         slope = slope.add(momentum, alpha=settings.momentum)

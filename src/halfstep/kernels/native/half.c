@@ -1,14 +1,15 @@
-/* Passes over large tensors of fp32 and half numbers; `half.py` calls them. Each computes what the
- * PyTorch named beside its caller does, bit for bit, the payload of a NaN in bf16 excepted on
- * processors where PyTorch itself has two of them. */
+/* Passes over large tensors of fp32 and half numbers; `half.py` calls them. Each function gives the
+ * same bits as the PyTorch function that its caller uses otherwise. One exception: the payload of a
+ * bf16 NaN, on processors where PyTorch itself produces two different payloads. */
 
 #include "numbers.h"
 
-/* One core waits for memory more than it computes: it asks for each cache line this many fp32
- * numbers ahead. */
+/* A core spends more time on memory than on arithmetic, so each cache line (LINE fp32 numbers) is
+ * prefetched AHEAD numbers before its use. */
 enum { AHEAD = 1024, LINE = 16 };
 
-/* Half numbers are written past the caches, where the processor can, as nobody reads them soon. */
+/* If the processor can, half numbers are written to memory without the caches, because they are not
+ * read soon. */
 #if defined(__AVX512F__)
 #include <immintrin.h>
 enum { LANES = 16 };
@@ -102,8 +103,9 @@ const int32_t in_lanes = 0;
         if (wide) wide[i] = widened_##format(rounded);                                             \
     } while (0)
 
-/* Rounds fp32 numbers to a half format: as half numbers to `narrow`, and in fp32 to `wide`, which
- * may be `values`; either may be null. And the other way round: widens half numbers. */
+/* round_fp16 and round_bf16 round fp32 numbers to a half format. They write the half numbers to
+ * `narrow` and the same numbers in fp32 to `wide`, which may be `values`; either may be null.
+ * widen_fp16 and widen_bf16 convert half numbers to fp32. */
 #define PASSES(format)                                                                             \
     void round_##format(const float *values, uint16_t *narrow, float *wide, int64_t count) {       \
         int64_t i = 0;                                                                             \
@@ -119,8 +121,9 @@ const int32_t in_lanes = 0;
 PASSES(fp16)
 PASSES(bf16)
 
-/* Multiplies `count` elements of a list of arrays, from the `first` of all on; tells whether one
- * of them was not finite before. `ends` are running totals of the arrays' sizes. */
+/* Multiplies `count` elements of a list of arrays by `factor`, from the element `first` of all
+ * arrays together. Returns 1 if an element was inf or NaN before. `ends` are cumulative array
+ * sizes. */
 int32_t unscale(
     float *const *arrays, const int64_t *ends, int64_t first, int64_t count, float factor
 ) {

@@ -1,7 +1,7 @@
-"""`half.c`: passes over large fp32 and half tensors on the CPU, fewer than PyTorch makes.
+"""`half.c`: operations on large fp32 and half CPU tensors, in fewer passes than PyTorch's.
 
-As with `fused.py`, each function says by what it returns where it has done nothing, and its caller
-then does the same with PyTorch.
+As in `fused.py`, a function that returns False has done nothing, and its caller then does the same
+with PyTorch.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 _SOURCE = Path(__file__).with_name("half.c")
 HEADER = Path(__file__).with_name("numbers.h")
-"""What the C files of this folder include."""
+"""The header that the C files of this folder include."""
 
 MANY = 1 << 20
-"""Elements of all gradients from which C unscales them faster than PyTorch: no cache holds them."""
+"""Elements of all gradients from which C is faster than PyTorch: they do not fit into a cache."""
 _NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled functions; None where they cannot be had."""
+    """Return the compiled functions; None if they cannot be compiled or loaded."""
     return load(_SOURCE, HEADER, otherwise="tensors are rounded and unscaled by plain PyTorch")
 
 
@@ -41,15 +41,16 @@ def round_to_half(
     narrow: torch.Tensor | None = None,
     wide: torch.Tensor | None = None,
 ) -> bool:
-    """Round fp32 values to a half format in one pass, and tell whether it is done.
+    """Round fp32 values to a half format in one pass; return whether this was done.
 
-    The versions of the tensors that are written to are the caller's to count.
+    The caller must increment the version counters of the tensors that are written.
 
     Args:
-        values: fp32 tensor of any shape without gaps.
+        values: fp32 tensor of any shape, without gaps in memory.
         dtype: The half format.
-        narrow: Where to write the half numbers, with the strides of `values`; None leaves them out.
-        wide: Where to write the same numbers in fp32, likewise; it may be `values`.
+        narrow: Tensor for the half numbers, with the strides of `values`; None for no half numbers.
+        wide: Tensor for the same numbers in fp32, with the strides of `values`; it may be `values`,
+            or None.
     """
     functions = _in_lanes()
     if functions is None or not is_dense(values):
@@ -60,7 +61,7 @@ def round_to_half(
 
 
 def widen(narrow: torch.Tensor, wide: torch.Tensor) -> bool:
-    """Write half numbers without gaps to an fp32 tensor of their strides; tell whether it did."""
+    """Widen a half tensor into an fp32 tensor of the same strides; return whether this was done."""
     functions = _in_lanes()
     if functions is None or not is_dense(narrow, narrow.dtype):
         return False
@@ -72,7 +73,7 @@ def widen(narrow: torch.Tensor, wide: torch.Tensor) -> bool:
 def _in_parts(
     function: Callable[..., object], elements: int, tensors: Sequence[torch.Tensor | None]
 ) -> None:
-    """Call a C function that takes arrays and their size, on as many threads as pay."""
+    """Call a C function that takes arrays and their size, on several threads if this pays."""
     places = [(t.data_ptr(), t.element_size()) if t is not None else (0, 0) for t in tensors]
 
     def part(first: int, count: int) -> None:
@@ -83,7 +84,7 @@ def _in_parts(
 
 
 def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: torch.Tensor) -> bool:
-    """Do what `torch._amp_foreach_non_finite_check_and_unscale_` does; tell whether it is done."""
+    """Do the same as `torch._amp_foreach_non_finite_check_and_unscale_`; return whether done."""
     ends = list(accumulate([grad.numel() for grad in grads]))
     functions = library() if ends and ends[-1] >= MANY else None
     if functions is None or not all(map(is_dense, (*grads, inverse, found_inf))):
@@ -105,14 +106,14 @@ def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: tor
 
 @cache
 def _in_lanes() -> ctypes.CDLL | None:
-    """Return the functions where they round several numbers at once, as PyTorch's own do."""
+    """Return the functions if they are vectorised, as PyTorch's own casts are; else None."""
     functions = library()
     has = functions is not None and ctypes.c_int32.in_dll(functions, "in_lanes").value
     return functions if has else None
 
 
 def is_dense(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
-    """Tell whether a tensor of a dtype is in real memory of the CPU, without gaps."""
+    """Tell whether a tensor has `dtype` and is in CPU memory without gaps, and is no subclass."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.dtype == dtype

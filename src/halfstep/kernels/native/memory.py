@@ -1,8 +1,8 @@
-"""Memory that a training step gives back stays with the process, for the next step.
+"""Makes the process keep the memory that a training step frees, for the next step.
 
-glibc's `malloc` returns large blocks to the system as soon as they are free, and a step that asks
-for the same blocks again has the kernel clear each page anew: up to a fifth of its time. What is
-kept is at most the most memory that the process has had at once.
+glibc's `malloc` returns large blocks to the operating system as soon as they are freed. If the next
+step allocates the same blocks again, the operating system has to clear every page, which takes up
+to a fifth of the step's time. The process keeps at most as much memory as it had at its peak.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 # From glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _GIVEN_BACK = {_MMAP_THRESHOLD: 1 << 25, _TRIM_THRESHOLD: 1 << 26}
-"""Where glibc's own adaptation ends, once a program has given back blocks as large as tensors.
+"""The thresholds that glibc itself sets at most, after a program has freed large blocks.
 
-Versions that refuse a higher threshold for `mmap` allow this one."""
+glibc versions that refuse a higher threshold for `mmap` accept this one."""
 _KEPT = {_MMAP_THRESHOLD: 1 << 30, _TRIM_THRESHOLD: (1 << 31) - 1}
 
 
 def freed_memory_kept() -> AbstractContextManager[None]:
-    """Keep memory that is given back, for every thread of the process, until the last one leaves.
+    """Return a context in which the process keeps freed memory, until the last such context ends.
 
-    Nothing where the C library is another than glibc.
+    Without glibc, the context does nothing.
     """
     return _kept.held()
 
@@ -57,7 +57,7 @@ def _set(thresholds: dict[int, int]) -> None:
     library = _glibc()
     if library is not None:
         for parameter, value in thresholds.items():
-            if not library.mallopt(parameter, value):  # which says by 0 that it has done nothing
+            if not library.mallopt(parameter, value):  # it returns 0 if it refuses the value
                 library.mallopt(parameter, _GIVEN_BACK[parameter])
 
 

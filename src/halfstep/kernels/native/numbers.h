@@ -1,5 +1,5 @@
-/* Half-precision numbers, one at a time, for the files of this folder. Rounding is to the nearest,
- * ties to even. */
+/* Conversions of single half-precision numbers, for the files of this folder. Rounding is to the
+ * nearest number, ties to even. */
 
 #include <stdint.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static inline float from_bits(uint32_t bits) {
     return value;
 }
 
-/* Of the two NaN that PyTorch rounds NaN to, the one that it takes for single numbers. */
+/* PyTorch rounds NaN to one of two bit patterns. This is its pattern for single numbers. */
 static inline uint16_t narrowed_bf16(float value) {
     uint32_t bits = bits_of(value);
     uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
@@ -28,7 +28,8 @@ static inline float widened_bf16(uint16_t narrow) { return from_bits((uint32_t)n
 static inline uint16_t narrowed_fp16(float value) {
     uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
     uint32_t normal = (size + 0xfff + (size >> 13 & 1)) >> 13;
-    /* Beside 0.5, fp32 has the spacing of fp16's subnormal numbers. */
+    /* The spacing of fp32 just above 0.5 is that of fp16's subnormal numbers, so adding 0.5 rounds
+     * to it. */
     uint32_t subnormal = bits_of(from_bits(size) + 0.5f) - 0x3f000000;
     uint32_t nan = 0x7e00 | (size >> 13 & 0x3ff);
     uint32_t finite = size < 0x38800000 ? subnormal : size < 0x47800000 ? normal - 0x1c000 : 0x7c00;

@@ -1,6 +1,7 @@
-/* Products of small half tensors on the CPU: widened, computed by PyTorch's fp32 kernel and rounded
- * once, as `widen.py` does, without entering Python. `small.py` puts these kernels into PyTorch's
- * dispatcher, on top of those of `products.py`, which get all other products. */
+/* Products of small half tensors on the CPU, without a call of Python. The inputs are widened,
+ * PyTorch's fp32 kernel computes the product, and the result is rounded once, as in `widen.py`.
+ * `small.py` registers these kernels in PyTorch's dispatcher, over the kernels of `products.py`, to
+ * which they pass all other products. */
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
@@ -14,7 +15,7 @@
 
 #include "numbers.h"
 
-/* Of the BLAS in PyTorch, where that has one. */
+/* The function of the BLAS in PyTorch; null if PyTorch has no BLAS. */
 extern "C" __attribute__((weak)) void sgemm_(
     const char *, const char *, const int *, const int *, const int *, const float *, const float *,
     const int *, const float *, const int *, const float *, float *, const int *);
@@ -27,10 +28,11 @@ using c10::DispatchKeySet;
 using c10::KernelFunction;
 using c10::OperatorHandle;
 
-/* Elements from which a tensor is not small. It costs more to enter Python than to convert it. */
+/* Tensors with fewer elements are small: a call of Python takes longer than their conversion. */
 constexpr int64_t LARGE = 1 << 14;
 
-/* Which dtypes are computed so, and whether something else computes a dtype in its own way. */
+/* Which half dtypes are widened and rounded once, and whether another `Arithmetic` of `products.py`
+ * has claimed a dtype. */
 std::atomic<bool> fp16_is_widened, bf16_is_widened, others_are_claimed;
 
 bool is_widened(ScalarType type) {
@@ -41,7 +43,8 @@ bool is_small(const Tensor &tensor) {
     return tensor.numel() < LARGE && tensor.is_non_overlapping_and_dense();
 }
 
-/* A thread's fp32 tensors by place, which hold until the place is used again. */
+/* Returns one of three fp32 tensors of this thread, selected by `place`. Its values are valid until
+ * the next call with this `place`. */
 Tensor &scratch(int place, at::IntArrayRef sizes, at::IntArrayRef strides) {
     thread_local Tensor places[3];
     Tensor &tensor = places[place];
@@ -87,7 +90,7 @@ Tensor rounded(const Tensor &wide, ScalarType type) {
     return rounded(from, wide.sizes(), wide.strides(), type);
 }
 
-/* A tensor among the values of a call; null for any other value. */
+/* Returns the tensor in an argument or result of a call; null for any other value. */
 const Tensor *tensor_of(const c10::IValue &value) {
     return value.isTensor() && value.toTensor().defined() ? &value.toTensor() : nullptr;
 }
@@ -100,7 +103,7 @@ KernelFunction kernel_of(const OperatorHandle &op) {
     return op.getComputedKernelForDispatchKey(c10::DispatchKey::CPU).kernelFunction();
 }
 
-/* Any product, its arguments boxed. */
+/* The kernel of any product, with boxed arguments. */
 struct Product : c10::OperatorKernel {
     KernelFunction original, in_python;
     size_t arguments, results;
@@ -132,10 +135,12 @@ struct Product : c10::OperatorKernel {
     }
 };
 
-/* `mm` and `addmm` of the smallest matrices go past the boxes and PyTorch's way to the BLAS. */
+/* `mm` and `addmm` of matrices with at most this many elements call the BLAS directly, without
+ * boxing and without PyTorch's kernel. */
 constexpr int64_t SMALLEST = 1 << 10;
 
-/* Whether a matrix is more than a vector, and of few elements. Its strides then tell its order. */
+/* Tells whether a tensor is a matrix of few elements with more than one row and column. The strides
+ * of such a matrix show whether it is stored in row or column order. */
 bool is_smallest(const Tensor &matrix) {
     return matrix.dim() == 2 && matrix.size(0) > 1 && matrix.size(1) > 1 &&
         matrix.numel() <= SMALLEST && matrix.is_non_overlapping_and_dense();
@@ -147,8 +152,8 @@ bool are_smallest(const Tensor &left, const Tensor &right) {
         left.size(1) == right.size(0) && left.size(0) * right.size(1) <= SMALLEST;
 }
 
-/* Calls the BLAS as PyTorch does for a result in row order: for the product of the transposes.
- * `bias`, of one number a column, is added to each row; it may be null. */
+/* Calls the BLAS as PyTorch does for a result in row order: with the transposed matrices. `bias`
+ * has one number per column and is added to each row; it may be null. */
 Tensor smallest_product(const Tensor &left, const Tensor &right, const Tensor *bias) {
     alignas(64) float wide_left[SMALLEST], wide_right[SMALLEST], result[SMALLEST];
     widen(left, wide_left);
@@ -167,7 +172,7 @@ Tensor smallest_product(const Tensor &left, const Tensor &right, const Tensor *b
     return rounded(result, {rows, columns}, {columns, 1}, left.scalar_type());
 }
 
-/* Hands a call to the kernel for any product. */
+/* Boxes the arguments of a call, and calls the kernel for any product. */
 template <class... Arguments>
 Tensor boxed(const OperatorHandle &op, Product &product, DispatchKeySet keys, Arguments... values) {
     torch::jit::Stack stack{c10::IValue(values)...};
@@ -208,13 +213,13 @@ void choose(int fp16, int bf16, int others) {
     others_are_claimed = others;
 }
 
-/* Keeps an operator's kernel, before `products.py` replaces it. */
+/* Stores the present kernel of an operator, before `products.py` replaces it. */
 void keep(const char *name) {
     const auto op = found(name);
     originals.emplace_back(op, kernel_of(op));
 }
 
-/* Registers kernels for what was kept. */
+/* Registers the kernels of this file for the operators that `keep` has stored. */
 void put_in_place() {
     library = std::make_unique<torch::Library>(
         torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);

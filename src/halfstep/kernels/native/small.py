@@ -1,4 +1,4 @@
-"""`small.cpp`: products of small half tensors on the CPU, computed without entering Python."""
+"""`small.cpp`: products of small half tensors on the CPU, computed without a call of Python."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ def _library() -> ctypes.CDLL | None:
 
 
 class SmallProducts:
-    """Kernels on top of Python's (`registration.OnTop`); none where they cannot be had.
+    """C++ kernels over the Python kernels (`registration.OnTop`).
+
+    Without a compiler, the methods do nothing.
 
     Args:
-        operators: Names of the products in ATen ("mm").
+        operators: ATen names of the products ("mm").
     """
 
     def __init__(self, operators: Iterable[str]) -> None:
@@ -36,30 +38,30 @@ class SmallProducts:
         self._choice = (False, False, False)
 
     def keep(self) -> None:
-        """Keep the operators' kernels; compile the library first if needed."""
+        """Store the present kernels of the operators; compile the library if necessary."""
         self._library = _library()
         if self._library:
             for name in self._operators:
                 self._library.keep(f"aten::{name}".encode())
 
     def put_in_place(self) -> None:
-        """Register kernels for what was kept."""
+        """Register the C++ kernels for the operators that `keep` has stored."""
         if self._library:
             self._library.choose(*self._choice)
             self._library.put_in_place()
 
     def give_back(self) -> None:
-        """End the registration."""
+        """Remove the registration of the C++ kernels."""
         if self._library:
             self._library.give_back()
         self._library = None
 
     def choose(self, widened: Collection[torch.dtype], *, others: bool) -> None:
-        """Say which products are computed here, now or once the kernels are registered.
+        """Select the products that the C++ kernels compute, now or as soon as they are registered.
 
         Args:
-            widened: Half dtypes whose products are widened and rounded once.
-            others: Whether any other dtype's products are not PyTorch's own.
+            widened: The half dtypes whose products are computed in fp32 and rounded once.
+            others: Whether the products of any other dtype are not computed by PyTorch.
         """
         self._choice = (torch.float16 in widened, torch.bfloat16 in widened, others)
         if self._library:

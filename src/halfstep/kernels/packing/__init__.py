@@ -1,7 +1,7 @@
-"""Tensors kept in a few bits an element, and back: `torch.ops.halfstep.pack` and `unpack`.
+"""Packs tensors into a few bits per element: `torch.ops.halfstep.pack` and `unpack`.
 
-Operators of torch, so that fake tensors know their shapes. `reference.py` says what they compute;
-`native.py` does it on a CPU and `gpu.py` on CUDA, to the same bits.
+They are operators of torch, so that they also work on fake tensors, which have only shapes.
+`reference.py` defines the results; `native.py` on a CPU and `gpu.py` on CUDA give the same bits.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 __all__ = ["BITS", "DTYPES", "Draw", "Packed", "pack"]
 
 BITS = (2, 3, 4, 8)
-"""Bits an element that values are packed in."""
+"""The allowed numbers of bits per element."""
 
 DTYPES = tuple(native.DTYPES)
-"""What can be packed."""
+"""The dtypes that can be packed."""
 
 
 def pack(flat: torch.Tensor, bits: int, *, group: int = 256, draw: Draw) -> Packed:
-    """Keep a contiguous tensor of one dimension in `bits` bits an element; see `reference.pack`."""
+    """Pack a contiguous tensor, shape `[elements]`, as `reference.pack` does."""
     codes, low, step = torch.ops.halfstep.pack(flat, bits, group, *draw)
     return Packed(codes, low, step, bits, group, flat.numel(), flat.dtype)
 
 
 def _kernels(device: str) -> Any:
-    """Return the module that packs on a device; that in plain PyTorch where nothing faster can."""
+    """Return the module that packs on a device: `reference` if no faster module works there."""
     if device == "CPU":
         return reference if native.library() is None else native
     try:

@@ -1,4 +1,4 @@
-"""What every kernel takes and returns: packed tensors, and random numbers to round by."""
+"""The arguments and results of all packing kernels: packed tensors, and random numbers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 import torch
 
 MASK_GROUP = 256
-"""Elements whose bits of a mask lie together."""
+"""Number of elements in a group of a mask, whose bits are stored together."""
 
 
 class Draw(NamedTuple):
-    """Which random numbers a tensor is rounded by.
+    """The random numbers for the stochastic rounding of a tensor.
 
     Attributes:
         seed: Key of the generator, 64 bits.
-        stream: Which of 2^32 independent sequences they are from.
-        counter: How many groups drew from the sequence before.
+        stream: Index of the sequence, one of 2^32 independent sequences.
+        counter: Number of groups that have already drawn from the sequence.
     """
 
     seed: int
@@ -27,16 +27,16 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A tensor of a few bits an element.
+    """A tensor in a few bits per element. An element is `low + code * step` of its group.
 
     Attributes:
-        codes: uint8 `[groups, group * bits / 8]`.
-        low: Lowest value of each group, bf16 `[groups]`.
-        step: Distance of a group's levels, bf16 `[groups]`.
-        bits: Bits of a code.
-        group: Elements of a group.
-        elements: Elements in all.
-        dtype: What they were.
+        codes: Index of each element's level, packed: uint8 `[groups, group * bits / 8]`.
+        low: Lowest level of each group, bf16 `[groups]`.
+        step: Distance between the levels of each group, bf16 `[groups]`.
+        bits: Number of bits of a code.
+        group: Number of elements in a group.
+        elements: Number of elements in the tensor.
+        dtype: The dtype of the tensor before it was packed.
     """
 
     codes: torch.Tensor
@@ -49,12 +49,12 @@ class Packed:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What it is made of."""
+        """The codes, lowest levels and steps."""
         return self.codes, self.low, self.step
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """The size in bytes."""
         return sum(each.nbytes for each in self.tensors)
 
     def unpack(self) -> torch.Tensor:
@@ -65,7 +65,7 @@ class Packed:
 
 
 def unwritten(flat: torch.Tensor, bits: int, group: int) -> Packed:
-    """Return memory for `flat`, shape `[elements]`, in `bits` bits an element."""
+    """Return uninitialised memory for packing `flat`, shape `[elements]`, into `bits` bits."""
     groups = -(-flat.numel() // group)
     codes = flat.new_empty(groups, group * bits // 8, dtype=torch.uint8)
     low = flat.new_empty(groups, dtype=torch.bfloat16)
@@ -73,6 +73,6 @@ def unwritten(flat: torch.Tensor, bits: int, group: int) -> Packed:
 
 
 def unwritten_mask(values: torch.Tensor) -> torch.Tensor:
-    """Return memory for one bit of each of `values`, shape `[elements]`: uint8 `[groups, 32]`."""
+    """Return uninitialised memory for a mask of `values`, `[elements]`: uint8 `[groups, 32]`."""
     groups = -(-values.numel() // MASK_GROUP)
     return values.new_empty(groups, MASK_GROUP // 8, dtype=torch.uint8)

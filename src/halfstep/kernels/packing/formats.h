@@ -1,7 +1,9 @@
-/* fp32, fp16 and bf16 as bits: from one to the other, to the nearest or in one direction, and in order.
+/* Functions on the bits of fp32, fp16 and bf16: conversions, rounded to nearest or in one
+   direction, and integers in the order of the numbers.
 
-   Conversions give the bits that `reference.py` rounds to, but for which NaN a NaN is. Without an
-   instruction for it a conversion is integer arithmetic that a C compiler vectorises.
+   Conversions give the same bits as `reference.py`, except for the payload of a NaN. If the
+   processor has no instruction for a conversion, it is integer arithmetic that a C compiler
+   vectorises.
 */
 #include <stddef.h>
 #include <stdint.h>
@@ -18,26 +20,28 @@ INLINE float from_bits(uint32_t bits) { float value; memcpy(&value, &bits, 4); r
 INLINE uint32_t to_bits(float value) { uint32_t bits; memcpy(&bits, &value, 4); return bits; }
 INLINE float from_bf16(uint16_t bits) { return from_bits((uint32_t)bits << 16); }
 
-/* Maps the bits of a number to an integer of the same order, and back. */
+/* Maps the bits of numbers to integers with the same order as the numbers; applied twice, returns
+   the bits. */
 INLINE int32_t in_order(int32_t bits) { return bits ^ (bits >> 31 & 0x7fffffff); }
 INLINE int16_t half_in_order(int16_t bits) { return (int16_t)(bits ^ (bits >> 15 & 0x7fff)); }
 
-/* Ties to even, as torch rounds; NaN stays NaN. */
+/* Rounds to nearest, ties to even, as torch does; NaN stays NaN. */
 INLINE uint16_t nearest_bf16(float value) {
     uint32_t bits = to_bits(value);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     return (uint16_t)(value != value ? 0x7fc0u : rounded);
 }
 
-/* Subnormal numbers come right by the multiplication; inf and NaN need their exponent back. */
+/* The multiplication converts normal and subnormal numbers; the exponent of inf and NaN is set
+   after it. */
 INLINE float from_fp16(uint16_t bits) {
     uint32_t magnitude = to_bits(from_bits((uint32_t)(bits & 0x7fffu) << 13) * 0x1p112f);
     magnitude |= (bits & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;
     return from_bits(magnitude | (uint32_t)(bits & 0x8000u) << 16);
 }
 
-/* Ties to even; what is too large becomes the largest finite number. 0.5 has the spacing of fp16's
-   subnormal numbers, so that adding it rounds those. */
+/* Rounds to nearest, ties to even; a number beyond the range becomes the largest finite one. The
+   spacing of fp32 above 0.5 is that of fp16's subnormal numbers, so adding 0.5 rounds them. */
 INLINE uint16_t nearest_fp16(float value) {
     uint32_t bits = to_bits(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
     uint32_t finite = magnitude < 0x477fe000u ? magnitude : 0x477fe000u;
@@ -73,7 +77,7 @@ INLINE void narrow_to_fp16(const float *from, int count, uint16_t *to) {
     int i = 0;
 #if defined(__F16C__)
     const __m256 largest = _mm256_set1_ps(65504.0f), smallest = _mm256_set1_ps(-65504.0f);
-    for (; i + 8 <= count; i += 8) { /* of an operand that is NaN and another, the second is taken */
+    for (; i + 8 <= count; i += 8) { /* min and max return the second operand, the value, if NaN */
         __m256 value = _mm256_max_ps(smallest, _mm256_min_ps(largest, _mm256_loadu_ps(from + i)));
         _mm_storeu_si128((__m128i *)(to + i), _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
     }

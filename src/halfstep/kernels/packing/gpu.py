@@ -1,7 +1,7 @@
-"""Packing on CUDA, in Triton: one pass over memory each way, a program a group.
+"""Packing on CUDA, in Triton: one pass over memory in each direction, and one program per group.
 
-The same bits as `reference.py`; without fusion of multiplications and additions, which would round
-once where the reference rounds twice.
+The kernels give the same bits as `reference.py`. So they must not fuse multiplications with
+additions, which would round once where the reference rounds twice.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from triton import language as tl
 from halfstep.kernels.packing.form import MASK_GROUP, Draw, Packed, unwritten, unwritten_mask
 
 _NUMBERS = ("seed_low", "seed_high", "stream", "first")
-"""Arguments that Triton would make constants, which have no `to`, where they are 1."""
+"""Arguments that Triton must not specialise: it turns a 1 into a constant, which has no `to`."""
 
-# Triton evaluates the annotations of a kernel and takes no name but of its own in them.
+# Triton evaluates the annotations of a kernel, and accepts only its own names in them.
 
 
 @triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
@@ -47,10 +47,10 @@ def _pack_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
     start = lowest.to(tl.float32, bitcast=True)
     width = tl.div_rn(tl.max(values, 0) - start + 0.0, float(top)).to(tl.int32, bitcast=True)
     width = ((width >> 16) + ((width & 0xFFFF) != 0).to(tl.int32)) << 16
-    width = tl.where(width < 0x00800000, 0, width)  # its inverse could not be had
+    width = tl.where(width < 0x00800000, 0, width)  # the inverse of a subnormal may overflow
     usable = finite & (width < 0x7F800000)
     step_width = width.to(tl.float32, bitcast=True)
-    # Selects before it divides: a group of equal values has steps of 0.
+    # The inner `where` avoids a division by zero: a group of equal values has a step of 0.
     inverse = tl.where(width > 0, tl.div_rn(1.0, tl.where(width > 0, step_width, 1.0)), 0.0)
 
     lanes: tl.constexpr = group // 16 if group >= 128 else 8
@@ -64,7 +64,8 @@ def _pack_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
         zero,
     )
     drawn = tl.join(words[0], words[1])
-    if group >= 128:  # [lane, second pair, second of a pair], the pairs one after the other
+    # From the four words of each counter: first words 0 and 1 of all counters, then words 2 and 3.
+    if group >= 128:
         drawn = tl.permute(tl.join(drawn, tl.join(words[2], words[3])), (2, 0, 1))
     word = tl.reshape(drawn, (1, group // 4))
     window = tl.arange(0, 4)[:, None]
@@ -119,10 +120,10 @@ def _unpack_kernel(
     width = (tl.load(step + program).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     values = start + code.to(tl.float32) * width
     at = program * group + tl.arange(0, group)
-    if half == "fp16":  # comparisons, since NaN has to stay NaN
+    if half == "fp16":  # clamped by comparisons, so that NaN stays NaN
         values = tl.where(values > 65504.0, 65504.0, tl.where(values < -65504.0, -65504.0, values))
         tl.store(target + at, values.to(tl.float16), mask=at < elements)
-    elif half == "bf16":  # rounded here, since the interpreter's own cast cuts off
+    elif half == "bf16":  # rounded here, because the cast of Triton's interpreter truncates
         word = values.to(tl.int32, bitcast=True)
         nearest = (word + 0x7FFF + ((word >> 16) & 1)) >> 16
         nearest = tl.where(values == values, nearest, 0x7FC0).to(tl.int16)  # noqa: PLR0124  # NaN
@@ -164,7 +165,7 @@ def _masked_kernel(
 
 
 def mask(values: torch.Tensor) -> torch.Tensor:
-    """Do what `reference.mask` does, on the GPU."""
+    """Compute `reference.mask` on the GPU."""
     bits = unwritten_mask(values)
     source = values.view(torch.uint8) if values.dtype == torch.bool else values
     with torch.cuda.device_of(values):  # Triton launches on the current GPU
@@ -173,7 +174,7 @@ def mask(values: torch.Tensor) -> torch.Tensor:
 
 
 def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
-    """Do what `reference.masked` does, on the GPU."""
+    """Compute `reference.masked` on the GPU."""
     result = torch.empty_like(values)
     with torch.cuda.device_of(values):
         _masked_kernel[(len(bits),)](
@@ -183,7 +184,7 @@ def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 
 
 def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
-    """Do what `reference.pack` does, on the GPU; `group` has to be a power of two."""
+    """Compute `reference.pack` on the GPU; `group` must be a power of two."""
     packed = unwritten(flat, bits, group)
     with torch.cuda.device_of(flat):
         _pack_kernel[(len(packed.low),)](
@@ -195,7 +196,7 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
 
 
 def unpack(packed: Packed) -> torch.Tensor:
-    """Do what `reference.unpack` does, on the GPU."""
+    """Compute `reference.unpack` on the GPU."""
     flat = packed.codes.new_empty(packed.elements, dtype=packed.dtype)
     half = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(packed.dtype, "")
     target = flat.view(torch.int16) if half == "bf16" else flat
@@ -208,7 +209,7 @@ def unpack(packed: Packed) -> torch.Tensor:
 
 
 def _as_words(packed: Packed) -> tuple[torch.Tensor, ...]:
-    """Return codes in words of 32 bits and of 16, and the bits of lowest values and steps."""
+    """Return views: the codes as int32 and as int16 words, `low` and `step` as int16 bits."""
     codes, low, step = packed.tensors
     return (
         codes.view(torch.int32),

@@ -1,6 +1,6 @@
-"""`packing.c`, compiled for this processor when it is first needed (`kernels/native/compiled.py`).
+"""`packing.c`: packing on a CPU, compiled at the first use (`kernels/native/compiled.py`).
 
-Without a compiler, `reference.py` does the same, many times slower.
+Without a compiler, `reference.py` is used, which is many times slower.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-"""What is packed, as `packing.c` calls it."""
+"""The dtypes that can be packed, with their numbers in `packing.c`."""
 
 _SOURCE = Path(__file__).with_name("packing.c")
 _HEADER = _SOURCE.with_name("formats.h")
@@ -27,13 +27,13 @@ _HEADER = _SOURCE.with_name("formats.h")
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled functions; None where they cannot be had."""
+    """Return the compiled functions; None if they cannot be compiled or loaded."""
     otherwise = "activations are packed by plain PyTorch, which is slow"
     return load(_SOURCE, _HEADER, otherwise=otherwise)
 
 
 def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
-    """Do what `reference.pack` does, to a contiguous tensor on the CPU."""
+    """Compute `reference.pack` for a contiguous tensor on the CPU."""
     packed = unwritten(flat, bits, group)
     numbers = _uint64(draw.seed), ctypes.c_uint32(draw.stream), _uint64(draw.counter)
     kernel = _kernel("pack")
@@ -49,7 +49,7 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
 
 
 def unpack(packed: Packed) -> torch.Tensor:
-    """Do what `reference.unpack` does, on the CPU."""
+    """Compute `reference.unpack` on the CPU."""
     flat = torch.empty(packed.elements, dtype=packed.dtype)
     kernel = _kernel("unpack")
 
@@ -64,7 +64,7 @@ def unpack(packed: Packed) -> torch.Tensor:
 
 
 def mask(values: torch.Tensor) -> torch.Tensor:
-    """Do what `reference.mask` does, to a contiguous tensor on the CPU."""
+    """Compute `reference.mask` for a contiguous tensor on the CPU."""
     bits = unwritten_mask(values)
     dtype = _BOOL if values.dtype == torch.bool else DTYPES[values.dtype]
     kernel = _kernel("mask")
@@ -77,7 +77,7 @@ def mask(values: torch.Tensor) -> torch.Tensor:
 
 
 def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
-    """Do what `reference.masked` does, to a contiguous tensor on the CPU."""
+    """Compute `reference.masked` for a contiguous tensor on the CPU."""
     result = torch.empty_like(values)
     kernel = _kernel("masked")
 

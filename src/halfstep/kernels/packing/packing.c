@@ -1,17 +1,19 @@
-/* Groups of floating-point numbers as a few bits an element, rounded stochastically, and back.
+/* Packs groups of floating-point numbers into a few bits per element with stochastic rounding, and
+   unpacks them.
 
-   One pass over memory each way: a few groups are read once into a buffer that stays in the
-   first-level cache. The loops are written so that a C compiler vectorises them; codes are put
-   together and taken apart in 32-bit lanes, so that none is ever narrowed or widened. With AVX-512,
-   halves are looked up in lanes of 16 bits. `reference.py` says what each bit of the result is; both
-   give the same bits, as does `gpu.py`. Compile without contraction of multiplications and additions,
-   which would round once where the others round twice.
+   Each direction is one pass over memory: a few groups are read once into a buffer that stays in
+   the first-level cache. The loops are written so that a C compiler vectorises them. Codes are
+   combined into words and extracted from words in 32-bit lanes, so that no lane changes its width.
+   With AVX-512, half results are looked up in 16-bit lanes. `reference.py` defines each bit of the
+   result, and `gpu.py` gives the same bits too. Compile this file without contraction of
+   multiplications and additions, which would round once where the others round twice.
 */
 #include "formats.h"
 
 enum { LARGEST_GROUP = 1024, AT_ONCE = 8, AHEAD = 4 };
 
-/* Runs a function that is compiled for groups of 256 and each number of bits. */
+/* Calls a function with constant arguments for groups of 256 elements and each number of bits, so
+   that the compiler specialises it for them. */
 #define SPECIALISED(run) \
     if (group != 256) { run(group, bits); return; } \
     switch (bits) { \
@@ -21,13 +23,14 @@ enum { LARGEST_GROUP = 1024, AT_ONCE = 8, AHEAD = 4 };
     default: run(256, 8); \
     }
 
-/* Asks for memory that is needed soon: the processor itself does not look beyond a page, and while a
-   group is computed it looks no further at all. An address past the end does no harm. */
+/* Prefetches memory that is needed soon. The processor's own prefetcher stops at the end of a page,
+   and while a group is computed it does not run ahead. A prefetch of an address past the end has no
+   effect. */
 #define ahead(memory, dtype, at, count, to_write) \
     for (int line = 0; line < (count) * ((dtype) == FP32 ? 4 : 2); line += 64) \
         __builtin_prefetch((const char *)(memory) + (at) * ((dtype) == FP32 ? 4 : 2) + line, to_write)
 
-/* Reads `count` elements of a group and repeats the last one up to its end. */
+/* Reads `count` elements of a group as fp32, and fills the group up with the last of them. */
 INLINE void read_group(const void *source, int dtype, size_t at, int count, int group, float *values) {
     if (dtype == FP32) {
         memcpy(values, (const float *)source + at, (size_t)count * 4);
@@ -40,7 +43,8 @@ INLINE void read_group(const void *source, int dtype, size_t at, int count, int 
     for (int i = count; i < group; i++) values[i] = values[count - 1];
 }
 
-/* 64-bit lanes of which the lower half counts, since that is how products of 32 bits are had. */
+/* 64-bit lanes. Only the lower 32 bits of a lane are used as a factor, because the instruction for
+   32-bit products reads the factors from there. */
 typedef uint64_t Lanes __attribute__((vector_size(64)));
 enum { LANES = 8, ABREAST = 4 };
 
@@ -57,9 +61,10 @@ INLINE Lanes product(Lanes a, uint32_t b) {
 #endif
 }
 
-/* Philox4x32 with 10 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11), for
-   AT_ONCE groups that take `lanes` counters each, a multiple of 8. Of each group come the first two
-   words of all counters, and then the last two. */
+/* Draws random words with Philox4x32, 10 rounds (Salmon et al., "Parallel random numbers: as easy
+   as 1, 2, 3", SC11), for AT_ONCE groups. Each group uses `lanes` counters, a multiple of 8. The
+   words of a group are the first two words of all its counters, followed by the last two words of
+   all its counters. */
 INLINE void random_words(uint64_t seed, uint32_t stream, uint64_t first, int lanes, uint32_t *words) {
     for (int from = 0; from < AT_ONCE * lanes; from += ABREAST * LANES) {
         Lanes c0[ABREAST], c1[ABREAST], c2[ABREAST], c3[ABREAST];
@@ -92,9 +97,10 @@ INLINE void random_words(uint64_t seed, uint32_t stream, uint64_t first, int lan
     }
 }
 
-/* Finds the lowest and the highest of `count` values; tells whether all of them are finite. As
-   integers whose order is that of the numbers, inf and NaN lie at both ends. Halves are compared
-   before they are widened, twice as many at once. */
+/* Finds the lowest and the highest of `count` values, and returns whether all of them are finite.
+   The values are compared as integers in the order of the numbers (`in_order`), where inf and NaN
+   are at both ends. Half numbers are compared before they are widened, so that a vector contains
+   twice as many. */
 INLINE int span(const void *source, int dtype, size_t at, int count, float *lowest, float *highest) {
     if (dtype == FP32) {
         const int32_t *from = (const int32_t *)source + at;
@@ -121,8 +127,8 @@ INLINE int span(const void *source, int dtype, size_t at, int count, float *lowe
     return least > ~infinite && most < infinite;
 }
 
-/* 1 + the number of one of the two levels around a value, such that it is right on average: the
-   chance of the upper one is in 16 bits of `word`, from bit 8 * `window` on. */
+/* Returns 1 + the index of one of the two levels around a value, selected at random so that the
+   value is right on average. The random number is 16 bits of `word`, from bit 8 * `window` on. */
 INLINE uint32_t level_of(float value, float from, float inverse, uint32_t word, int window, int32_t top) {
     uint32_t turned = window == 3 ? word << 8 | word >> 24 : word;
     uint32_t drawn = window == 0 || window == 3 ? turned << 7 : window == 1 ? turned >> 1 : turned >> 9;
@@ -131,10 +137,11 @@ INLINE uint32_t level_of(float value, float from, float inverse, uint32_t word, 
     return (uint32_t)(level <= top ? level : top + 1);
 }
 
-/* Rounds a group. Word j of a plane holds elements j, j + words, j + 2 * words, ... from its lowest
-   bit on; of 3 bits, the lower two are such a plane of 32-bit words and the third one of 16-bit words.
-   Levels are added up with the 1 that each has too much, which is taken off all at once. Those of 3
-   bits are added up 4 bits apart, `even` and `odd` elements by themselves, and then split. */
+/* Rounds a group. Word j of a plane contains elements j, j + words, j + 2 * words, ... from its
+   lowest bit on. With 3 bits, the lower two bits of the codes are a plane of 32-bit words, and the
+   third bits are a plane of 16-bit words. `level_of` returns 1 too much: the levels of a word are
+   added up first, and one subtraction then corrects all of them. With 3 bits, the levels of `even`
+   and `odd` elements are added up separately, 4 bits apart, and then split into the planes. */
 INLINE void write_group(const float *restrict values, float from, float inverse, const uint32_t *restrict random,
                         const int group, const int bits, uint32_t *restrict to) {
     const int width = bits == 3 ? 2 : bits, parts = 32 / width, words = group / parts, drawn = group / 4;
@@ -197,7 +204,7 @@ INLINE void pack_groups(const void *source, int dtype, int64_t elements, int64_t
             below[n] = bf16_below(lowest[n] + 0.0f);
             from[n] = from_bf16(below[n]);
             width[n] = bf16_above((highest[n] - from[n] + 0.0f) / top);
-            width[n] = width[n] < 0x0080 ? 0 : width[n]; /* its inverse could not be had */
+            width[n] = width[n] < 0x0080 ? 0 : width[n]; /* a subnormal's inverse may overflow */
             finite[n] &= width[n] < 0x7f80;
             inverse[n] = width[n] ? 1.0f / from_bf16(width[n]) : 0.0f;
         }
@@ -237,10 +244,11 @@ INLINE void read_group_back(const uint32_t *restrict from, float low, float step
 }
 
 #if defined(__AVX512BW__)
-/* Unpacks a whole group of at most 4 bits into halves: its levels are computed and rounded once, and
-   looked up by the lowest 5 bits of a lane. A register has them several times over, so that the bits above a
-   code do not matter. Lanes are halves of words: the lower ones first, and then the upper ones, whose
-   elements lie half a group further on. */
+/* Unpacks a full group of at most 4 bits per element into half numbers. The levels of the group are
+   computed and rounded once, into a table of 32 entries in a register. The lowest 5 bits of a
+   16-bit lane are the index of an entry. The table repeats the levels, so that the bits above a
+   code do not matter. A register has the lower halves of words in its lower lanes, and their upper
+   halves, whose elements are half a group further on, in its upper lanes. */
 INLINE void look_up_group(const uint32_t *from, float low, float step, int dtype, const int group, const int bits,
                           uint16_t *to) {
     const int width = bits == 3 ? 2 : bits, parts = 16 / width, words = group / parts / 2;
@@ -262,7 +270,7 @@ INLINE void look_up_group(const uint32_t *from, float low, float step, int dtype
 #pragma GCC unroll 8
         for (int i = 0; i < parts; i++) {
             __m512i code = _mm512_srli_epi16(lanes, (unsigned)(i * width));
-            if (bits == 3) /* the lowest two bits of `lanes`, the others of `thirds` */
+            if (bits == 3) /* the lowest two bits from `lanes`, the other bits from `thirds` */
                 code = _mm512_ternarylogic_epi32(_mm512_set1_epi16(3), code, _mm512_srli_epi16(thirds, (unsigned)i), 0xca);
             const __m512i level = _mm512_permutexvar_epi16(code, table);
             _mm256_storeu_si256((__m256i *)(to + i * words + j), _mm512_castsi512_si256(level));
@@ -304,8 +312,8 @@ void unpack(const uint8_t *codes, const uint16_t *low, const uint16_t *step, int
     SPECIALISED(UNPACK)
 }
 
-/* One bit an element, in groups of MASK_GROUP elements: whether a value is not zero or negative, so
-   that the bit of NaN is set. `dtype` BOOL takes bytes that are 0 or 1. */
+/* Writes one bit per element, in groups of MASK_GROUP elements. The bit is set if the value is
+   positive or NaN. With `dtype` BOOL, the source consists of bytes that are 0 or 1. */
 enum { MASK_GROUP = 256, MASK_WORDS = MASK_GROUP / 16 };
 
 void mask(const void *source, int dtype, int64_t elements, int64_t first_group, int64_t groups, uint8_t *bits) {
@@ -320,7 +328,7 @@ void mask(const void *source, int dtype, int64_t elements, int64_t first_group, 
             for (int i = 0; i < count; i++) set[i] = !(from[i] <= 0.0f);
         } else if (dtype == BOOL) {
             memcpy(set, (const uint8_t *)source + at, (size_t)count);
-        } else { /* both halves: a sign and a magnitude */
+        } else { /* fp16 and bf16 both consist of a sign and a magnitude */
             const int16_t *from = (const int16_t *)source + at;
             int infinite = dtype == FP16 ? 0x7c00 : 0x7f80;
             for (int i = 0; i < count; i++) set[i] = (from[i] > 0) | ((from[i] & 0x7fff) > infinite);
@@ -335,7 +343,7 @@ void mask(const void *source, int dtype, int64_t elements, int64_t first_group, 
     }
 }
 
-/* Copies elements of `size` bytes whose bit is set; the others become 0. */
+/* Copies the elements of `size` bytes whose bit is set; writes 0 for the other elements. */
 void masked(const void *source, int size, const uint8_t *bits, int64_t elements, int64_t first_group,
             int64_t groups, void *target) {
     uint16_t keep[MASK_GROUP];

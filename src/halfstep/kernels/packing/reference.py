@@ -1,8 +1,9 @@
-"""What packing computes, in plain PyTorch on any device; the other kernels give the same bits.
+"""The definition of packing, in plain PyTorch on any device; the other kernels give the same bits.
 
-A tensor is packed in groups of neighbouring elements, each with a lowest value and a step of its
-own, both in bf16: the lowest rounded down and the step up, so that the levels span the group. An
-element becomes one of the two levels around it at random, such that it is right on average.
+A tensor is divided into groups of adjacent elements. Each group has its own lowest level and step
+between levels, both in bf16. The lowest level is rounded down and the step up, so that the levels
+cover the group. An element is rounded at random to one of the two levels around it, so that it is
+right on average.
 """
 
 from __future__ import annotations
@@ -18,22 +19,25 @@ PLANES = {
     4: ((0, 4, torch.int32),),
     8: ((0, 8, torch.int32),),
 }
-"""How codes are stored, by their bits: from which bit on, how many, in which words."""
+"""The planes in which codes are stored, for each number of bits.
+
+A plane contains some bits of every code: (index of the first bit, number of bits, dtype of the
+words)."""
 
 _WORD = 0xFFFFFFFF
 
 
 def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
-    """Round a tensor to `bits` bits an element.
+    """Round a tensor stochastically to `bits` bits per element.
 
     Args:
         flat: fp32, fp16 or bf16, shape `[elements]`.
         bits: 2, 3, 4 or 8.
-        group: Elements that share their levels; a multiple of 64.
-        draw: Random numbers to round by.
+        group: Number of elements that share levels; a multiple of 64.
+        draw: The random numbers of the rounding.
 
     Returns:
-        Codes, lowest values and steps. A group with inf or NaN has NaN for both.
+        Codes, lowest levels and steps. In a group with inf or NaN, lowest level and step are NaN.
     """
     groups = -(-flat.numel() // group)
     values = flat.detach().float()
@@ -44,7 +48,7 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
     top = 2**bits - 1
     low = _bf16_below(values.amin(1) + 0.0)  # not -0.0
     step = _bf16_above((values.amax(1) - low.float() + 0.0) / top)
-    step = torch.where(step < 2.0**-126, 0, step)  # its inverse could not be had
+    step = torch.where(step < 2.0**-126, 0, step)  # the inverse of a subnormal may overflow
     usable = values.isfinite().all(1) & step.isfinite()
     width = torch.where(usable, step, 0).float()[:, None]
     inverse = torch.where(width > 0, 1 / width, 0.0)
@@ -61,7 +65,7 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
 
 
 def unpack(packed: Packed) -> torch.Tensor:
-    """Return what `pack` kept, shape `[elements]`, rounded to the nearest value of its dtype."""
+    """Return the values of a packed tensor, shape `[elements]`, rounded to nearest in its dtype."""
     levels = read_codes(packed.codes, packed.bits, packed.group).float()
     values = packed.low.float()[:, None] + levels * packed.step.float()[:, None]
     if packed.dtype == torch.float16:
@@ -70,10 +74,10 @@ def unpack(packed: Packed) -> torch.Tensor:
 
 
 def mask(values: torch.Tensor) -> torch.Tensor:
-    """Keep one bit an element: whether it is not zero or negative.
+    """Return one bit per element: 1 if the element is positive, NaN or True.
 
     Args:
-        values: Floating or bool, shape `[elements]`. The bit of NaN is set.
+        values: Floating-point or bool tensor, shape `[elements]`.
 
     Returns:
         uint8 `[groups, 32]`, for groups of 256 elements.
@@ -94,7 +98,7 @@ def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 def write_codes(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """Pack codes, uint8 `[groups, group]`, into bytes.
 
-    Word j of a plane holds elements j, j + words, j + 2 * words, ... from its lowest bit on.
+    Word j of a plane contains elements j, j + words, j + 2 * words, ... from its lowest bit on.
     """
     planes = []
     for first, width, word in PLANES[bits]:
@@ -120,12 +124,13 @@ def read_codes(stored: torch.Tensor, bits: int, group: int) -> torch.Tensor:
 
 
 def random_bits(groups: int, group: int, draw: Draw, device: torch.device) -> torch.Tensor:
-    """Draw 16 random bits an element, `[groups, group]`, by Philox4x32 with 10 rounds.
+    """Draw 16 random bits per element, `[groups, group]`, with Philox4x32, 10 rounds.
 
-    A group has `lanes` counters, and of their words first two of each counter, then the other two.
-    Element e takes 16 bits of word e % (group / 4), from bit 8 * (e // (group / 4)) on, around its
-    end. So the lower 8 of one element's bits are the upper ones of another's: each element is right
-    on average to 2^-17 of a step, and the covariance of two is below 2^-10 of a step squared.
+    A group uses `lanes` counters. Its words are the first two words of all these counters, followed
+    by the last two words of all these counters. Element e uses 16 bits of word e % (group / 4),
+    from bit 8 * (e // (group / 4)) on; after the highest bit, they continue at bit 0. So the lower
+    8 bits of one element are the upper 8 bits of another. Each element is right on average to 2^-17
+    of a step, and the covariance of two elements is below 2^-10 of a step squared.
 
     Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11).
     """

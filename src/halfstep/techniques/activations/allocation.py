@@ -1,4 +1,4 @@
-"""Bits of each module, such that all of them fit a budget and the gradient has the least noise."""
+"""Chooses the bits of each module, so that they fit a budget and the gradient has little noise."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ def allocate(
     group: int,
     fixed: tuple[int, int],
 ) -> dict[str, int]:
-    """Give each module as many bits as lower the variance most for their bytes.
+    """Choose the bits of each module that lower the variance of the gradient most for their memory.
 
-    From the fewest bits on, the module whose next number of bits lowers the variance most a byte
-    gets it, as long as it fits (ActNN, section 4.2, by Lagrange's condition instead).
+    Every module starts with the fewest bits. Then the module with the largest decrease of variance
+    per added byte gets the next number of bits, as long as it fits into the budget. ActNN, section
+    4.2, solves the same problem with another algorithm.
 
     Args:
-        modules: What each saves.
-        budget: Share of the exact bytes that may be kept.
-        group: Elements that share levels, which take 4 bytes.
-        fixed: Bytes of everything else: exact, and as kept.
+        modules: The measurement of each module's saved tensors.
+        budget: The part of the exact bytes that the compressed tensors may take, from 0 to 1.
+        group: Number of elements that share quantization levels; the levels take 4 bytes per group.
+        fixed: Bytes of all other saved tensors: without compression, and as they are stored.
 
     Returns:
-        Bits of each module.
+        The bits per element for each module.
 
     Raises:
-        ValueError: If the fewest bits everywhere are more than the budget.
+        ValueError: If the fewest bits in every module exceed the budget.
     """
 
     def nbytes(module: str, bits: int) -> float:

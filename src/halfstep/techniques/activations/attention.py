@@ -1,9 +1,9 @@
-"""Attention that keeps queries and keys whole, values in a few bits, and nothing else.
+"""Attention that saves only queries and keys (exact) and values (in a few bits).
 
-Its gradient goes through an exponential of queries and keys: rounded, they would make it wrong on
-average, and at large logits by much. In the values it is linear, once the output is of the same
-ones. So the output is computed again in the backward pass, whichever kernel of torch that takes,
-and neither it nor any weights are kept.
+The gradient contains an exponential of queries and keys. If these were rounded, the gradient would
+be wrong on average, and by much at large logits. The gradient is linear in the values, if the
+output is computed from the same rounded values. So the backward pass computes the output again,
+with any kernel that torch selects, and neither the output nor attention weights are saved.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Attention(torch.autograd.Function):
         mask: torch.Tensor | None,
         options: dict[str, Any],
     ) -> torch.Tensor:
-        """Attend; tensors and options are those of `scaled_dot_product_attention`."""
+        """Compute attention; the arguments are those of `scaled_dot_product_attention`."""
         result = scaled_dot_product_attention(query, key, value, mask, **options)
         ctx.save_for_backward(query, key, value, mask)
         ctx.options, ctx.computed_in = options, result.dtype
@@ -36,7 +36,7 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """Attend again, and return the gradients of query, key, value and mask."""
+        """Compute attention again, and return the gradients of query, key, value and mask."""
         refuse_second_derivative()
         needed = ctx.needs_input_grad
         given = [
@@ -57,10 +57,11 @@ class Attention(torch.autograd.Function):
 def in_separate_storage(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> list[torch.Tensor]:
-    """Return the three with the values in a storage of their own.
+    """Return query, key and value, with `value` in a storage that it does not share.
 
-    Slices of one projection share its storage, and queries and keys that are kept would keep all of
-    it. Values that are the queries or keys stay so.
+    If they are slices of one projection, they share its storage, and the exact queries and keys
+    would keep all of that storage in memory. A `value` that is the query or the key itself is not
+    copied.
     """
     if any(value.is_set_to(each) for each in (query, key)):
         return [query, key, value]

@@ -1,4 +1,4 @@
-"""Compressed activations whose bits are chosen, such that they fit a share of their exact bytes."""
+"""Compressed activations with bits that are chosen per module, to fit a memory budget."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _WHILE_MEASURED = 8
-"""Bits of the first step: hardly any noise, and at most half of the memory."""
+"""Bits of the first step: they add hardly any noise, and take at most half of the memory."""
 
 
 class BudgetedActivations(CompressedActivations):
-    """Measure in the first step what noise each module's activations cost, then choose its bits.
+    """Measures in the first step how much noise each module causes, then chooses its bits.
 
     Args:
-        budget: Share of the exact bytes that is kept.
-        layers: Patterns of module names whose bits are given.
-        group: Elements that share their levels.
-        seed: Of the stochastic rounding.
+        budget: The part of the exact bytes that the compressed tensors may take, from 0 to 1.
+        layers: Patterns of module names, with given bits for the modules that match.
+        group: Number of elements that share quantization levels.
+        seed: Seed of the stochastic rounding.
 
     Raises:
-        ValueError: After the first step, if 2 bits everywhere are more than the budget.
+        ValueError: In the first step, after its backward, if 2 bits in every module exceed the
+            budget.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class BudgetedActivations(CompressedActivations):
 
     @contextmanager
     def forward(self, device: torch.device) -> Iterator[None]:
-        """Take hold of what is saved; measure in the first forward pass that has a backward."""
+        """Compress saved tensors, and measure them as long as the bits are not chosen."""
         self._device = device
         self._choose()
         listening: AbstractContextManager[None] = nullcontext()
@@ -62,16 +63,16 @@ class BudgetedActivations(CompressedActivations):
             yield
 
     def before_step(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
-        """Choose, so that a checkpoint after the step holds the choice."""
+        """Choose the bits before the step, so that a checkpoint after the step contains them."""
         del optimizer, params
         self._choose()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was chosen, too."""
+        """Return the state of the base class and the chosen bits."""
         return {**super().state_dict(), "chosen": dict(self._chosen)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what was chosen."""
+        """Load the state of the base class and the chosen bits."""
         super().load_state_dict(state)
         self._chosen = dict(state["chosen"])
 
@@ -87,14 +88,14 @@ class BudgetedActivations(CompressedActivations):
         return module if module and self._patterns[module] == "*" else None
 
     def _choose(self) -> None:
-        """Choose the bits once a backward pass has been over what was measured."""
+        """Choose the bits, if a backward pass has completed the measurement."""
         meter = self._operators.meter
         if meter is None or not meter.has_gradients:
             return
         self._operators.meter = None
         found: list[Any] = [meter.measured(), meter.fixed()]
         if distributed.is_available() and distributed.is_initialized():
-            # All processes choose the same, from the batch of the first.
+            # All processes use the measurement of rank 0, so that they choose the same bits.
             distributed.broadcast_object_list(found, device=self._device)
         measured, fixed = found
         if not measured:  # a gradient overflowed: the next step measures again

@@ -1,9 +1,9 @@
-"""Functions whose backward pass needs less than autograd would save for it.
+"""Functions that save less for the backward pass than torch's versions.
 
-A rectifier needs one bit an element, max pooling the place in its window, dropout its mask, and any
-smooth function of single elements its derivative, in which the gradient is linear: rounded
-stochastically it is right on average, which the rounded input would not be. In place or not, the
-same is kept.
+A rectifier saves one bit per element, max pooling the position in each window, and dropout its
+mask. A smooth elementwise function saves its derivative. The gradient is linear in the derivative,
+so with stochastic rounding of the derivative it is right on average; with a rounded input it would
+not be. In-place calls save the same.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Rectifier(torch.autograd.Function):
-    """`relu`, and functions that cut off above as well; keeps a bit an element."""
+    """`relu`, and clamps with an upper bound such as `relu6`; saves one bit per element."""
 
     @staticmethod
     def forward(
         ctx: Any, values: torch.Tensor, inplace: bool, lowest: float, highest: float
     ) -> torch.Tensor:
-        """Return the values between two bounds, in `values` itself if `inplace`."""
+        """Return `values` clamped to two bounds, written into `values` itself if `inplace`."""
         if inplace:
             ctx.mark_dirty(values)
         if (lowest, highest) == (0.0, inf):
@@ -47,16 +47,16 @@ class Rectifier(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        """Let the gradient of elements that were not cut off through."""
+        """Return the gradient, with zeros at the elements that were clamped."""
         return _masked(ctx, gradient), None, None, None
 
 
 class Dropout(torch.autograd.Function):
-    """`dropout`; keeps a bit an element."""
+    """`dropout`; saves one bit per element."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, share: float, inplace: bool) -> torch.Tensor:
-        """Return `values` with a random share of 0, and the others made larger for it."""
+        """Set a random `share` of `values` to 0, and divide the other values by 1 - `share`."""
         result, mask = torch.native_dropout(values, share, train=True)
         ctx.scale = 1 / (1 - share)
         _keep_mask(ctx, in_memory_order(mask), mask.stride())
@@ -64,12 +64,12 @@ class Dropout(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Let the gradient of elements that were kept through, as much larger."""
+        """Return the gradient divided by 1 - `share`, with zeros at the dropped elements."""
         return _masked(ctx, gradient).mul_(ctx.scale), None, None
 
 
 class Pointwise(torch.autograd.Function):
-    """A smooth function of single elements; keeps its derivative."""
+    """A smooth elementwise function; saves its derivative."""
 
     @staticmethod
     def forward(
@@ -78,7 +78,7 @@ class Pointwise(torch.autograd.Function):
         call: Callable[[torch.Tensor], torch.Tensor],
         inplace: bool,
     ) -> torch.Tensor:
-        """Return `call(values)`, in `values` itself if `inplace`."""
+        """Return `call(values)`, written into `values` itself if `inplace`."""
         with torch.enable_grad(), uncompressed():
             given = values.detach().requires_grad_()
             result = call(given)
@@ -88,23 +88,23 @@ class Pointwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Multiply by the derivative."""
+        """Return the gradient times the saved derivative."""
         refuse_second_derivative()
         (slope,) = ctx.saved_tensors
         return gradient * slope, None, None
 
 
 class MaxPool(torch.autograd.Function):
-    """`max_pool2d`; keeps where in its window each largest element lies."""
+    """`max_pool2d`; saves the position of the largest element in each window, in 4 or 8 bits."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, *window: Any) -> torch.Tensor:
         """Return the largest element of each window.
 
         Args:
-            ctx: Of autograd.
-            values: `[batch, channels, height, width]`.
-            window: Its size, stride, padding and dilation, pairs each, and `ceil_mode`.
+            ctx: The context of autograd.
+            values: The input, `[batch, channels, height, width]`.
+            window: Window size, stride, padding and dilation, each as a pair, and `ceil_mode`.
         """
         pooled: torch.Tensor
         pooled, index = torch.ops.aten.max_pool2d_with_indices(values, *window)
@@ -120,7 +120,7 @@ class MaxPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Give each gradient to the element that was the largest."""
+        """Return the gradient of the input: each window's gradient goes to its largest element."""
         refuse_second_derivative()
         (kept,) = ctx.saved_tensors
         (height_width, *_), (size, dtype, contiguous) = (ctx.window[:1], ctx.like)
@@ -130,7 +130,7 @@ class MaxPool(torch.autograd.Function):
         across = (place - down * height_width[1]) * ctx.window[3][1]
         index = corner + down * step_down + across
         form = torch.contiguous_format if contiguous else torch.channels_last
-        # Only its shape is read.
+        # The kernel reads only the shape, dtype and memory format of this tensor.
         pooled_from = torch.empty(size, dtype=dtype, device=gradient.device, memory_format=form)
         result = torch.ops.aten.max_pool2d_with_indices_backward(
             gradient.contiguous(memory_format=form), pooled_from, *ctx.window,
@@ -147,7 +147,10 @@ def _put(ctx: Any, result: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 def _corners(
     width: int, pooled: torch.Tensor, stride: list[int], padding: list[int], dilation: list[int]
 ) -> tuple[torch.Tensor, int]:
-    """Return the index of each window's first element in a plane, and that of a row below."""
+    """Return the index of each window's first element in its plane, and the index step per row.
+
+    The step leads to the next row of the window, which is `dilation[0]` rows below in the plane.
+    """
     rows = torch.arange(pooled.size(2), device=pooled.device) * stride[0] - padding[0]
     columns = torch.arange(pooled.size(3), device=pooled.device) * stride[1] - padding[1]
     return rows[:, None] * width + columns, dilation[0] * width

@@ -1,8 +1,9 @@
-"""Norm layers that keep what they normalised to, in place of what came in.
+"""Norm layers that save their normalised values instead of their input.
 
-The gradient needs the input with its mean and deviation taken out. Rounded as it came in, a row or
-channel of small deviation would be lost beside a larger one in its group, and the error divided by
-that deviation; normalised, all of them are of one size.
+The gradient needs only the normalised input. If the input itself were rounded, a row or channel of
+small deviation would lose its values next to a larger one in the same group, and the backward would
+divide the error by this small deviation. Normalised rows and channels all have the same magnitude.
+In this file, `deviation` is the reciprocal of the standard deviation.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _TRAINING = True
 
 
 class LayerNorm(torch.autograd.Function):
-    """`layer_norm`; keeps what the layer normalised to."""
+    """`layer_norm`; saves the normalised values."""
 
     @staticmethod
     def forward(
@@ -32,11 +33,11 @@ class LayerNorm(torch.autograd.Function):
         bias: torch.Tensor | None,
         eps: float,
     ) -> torch.Tensor:
-        """Normalise the last dimensions, those of `shape`."""
-        result = layer_norm(values, shape, weight, bias, eps)  # in the format that autocast says
+        """Normalise the last dimensions, whose sizes are `shape`."""
+        result = layer_norm(values, shape, weight, bias, eps)  # autocast may choose its dtype
         given = values.to(result.dtype)
         normalised, _, deviation = torch.native_layer_norm(given, shape, None, None, eps)
-        if weight is not None:  # a layer of fp32 over a half input has statistics in fp32
+        if weight is not None:  # with fp32 weights and half inputs, torch uses fp32 statistics
             deviation = deviation.to(weight.dtype)
         ctx.save_for_backward(normalised, deviation, weight, bias)
         ctx.shape, ctx.dtype = shape, values.dtype
@@ -58,7 +59,7 @@ class LayerNorm(torch.autograd.Function):
 
 
 class BatchNorm(torch.autograd.Function):
-    """`batch_norm` on the statistics of the batch; keeps what the layer normalised to."""
+    """`batch_norm` with the statistics of the batch; saves the normalised values."""
 
     @staticmethod
     def forward(
@@ -71,13 +72,13 @@ class BatchNorm(torch.autograd.Function):
         momentum: float,
         eps: float,
     ) -> torch.Tensor:
-        """Normalise each channel, the second dimension."""
+        """Normalise each channel, which is dimension 1."""
         result, mean, deviation = torch.native_batch_norm(
             values, weight, bias, running_mean, running_var, _TRAINING, momentum, eps
         )
         shape = [1, -1] + [1] * (values.dim() - 2)
         deviation = deviation.view(shape)
-        scale = deviation.float()  # products in bf16 would lose what is left of two large ones
+        scale = deviation.float()  # in bf16, the difference of two large products would be lost
         normalised = (values * scale).sub_(mean.view(shape) * scale).to(values.dtype)
         ctx.save_for_backward(normalised, deviation.flatten(), weight)
         ctx.eps = eps
@@ -98,7 +99,7 @@ class BatchNorm(torch.autograd.Function):
 
 
 class GroupNorm(torch.autograd.Function):
-    """`group_norm`, and `instance_norm`, whose groups are channels; keeps what it normalised to."""
+    """`group_norm`, and `instance_norm` with a group per channel; saves the normalised values."""
 
     @staticmethod
     def forward(
@@ -111,7 +112,7 @@ class GroupNorm(torch.autograd.Function):
         eps: float,
     ) -> torch.Tensor:
         """Return `call(values, weight=weight, bias=bias)`, which normalises `groups` groups."""
-        result = call(values, weight=weight, bias=bias)  # in the format that autocast says
+        result = call(values, weight=weight, bias=bias)  # autocast may choose its dtype
         sizes = values.size(0), values.size(1), values[0, 0].numel()
         given = values.float().contiguous()
         normalised, _, deviation = torch.native_group_norm(given, None, None, *sizes, groups, eps)
@@ -131,12 +132,12 @@ class GroupNorm(torch.autograd.Function):
         )  # fmt: skip
         if of_values is not None:
             of_values.view(*deviation.shape, -1).mul_(deviation[..., None])
-        # Autograd casts them to the formats of values, weight and bias.
+        # Autograd casts these gradients to the dtypes of values, weight and bias.
         return of_values, of_weight, of_bias, None, None, None
 
 
 class RMSNorm(torch.autograd.Function):
-    """`rms_norm`; keeps what the layer normalised to."""
+    """`rms_norm`; saves the normalised values."""
 
     @staticmethod
     def forward(
@@ -146,11 +147,12 @@ class RMSNorm(torch.autograd.Function):
         weight: torch.Tensor | None,
         eps: float | None,
     ) -> torch.Tensor:
-        """Divide by the root of the mean square over the last dimensions, those of `shape`."""
+        """Divide by the root mean square over the last dimensions, whose sizes are `shape`."""
         result = rms_norm(values, shape, weight, eps)
         ctx.dimensions = list(range(-len(shape), 0))
         given = values.float()
-        smallest = torch.finfo(given.dtype).eps if eps is None else eps  # as torch computes halves
+        # torch's default for half inputs is the eps of fp32 too.
+        smallest = torch.finfo(given.dtype).eps if eps is None else eps
         scale = (given.square().mean(ctx.dimensions, keepdim=True) + smallest).rsqrt()
         ctx.save_for_backward((given * scale).to(values.dtype), scale, weight)
         return result

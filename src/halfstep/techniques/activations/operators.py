@@ -1,8 +1,9 @@
-"""Which operators' saved tensors are kept in a few bits, and in how many.
+"""Decides for each operator whether its saved tensors are compressed, and to how many bits.
 
-Rounded stochastically, a saved tensor is right on average, and so is a gradient that is linear in
-it: those of convolutions, products and norm layers. What is not (an exponential, a quotient) would
-be wrong on average; it keeps its tensors whole, as does every operator that is not named here.
+With stochastic rounding, a saved tensor is right on average, and so is a gradient that is linear in
+this tensor, as the gradients of convolutions, products and norm layers are. Other gradients (of an
+exponential, a quotient) would be wrong on average. Their operators save exact tensors, as does
+every operator that this file does not name.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ PRODUCTS_OF_ROUNDED: frozenset[Function] = frozenset(
         functional.multi_head_attention_forward,
     }
 )  # fmt: skip
-"""Operators whose gradients are not, but of which much memory is: never in fewer bits than 8."""
+"""Operators whose gradients are not linear in their saved tensors. These take much memory, so they
+are compressed as well, but to no fewer than 8 bits."""
 
 _BITS_OF_PRODUCTS = 8
 
@@ -66,7 +68,7 @@ SMOOTH: frozenset[Function] = frozenset(
         torch.selu, torch.celu,
     }
 )  # fmt: skip
-"""Functions of single elements, whose derivative is kept instead."""
+"""Elementwise functions, for which the derivative is saved instead."""
 
 SMOOTH_IN_PLACE: dict[Function, Function] = {
     functional.elu_: functional.elu, functional.selu_: torch.selu, functional.celu_: torch.celu,
@@ -75,7 +77,7 @@ SMOOTH_IN_PLACE: dict[Function, Function] = {
     torch.sigmoid_: torch.sigmoid, torch.tanh_: torch.tanh,
     torch.Tensor.sigmoid_: torch.sigmoid, torch.Tensor.tanh_: torch.tanh,
 }  # fmt: skip
-"""Those that have no argument for it, and which does the same out of place."""
+"""In-place functions without an `inplace` argument, and for each its out-of-place version."""
 
 RECTIFIERS: frozenset[Function] = frozenset(
     {
@@ -90,14 +92,15 @@ _IN_PLACE = {
 
 
 class Operators(TorchFunctionMode):
-    """Tells a store, as an operator runs, in how many bits its saved tensors are kept.
+    """Intercepts operators, and tells a store to how many bits it compresses their saved tensors.
 
     Args:
-        store: Where they are kept.
-        bits: Gives the bits of the module that runs; None where it keeps its tensors whole.
+        store: The store of the saved tensors.
+        bits: Returns the bits for the module that is running; None for no compression.
 
     Attributes:
-        meter: Told which operator saves what, and what it returned; None where nothing is measured.
+        meter: Records the saved tensors and the result of each operator; None if nothing is
+            measured.
     """
 
     def __init__(self, store: Store, bits: Callable[[], int | None]) -> None:
@@ -257,7 +260,7 @@ class Operators(TorchFunctionMode):
             sizes = {each.numel() for each in (mean, var, weight, bias) if each is not None}
             fits = (
                 sizes <= {channels} and values.numel() > channels
-            )  # else torch says what is wrong
+            )  # if the sizes do not fit, torch's operator raises the error
             if not training or not fits or not self._applies(values):
                 return func(*args, **kwargs)
             return BatchNorm.apply(values, mean, var, weight, bias, momentum, eps)
@@ -277,9 +280,11 @@ class Operators(TorchFunctionMode):
         )
 
     def _applies(self, values: Any, *, inplace: bool = False, dense: bool = True) -> bool:
-        """Tell whether autograd would save this tensor, and give it to our store.
+        """Tell whether a function of halfstep can replace an operator with the input `values`.
 
-        A view is not changed in place by a function of ours: autograd would not allow it.
+        It can if autograd would save `values`, and the store would receive and compress it. An
+        in-place operator on a view is not replaced, because autograd refuses custom functions that
+        change views in place.
         """
         return (
             isinstance(values, torch.Tensor)
@@ -296,7 +301,7 @@ _OF_ATTENTION = ("is_causal", "scale", "enable_gqa")
 
 
 def _above_statistics(args: Any, kwargs: Any) -> int:
-    """Return the elements below which what an operator saves are statistics of its input."""
+    """Return the size in elements below which a saved tensor is a statistic of the input."""
     values = args[0] if args else kwargs.get("input", kwargs.get("query"))
     return values.numel() // 8 + 1 if isinstance(values, torch.Tensor) else 0
 

@@ -1,4 +1,4 @@
-"""What the noise of a saved tensor does to the gradients that an operator computes with it."""
+"""How noise in a saved tensor propagates to the gradients that an operator computes with it."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ _TRANSPOSED = {
 def role_of(
     func: Any, args: tuple[Any, ...], result: torch.Tensor, operand: torch.Tensor
 ) -> tuple[float, float]:
-    """Say what an operator does with a tensor that it has saved.
+    """Return how the backward of an operator uses a tensor that the operator has saved.
 
     Args:
         func: The operator.
-        args: What it was called with.
-        result: What it returned.
+        args: The positional arguments of the call.
+        result: The result of the call.
         operand: The saved tensor.
 
     Returns:
-        How many elements of the gradient of `result` each element is multiplied with for the
-        gradient of a parameter, and the relative noise of the gradient that is passed on, over the
-        relative noise of the operand.
+        Two numbers. First, the number of elements of the gradient of `result` with which each
+        element of `operand` is multiplied for the gradient of a parameter. Second, the relative
+        noise of the gradient that goes to earlier layers, divided by the relative noise of
+        `operand`.
     """
     params = [each for each in args if isinstance(each, torch.Tensor) and is_parameter(each)]
     trained = any(each.requires_grad for each in params)
     over = _normalised_over(func, args, operand)
-    if over is not None:  # what is passed on has it in a mean over `over` elements alone
+    if over is not None:  # it affects the input's gradient only in a mean over `over` elements
         return float(trained), 2 / over
     weight = next((each for each in params if each.dim() > 1), None)
     if weight is None:
@@ -55,7 +56,7 @@ def role_of(
 
 
 def _normalised_over(func: Any, args: tuple[Any, ...], operand: torch.Tensor) -> float | None:
-    """Return the elements that a norm layer has one mean of; None for every other operator."""
+    """Return the number of elements that share a mean in a norm layer; None for other operators."""
     if func in _ROW_NORMS:
         return float(prod(args[1]))
     if func is functional.batch_norm:

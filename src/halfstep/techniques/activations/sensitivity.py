@@ -1,10 +1,11 @@
-"""How much noise a gradient gets from rounding what each module saved, measured in one step.
+"""Measures in one step how much noise the rounding of saved tensors adds to gradients, per module.
 
-After ActNN (Chen et al., ICML 2021, arXiv:2104.14129), section 4: the variance that a saved tensor
-adds at b bits is S / (2^b - 1)^2. S is the sum over its groups of range^2 / 6 an element, times the
-square of the gradient that it is multiplied with. Where that gives a parameter's gradient, it is
-the variance of that. Where it is passed on, as by an activation function, it is noise in the
-gradients of all layers before, taken to be of the same relative size in each.
+After ActNN (Chen et al., ICML 2021, arXiv:2104.14129), section 4: at b bits, a saved tensor adds
+the variance S / (2^b - 1)^2. S is the sum of range^2 / 6 over all elements, with the range of each
+element's group, times the square of the gradient with which the tensor is multiplied. If the
+product is the gradient of a parameter, this is the variance of that gradient. If the product is
+passed on to earlier layers, as in an activation function, it is noise in the gradients of all these
+layers; the relative noise is assumed to be the same in each of them.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one module saves.
+    """The measurement of the tensors that one module saves.
 
     Attributes:
-        elements: Of its packed tensors.
-        exact: Bytes of those tensors as they are.
-        noise: S: what they add to the variance of the gradient, times (2^bits - 1)^2.
+        elements: Number of elements of the packed tensors.
+        exact: Bytes of these tensors without compression.
+        noise: S: the variance that they add to the gradient, times (2^bits - 1)^2.
     """
 
     elements: int = 0
@@ -43,16 +44,18 @@ class Measured:
 
 @dataclass(slots=True)
 class _Use:
-    """A packed tensor in one operator that needs it for its gradient.
+    """The use of a packed tensor in the backward of one operator.
 
     Attributes:
-        module: Whose bits it is kept in.
-        noise: Variance of its elements at one bit, summed.
-        energy: Its squares, summed.
-        meets: Elements of the operator's gradient that each is multiplied with for the gradient of
-            a parameter; 0 where there is none.
-        passed_on: Relative noise of the gradient that is passed on, over that of the tensor.
-        gradient: Mean square of the operator's gradient, once there is one.
+        module: The module whose bits apply to the tensor.
+        noise: Sum of the variances of the tensor's elements at one bit.
+        energy: Sum of the squares of the tensor's elements.
+        meets: Number of elements of the gradient of the operator's result with which each element
+            is multiplied for the gradient of a parameter; 0 without a parameter.
+        passed_on: Relative noise of the gradient that goes to earlier layers, divided by the
+            relative noise of the tensor.
+        gradient: Mean square of the gradient of the operator's result, summed over backward passes;
+            None before the first one.
     """
 
     module: str
@@ -64,11 +67,11 @@ class _Use:
 
 
 class Meter:
-    """Notes what operators save in a forward pass, and their gradients in its backward pass.
+    """Records the tensors that operators save in a forward pass, and the gradients of the backward.
 
     Args:
-        group: Elements that share their levels.
-        module: Gives the module that runs, if its bits are to be chosen.
+        group: Number of elements that share quantization levels.
+        module: Returns the name of the module that is running; None if its bits are given.
     """
 
     def __init__(self, group: int, module: Callable[[], str | None]) -> None:
@@ -82,11 +85,11 @@ class Meter:
 
     @property
     def has_gradients(self) -> bool:
-        """Whether a backward pass has been over what was noted."""
+        """Whether a backward pass has reached a recorded operator."""
         return any(use.gradient is not None for use in self._uses)
 
     def saved(self, tensor: torch.Tensor, saved: Whole | Saved) -> None:
-        """Note a tensor that is saved, and what it is kept as."""
+        """Record a tensor that autograd saves, and the form in which the store keeps it."""
         module = self._module()
         kept = saved.kept if isinstance(saved, Saved) else None
         if kept is None or kept.packed is None or module is None:
@@ -103,7 +106,7 @@ class Meter:
             operands.append((self._owners[kept], tensor.detach()))
 
     def _note_fixed(self, tensor: torch.Tensor, packed: Packed | None) -> None:
-        """Note the bytes of a tensor whose bits are given; whole, it keeps all of its storage."""
+        """Record the bytes of a tensor with given bits; an exact tensor keeps its whole storage."""
         storage = tensor.untyped_storage()
         if packed is None:
             self._fixed[storage.data_ptr()] = storage.nbytes(), storage.nbytes()
@@ -112,7 +115,7 @@ class Meter:
 
     @contextmanager
     def operator(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Give what the operator that runs meanwhile saves."""
+        """Yield a list that receives the tensors which an operator saves inside this context."""
         operands: list[tuple[str, torch.Tensor]] = []
         self._here.operands = operands
         try:
@@ -126,12 +129,12 @@ class Meter:
         result: Any,
         role: Callable[[torch.Tensor], tuple[float, float]],
     ) -> None:
-        """Note what an operator has saved, and wait for its gradient.
+        """Record the saved tensors of an operator, and register a hook for the result's gradient.
 
         Args:
-            operands: From `operator`.
-            result: What it returned.
-            role: Gives for an operand what `_Use.meets` and `_Use.passed_on` say.
+            operands: The list from `operator`.
+            result: The result of the operator.
+            role: Returns `_Use.meets` and `_Use.passed_on` for an operand.
         """
         if not operands or not isinstance(result, torch.Tensor) or not result.requires_grad:
             return
@@ -146,14 +149,14 @@ class Meter:
         result.register_hook(note)
 
     def measured(self) -> dict[str, Measured]:
-        """Return what was found of each module; empty if a gradient was not finite."""
+        """Return the measurement of each module; empty if a gradient was not finite."""
         seen = [use for use in self._uses if use.gradient is not None]
         columns = [
             torch.stack([value.double().cpu() for value in column]).tolist()
             for column in zip(*((use.noise, use.energy, use.gradient) for use in seen), strict=True)
         ]
         noise = dict.fromkeys(self._sizes, 0.0)
-        before = 0.0  # energy of the products that parameters' gradients are sums of, so far
+        before = 0.0  # energy of the parameter gradients of all earlier operators
         for use, of_noise, energy, gradient in zip(seen, *columns, strict=True):
             relative = of_noise / energy if energy else 0.0
             noise[use.module] += use.meets * gradient * of_noise
@@ -167,12 +170,12 @@ class Meter:
         }
 
     def fixed(self) -> tuple[int, int]:
-        """Return the bytes of what has its bits already: as it was given, and as it is kept."""
+        """Return the bytes of the tensors with given bits: without compression, and as stored."""
         sizes = self._fixed.values()
         return sum(exact for exact, _ in sizes), sum(kept for _, kept in sizes)
 
     def _noise(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the variance of all elements at one bit, and the sum of their squares."""
+        """Return the sum of the elements' variances at one bit, and the sum of their squares."""
         flat = in_memory_order(tensor).float()
         energy = flat.square().sum()
         group = min(self._group, flat.numel())

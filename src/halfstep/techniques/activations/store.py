@@ -1,8 +1,8 @@
-"""What autograd saves for the backward pass, kept in a few bits an element.
+"""Stores the tensors that autograd saves for the backward pass in a few bits per element.
 
-A pair of saved-tensor hooks. The operator that runs tells how many bits its tensors take
-(`Store.during`); without one a tensor stays as it is. A tensor that several operators save is kept
-once, whatever its views, and as it is where one of them needs that.
+The store is a pair of saved-tensor hooks. The operator that is running sets the number of bits
+(`Store.during`); otherwise, a tensor is stored unchanged. A tensor that several operators save,
+also as different views, is stored once. It is stored unchanged if one of them needs that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SMALLEST = 4096
-"""Elements below which a tensor is left alone: statistics, biases, a classifier's outputs."""
+"""Tensors with fewer elements are not compressed: statistics, biases, outputs of a classifier."""
 
 _UNCHANGED = frozenset(
     {
@@ -36,12 +36,12 @@ _UNCHANGED = frozenset(
         "UnsqueezeBackward0", "CloneBackward0", "AsStridedBackward0",
     }
 )  # fmt: skip
-"""Nodes that give a parameter in another format or shape."""
+"""Autograd nodes that change only the format, the shape or the view of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A tensor as it is, which nothing may change before the backward pass."""
+    """A tensor that is stored unchanged, and must not be changed in place before the backward."""
 
     tensor: torch.Tensor
     version: int
@@ -50,7 +50,8 @@ class Whole:
         """Return the tensor.
 
         Raises:
-            RuntimeError: If it has been changed since; torch itself asks only without hooks.
+            RuntimeError: If the tensor was changed in place after it was saved. torch checks this
+                itself only without saved-tensor hooks.
         """
         version = self.tensor._version
         if version != self.version:
@@ -66,9 +67,10 @@ class Kept:
     """A tensor that at least one operator has saved.
 
     Attributes:
-        packed: It in a few bits an element; None where it is kept whole.
-        whole: It as it is, where an operator needs that.
-        storage: Its memory, which may be freed, but whose address is not given to another.
+        packed: The tensor in a few bits per element; None if it is stored unchanged.
+        whole: The unchanged tensor, if an operator needs it; else None.
+        storage: A weak reference to the tensor's storage. It lets the memory be freed, but while it
+            exists, no other storage has the same address.
     """
 
     __slots__ = ("__weakref__", "packed", "storage", "whole")
@@ -81,7 +83,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What one operator has saved: a view of what is kept."""
+    """A tensor that one operator has saved, as a view of a `Kept` tensor."""
 
     kept: Kept
     size: torch.Size
@@ -90,16 +92,16 @@ class Saved:
 
 @dataclass(slots=True)
 class Draws:
-    """Where the random numbers of stochastic rounding come from.
+    """Assigns random numbers to the tensors that are rounded stochastically.
 
-    Each forward pass has numbers of its own, each thread of it a stream, and each tensor takes the
-    next ones, so that a step is drawn the same again after a resume.
+    Each forward pass has its own random numbers, with a stream for each device. Each tensor takes
+    the next numbers of its stream. So a step that is repeated after a resume draws the same ones.
 
     Attributes:
         seed: Key of the generator.
-        rank: Of this process, among those that train together.
-        forwards: Forward passes so far.
-        taken: Groups drawn in this forward pass, by device.
+        rank: Rank of this process among the processes that train together.
+        forwards: Number of forward passes so far.
+        taken: Number of groups that were drawn in this forward pass, by device index.
     """
 
     seed: int
@@ -109,12 +111,12 @@ class Draws:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next_forward(self) -> None:
-        """Go on to the numbers of the next forward pass."""
+        """Switch to the random numbers of the next forward pass."""
         self.forwards += 1
         self.taken.clear()
 
     def take(self, groups: int, device: torch.device) -> Draw:
-        """Return the numbers of the next `groups` groups on `device`, to one thread alone."""
+        """Reserve and return the random numbers for the next `groups` groups on `device`."""
         place = device.index or 0
         with self._lock:
             taken = self.taken.get(place, 0)
@@ -131,11 +133,11 @@ _GROUPS_A_FORWARD = 2**28
 
 
 class Store:
-    """Saved tensors of one engine's models.
+    """The saved tensors of one engine's models.
 
     Args:
-        group: Elements that share their levels.
-        draws: Random numbers.
+        group: Number of elements that share quantization levels.
+        draws: The random numbers of the stochastic rounding.
     """
 
     def __init__(self, group: int, draws: Draws) -> None:
@@ -147,7 +149,7 @@ class Store:
 
     @contextmanager
     def heard_by(self, listener: Listener) -> Iterator[None]:
-        """Tell `listener` of each tensor that any thread saves meanwhile, and how."""
+        """Call `listener` with each tensor that any thread saves in this context, and its form."""
         self._listeners.append(listener)
         try:
             yield
@@ -158,10 +160,10 @@ class Store:
     def during(
         self, bits: int | None, smallest: int = 0, whole: tuple[torch.Tensor, ...] = ()
     ) -> Iterator[None]:
-        """Keep what this thread saves meanwhile in `bits` bits an element; None for all of them.
+        """Compress the tensors that this thread saves in this context to `bits` bits per element.
 
-        Tensors of fewer than `smallest` elements, and those in the memory of `whole`, stay as they
-        are.
+        If `bits` is None, no tensor is compressed. Tensors with fewer than `smallest` elements, and
+        tensors in the storages of `whole`, are never compressed.
         """
         before = self._rule
         self._here.rule = bits, smallest, {each.untyped_storage().data_ptr() for each in whole}
@@ -172,22 +174,22 @@ class Store:
 
     @property
     def _rule(self) -> tuple[int | None, int, set[int]]:
-        """What `during` was given in this thread."""
+        """The arguments of the innermost `during` in this thread, with the addresses of `whole`."""
         rule: tuple[int | None, int, set[int]] = getattr(self._here, "rule", (None, 0, set()))
         return rule
 
     def _bits_of(self, tensor: torch.Tensor) -> int | None:
-        """Return the bits that this thread keeps a tensor in now; None for all of them."""
+        """Return the bits for a tensor that this thread saves now; None for no compression."""
         bits, smallest, whole = self._rule
         if tensor.numel() < smallest or tensor.untyped_storage().data_ptr() in whole:
             return None
         return bits
 
     def is_asked(self) -> bool:
-        """Tell whether autograd gives this store what this thread saves.
+        """Tell whether autograd passes the tensors that this thread saves to this store.
 
-        Within activation checkpointing it does not: another pair of hooks stands before this one,
-        and the same operators are run again later, outside of every context.
+        Within activation checkpointing it does not: checkpointing has its own saved-tensor hooks,
+        and it runs the same operators again later, outside of every context.
         """
         ignore_is_tracing = True
         autograd = torch._C._autograd  # noqa: SLF001  (there is no public way to ask)
@@ -195,7 +197,7 @@ class Store:
         return hooks is not None and hooks[0] == self.save
 
     def save(self, tensor: torch.Tensor) -> Whole | Saved:
-        """Keep what autograd saves; the hook that packs."""
+        """Store a tensor that autograd saves: the pack hook."""
         saved = self._save(tensor)
         for listener in self._listeners:
             listener(tensor, saved)
@@ -220,21 +222,22 @@ class Store:
         return Saved(kept, tensor.size(), tensor.stride())
 
     def pack(self, tensor: torch.Tensor, bits: int) -> Packed:
-        """Round a dense tensor to `bits` bits an element, in the order of its memory."""
+        """Round a dense tensor to `bits` bits per element, in the order of its memory."""
         groups = -(-tensor.numel() // self.group)
         draw = self.draws.take(groups, tensor.device)
         return pack(in_memory_order(tensor), bits, group=self.group, draw=draw)
 
     def restore(self, saved: Whole | Saved) -> torch.Tensor:
-        """Give back what autograd saved; the hook that unpacks.
+        """Return a tensor that autograd has saved: the unpack hook.
 
         Raises:
-            RuntimeError: If the backward pass is to be differentiated itself.
+            RuntimeError: If the backward pass builds a graph (`create_graph=True`) of a compressed
+                tensor, or an uncompressed tensor was changed in place.
         """
         if isinstance(saved, Whole):
             return saved.unchanged()
         kept = saved.kept
-        packed = kept.packed  # once: another thread may keep the tensor whole from now on
+        packed = kept.packed  # read once, because another thread may set it to None
         if packed is not None:
             refuse_second_derivative()
             return packed.unpack().as_strided(saved.size, saved.stride)
@@ -244,9 +247,10 @@ class Store:
 
 
 def held(saved: Whole | Saved) -> tuple[tuple[torch.Tensor, ...], bool]:
-    """Return the tensors that memory holds of what was saved, and whether they are compressed.
+    """Return the tensors in memory for a saved tensor, and whether they are compressed.
 
-    Masks and indexes of our own functions are bytes, which no other operator saves.
+    uint8 tensors count as compressed: they are the masks and indexes of `functions.py`, and no
+    other operator saves this dtype.
     """
     if isinstance(saved, Saved):
         packed = saved.kept.packed
@@ -258,12 +262,12 @@ def held(saved: Whole | Saved) -> tuple[tuple[torch.Tensor, ...], bool]:
 
 
 def uncompressed() -> saved_tensors_hooks:
-    """Let autograd save tensors as they are meanwhile, within a forward pass that compresses."""
+    """Return a context in which autograd saves unchanged tensors, although a store is active."""
     return saved_tensors_hooks(torch.Tensor.detach, lambda tensor: tensor)
 
 
 def refuse_second_derivative() -> None:
-    """Refuse `create_graph=True`, whose graph would hold rounded tensors as if they were exact.
+    """Refuse `create_graph=True`, because its graph would treat rounded tensors as exact.
 
     Raises:
         RuntimeError: In a backward pass that builds a graph.
@@ -277,7 +281,12 @@ def refuse_second_derivative() -> None:
 
 
 def compressible(tensor: torch.Tensor, *, dense: bool = True) -> bool:
-    """Tell whether a tensor is large, floating, a plain one, and, where that matters, dense."""
+    """Tell whether a tensor is large, of a known dtype, no subclass, strided and, if asked, dense.
+
+    Args:
+        tensor: Any tensor.
+        dense: Whether the tensor must be dense.
+    """
     return (
         tensor.dtype in DTYPES
         and tensor.numel() >= SMALLEST
@@ -288,7 +297,7 @@ def compressible(tensor: torch.Tensor, *, dense: bool = True) -> bool:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Tell whether the elements fill a range of memory, each once, in any order of dimensions."""
+    """Tell whether the elements fill a range of memory without gaps or overlap, in any layout."""
     if tensor.is_contiguous():
         return True
     expected = 1
@@ -302,14 +311,14 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a dense tensor as one of one dimension, `[elements]`, in the order of its memory."""
+    """Return a one-dimensional view of a dense tensor, `[elements]`, in the order of its memory."""
     return tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is a parameter, a view of one, or one in another format."""
+    """Tell whether a tensor is a parameter, a view of a parameter, or a cast of a parameter."""
     base = tensor._base if tensor._is_view() else tensor  # noqa: SLF001  (no public name)
-    if isinstance(base, nn.Parameter):  # one that is frozen has no node
+    if isinstance(base, nn.Parameter):  # a view of a frozen parameter has no node
         return True
     if tensor.is_leaf:
         return tensor.requires_grad
@@ -320,7 +329,7 @@ def is_parameter(tensor: torch.Tensor) -> bool:
 
 
 def _key(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Tell a range of memory at a time: views of any shape have the same key."""
+    """Return a key for a range of memory and its version; views of any shape have the same key."""
     return (
         tensor.untyped_storage()._cdata,  # noqa: SLF001  (its address; there is no public name)
         tensor._version,
@@ -331,6 +340,10 @@ def _key(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _whole(tensor: torch.Tensor) -> Whole:
-    """Keep a tensor without its node, which keeps the tensor: they would never be freed."""
+    """Store a tensor without its autograd node.
+
+    The node refers to the saved tensor, so a reference from the tensor to the node would be a cycle
+    that is never freed.
+    """
     version = tensor._version
     return Whole(tensor if tensor.is_leaf else tensor.detach(), version)

@@ -1,8 +1,8 @@
-"""Compressed activations: what autograd saves, in 2 to 8 bits an element.
+"""Compressed activations: the tensors that autograd saves, in 2 to 8 bits per element.
 
-After ActNN (Chen et al., ICML 2021, arXiv:2104.14129): groups of 256 elements with levels of their
-own, rounded stochastically, so that the gradient is right on average. Whatever the module is called
-and however it calls its operators, in eager mode.
+After ActNN (Chen et al., ICML 2021, arXiv:2104.14129): each group of 256 elements has its own
+quantization levels, and rounding is stochastic, so that the gradient is right on average. This
+works in eager mode, for modules of any class.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ if TYPE_CHECKING:
 
 
 class CompressedActivations(Technique):
-    """Keep what autograd saves in a few bits an element.
+    """Compresses the tensors that autograd saves to a few bits per element.
 
     Args:
-        layers: Patterns of module names, and the bits of what modules that match save; None keeps
-            it whole. Of patterns that match, the last decides; "*" is everything.
-        group: Elements that share their levels.
-        seed: Of the stochastic rounding.
+        layers: Patterns of module names, and for each the bits of the tensors that the matching
+            modules save; None for no compression. If several patterns match, the last one applies.
+            "*" matches everything.
+        group: Number of elements that share quantization levels.
+        seed: Seed of the stochastic rounding.
 
     Raises:
-        ValueError: When it is prepared, if a pattern matches no module.
+        ValueError: In `prepare`, if a pattern matches no module.
     """
 
     stage = Stage.FORWARD
@@ -55,7 +56,7 @@ class CompressedActivations(Technique):
         self._models: Sequence[nn.Module] = ()
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-        """Note which modules keep their tensors in other bits than the rest."""
+        """Register hooks on the modules whose bits differ from those of the surrounding module."""
         del optimizers
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self._draws.rank = torch.distributed.get_rank()
@@ -67,27 +68,28 @@ class CompressedActivations(Technique):
 
     @contextmanager
     def forward(self, device: torch.device) -> Iterator[None]:
-        """Take hold of what is saved.
+        """Return a context that compresses the tensors which autograd saves.
 
         Raises:
-            ValueError: If a model is compiled, before or after the engine was made.
+            ValueError: If a model is compiled, no matter if before or after the engine was built.
         """
         del device
         if torch.is_grad_enabled():
             if not self._draws.forwards:
                 self._refuse_compiled()
             self._draws.next_forward()
-        self._running.within = []  # also after an interrupt that left a module without its hook
+        self._running.within = []  # after an interrupt, names of modules may be left over
         with saved_tensors_hooks(self._store.save, self._store.restore), self._operators:
             yield
 
     @contextmanager
     def looked_at(self) -> Iterator[Callable[[], dict[int, tuple[int, bool]]]]:
-        """Let forward passes inside leave no trace in the random numbers of those after.
+        """Observe forward passes, without an effect on the random numbers of later passes.
 
         Yields:
-            What gives all that they keep, as long as it is kept: by its address the bytes of a
-            storage, and whether it is compressed.
+            A function that returns the storages which these forward passes have saved: for the
+            address of each storage, its bytes and whether it is compressed. The storages are kept
+            alive until the function is dropped.
         """
         forwards = self._draws.forwards
         try:
@@ -98,37 +100,39 @@ class CompressedActivations(Technique):
             self._draws.forwards = forwards
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many forward passes drew random numbers."""
+        """Return the number of forward passes that drew random numbers."""
         return {"forwards": self._draws.forwards}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the random numbers of the forward pass after."""
+        """Continue with the random numbers of the forward pass after the saved one."""
         self._draws.forwards = int(state["forwards"])
 
     def close(self) -> None:
-        """Let go of the modules."""
+        """Remove the hooks from the modules."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
     def _innermost(self) -> str | None:
-        """Return the innermost module that runs in this thread, of those that are followed."""
+        """Return the name of the innermost running module in this thread, of those with hooks."""
         within: list[str] | None = getattr(self._running, "within", None)
         return within[-1] if within else None
 
     def _bits(self, module: str | None) -> int | None:
-        """Return the bits of what a module saves; None where it is kept whole."""
+        """Return the bits for the tensors that a module saves; None for no compression."""
         return self._layers.get(self._patterns.get(module or "", "*"))
 
     def _is_followed(self, pattern: str, around: str | None) -> bool:
-        """Tell whether it matters which of two modules runs, by the patterns that decide on them.
+        """Tell whether a module needs hooks, because its bits differ from those around it.
 
-        `around` is of the module outside, None for a model itself.
+        Args:
+            pattern: The pattern that applies to the module.
+            around: The pattern that applies to its parent module; None if the module is a model.
         """
         return around is not None and self._layers.get(pattern) != self._layers.get(around)
 
     def _name_modules(self, model: nn.Module, prefix: str) -> None:
-        """Note which pattern decides on each module, and follow those where it matters."""
+        """Record the pattern that applies to each module, and register the necessary hooks."""
         patterns: dict[nn.Module, str] = dict.fromkeys(model.modules(), "*")
         for pattern in self._layers:  # from the least to the most specific
             if pattern != "*":
