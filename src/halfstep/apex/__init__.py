@@ -1,7 +1,7 @@
-"""NVIDIA Apex's `amp` and what belonged to it, in pure PyTorch, on CUDA and on a CPU.
+"""NVIDIA Apex's `amp` and the packages around it, in pure PyTorch, on CUDA and on a CPU.
 
-`from halfstep.apex import amp`; or, for a program that is to stay as it is,
-`halfstep.apex.install()` before its `from apex import amp`, or `python -m halfstep.apex script.py`.
+Write `from halfstep.apex import amp`. To run a program unchanged, call `halfstep.apex.install()`
+before its `from apex import amp`, or run `python -m halfstep.apex script.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m halfstep.apex script.py ...`: runs a program whose `import apex` finds this."""
+"""`python -m halfstep.apex script.py ...`: runs a program with `halfstep.apex` as its `apex`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def main(argv: list[str]) -> int:
     """Run a script or a module as `python` would.
 
     Args:
-        argv: What comes after `python -m halfstep.apex`.
+        argv: The command-line arguments after `python -m halfstep.apex`.
 
     Returns:
-        0, or 2 when there is nothing to run; the program's own exit goes through.
+        0, or 2 if there is nothing to run. A SystemExit of the program is passed on.
     """
     if argv in ([], ["-h"], ["--help"]):
         print(USAGE, file=sys.stdout if argv else sys.stderr)  # a command line

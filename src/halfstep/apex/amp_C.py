@@ -1,7 +1,8 @@
-"""`amp_C`: of the kernels that Apex compiled, those that programs call, on torch's foreach.
+"""`amp_C`: those of Apex's compiled kernels that programs call, in PyTorch.
 
-Each takes its arguments as `multi_tensor_applier` passes them on. Lists may mix formats; arithmetic
-is fp32 at least. The flag is set to 1 where a kernel of Apex's sets it, and never cleared.
+Each kernel takes the arguments that `multi_tensor_applier` passes. A list may contain tensors of
+several formats; arithmetic is at least fp32. A kernel sets `noop_flag` to 1 when Apex's kernel
+does, and never clears it.
 """  # noqa: N999  (Apex's name)
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ def multi_tensor_l2norm(
 
     Args:
         chunk_size: Not used.
-        noop_flag: Not used: a norm that is not finite says so.
-        tensor_lists: One list of tensors of any shapes.
-        per_tensor: Whether the norm of each tensor is wanted.
+        noop_flag: Not used; non-finite values make the norm non-finite.
+        tensor_lists: One list of n tensors of any shapes.
+        per_tensor: Whether to return the norm of each tensor too.
 
     Returns:
-        The norm, of shape [1], and the norms of all tensors, of shape [n] or [0]; fp32.
+        The norm over all tensors, of shape [1], and the norms of the single tensors, of shape [n],
+        or [0] without `per_tensor`. Both are fp32.
     """
     del chunk_size, noop_flag
     (tensors,) = tensor_lists
@@ -46,12 +48,12 @@ def multi_tensor_l2norm(
 def multi_tensor_scale(
     chunk_size: int, noop_flag: torch.Tensor, tensor_lists: Sequence[Tensors], scale: float
 ) -> None:
-    """Write one list of tensors, multiplied by a number, into another.
+    """Multiply a list of tensors by a number, and write the results into another list.
 
     Args:
         chunk_size: Not used.
-        noop_flag: Integer of shape [1]; becomes 1 where a tensor is not finite.
-        tensor_lists: What is read, and what is written.
+        noop_flag: Integer of shape [1]; set to 1 if an input has a non-finite value.
+        tensor_lists: The input tensors, and the tensors to write.
         scale: The number.
     """
     del chunk_size
@@ -75,11 +77,11 @@ def multi_tensor_axpby(
 
     Args:
         chunk_size: Not used.
-        noop_flag: Integer of shape [1]; becomes 1 where a checked tensor is not finite.
-        tensor_lists: x, y and what is written.
+        noop_flag: Integer of shape [1]; set to 1 if a checked tensor has a non-finite value.
+        tensor_lists: x, y and the tensors to write.
         a: Factor of x.
         b: Factor of y.
-        arg_to_check: 0 checks x, 1 checks y, -1 both.
+        arg_to_check: 0 checks x, 1 checks y, -1 checks both.
     """
     del chunk_size
     x, y, out = tensor_lists

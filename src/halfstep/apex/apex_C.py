@@ -1,4 +1,4 @@
-"""`apex_C`: one tensor made of several, and taken apart again, as torch does."""  # noqa: N999  (Apex's name)
+"""`apex_C`: flattens several tensors into one and splits it again, with torch's functions."""  # noqa: N999  (Apex's name)
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["flatten", "unflatten"]
 
 
 def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return tensors of one format behind each other, of shape [elements of all]."""
+    """Concatenate tensors of one format; return a tensor of shape [number of elements of all]."""
     flat: torch.Tensor = _flatten_dense_tensors(tuple(tensors))
     return flat
 

@@ -1,6 +1,6 @@
-"""`import apex` finds `halfstep.apex`, so that programs written for Apex run as they are.
+"""Makes `import apex` import `halfstep.apex`, so that programs written for Apex run unchanged.
 
-`amp_C` and `apex_C`, which Apex compiled beside itself, are found as well.
+The imports of `amp_C` and `apex_C`, which are compiled modules of Apex, are redirected as well.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _NAME = "apex"
 _OURS = "halfstep.apex"
 _FOUND = {_NAME: _OURS, "amp_C": f"{_OURS}.amp_C", "apex_C": f"{_OURS}.apex_C"}
-"""By the first name of what a program imports, what it finds."""
+"""Maps the first part of a module name in Apex to the module that replaces it."""
 
 
 class _Alias(MetaPathFinder, Loader):
-    """Finds `apex.x` as the very module `halfstep.apex.x`: one state under both names.
+    """Imports `apex.x` as the same module object as `halfstep.apex.x`, so both share their state.
 
-    What is missing says so by its name; it is a ModuleNotFoundError, which programs expect.
+    A missing module raises a ModuleNotFoundError, because programs catch that, with its name.
     """
 
     def find_spec(
@@ -51,11 +51,12 @@ class _Alias(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # Importing it under the other name has replaced its spec; it goes on being ours.
+        # The import under the name `apex.x` has replaced the module's spec: restore the original.
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state
-        # Were these found one by one, each would be bound in its package anew, over what the
-        # package has under its name: `amp._amp_state` is the state, not the module that holds it.
+        # Register all modules at once. A later import of one of them as `apex.x.y` would set the
+        # attribute `y` of the package to the module. But `amp._amp_state` must stay the state, not
+        # become the module of the same name.
         for name in [name for name in sys.modules if name.startswith(f"{_OURS}.")]:
             sys.modules.setdefault(_NAME + name.removeprefix(_OURS), sys.modules[name])
 
@@ -69,10 +70,10 @@ _alias = _Alias()
 
 
 def install() -> None:
-    """Let `import apex`, `from apex import amp` and the like find `halfstep.apex`.
+    """Make `import apex`, `from apex import amp` and similar imports use `halfstep.apex`.
 
-    Another package of that name, installed or not, is not imported any more. Calling it again
-    changes nothing; `uninstall` undoes it.
+    An installed package `apex` is then not imported any more. Calling `install` again changes
+    nothing. `uninstall` undoes it.
 
     Raises:
         RuntimeError: If another `apex` has been imported already.
@@ -91,7 +92,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Let `apex` be what it was; modules that a program holds already stay as they are."""
+    """Undo `install`; modules that a program has already imported stay usable."""
     if _alias in sys.meta_path:
         sys.meta_path.remove(_alias)
     for name in [name for name in sys.modules if name.partition(".")[0] in _FOUND]:

@@ -1,7 +1,7 @@
-"""Rewrites the source of a program written for Apex's amp, comments and layout kept.
+"""Rewrites the source of a program written for Apex's amp, and keeps its comments and layout.
 
-`migrate` turns it into a program on `halfstep.Engine` or on `torch.amp`. What has no counterpart
-stays as it is, with the reason in a comment at the line. Nothing is run or imported.
+The new program uses `halfstep.Engine` or `torch.amp`. Code that has no counterpart there stays
+unchanged, and a comment above it gives the reason. `migrate` neither runs nor imports the program.
 """
 
 from halfstep.migrate.migration import TARGETS, Migration, migrate

@@ -1,4 +1,4 @@
-"""The whole way: source in, rewritten source and what a person has to look at out."""
+"""The whole migration: takes a source; returns the rewritten source and notes for the user."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ FROM_ELSEWHERE = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Note:
-    """Something that a person has to look at.
+    """A line that the user must check.
 
     Attributes:
-        line: Line of the program as it was, from 1.
-        reason: What could not be translated, and what to write.
+        line: Line number in the original program, from 1.
+        reason: Why code at this line was not translated or trains differently, and what to write.
     """
 
     line: int
@@ -52,9 +52,9 @@ class Migration:
     """A rewritten program.
 
     Attributes:
-        before: The program as it was.
-        after: The program on its target.
-        notes: What was left for a person, in the order of lines.
+        before: The original source.
+        after: The rewritten source.
+        notes: The lines that the user must check, in the order of the lines.
     """
 
     before: str
@@ -62,7 +62,7 @@ class Migration:
     notes: tuple[Note, ...]
 
     def diff(self, name: str) -> str:
-        """Return a unified diff; `name` is what the file is called in it."""
+        """Return a unified diff, with `name` as the name of the file."""
         lines = difflib.unified_diff(
             self.before.splitlines(keepends=True),
             self.after.splitlines(keepends=True),
@@ -77,12 +77,12 @@ def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migr
     """Rewrite a program that was written for Apex's amp.
 
     Args:
-        source: The program.
+        source: The source of the program.
         to: "halfstep" for `halfstep.Engine`, "torch" for `torch.amp`.
-        name: What to call it in errors.
+        name: The name of the program in error messages.
 
     Raises:
-        UserError: If there is no such target, or the program is no Python.
+        UserError: If `to` is not a target, or `source` is not valid Python.
     """
     if to not in TARGETS:
         raise UserError(f"--to is {to!r}; allowed: {', '.join(TARGETS)}{closest(to, TARGETS)}")
@@ -119,7 +119,7 @@ def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migr
 
 
 def _left(source: Source, reasons: Iterable[tuple[ast.stmt, str]]) -> Migration:
-    """Return a program with nothing but the reasons why nothing was changed."""
+    """Return the unchanged program, with comments that say why nothing was rewritten."""
     edits = Edits()
     for statement, reason in reasons:
         edits.notes[statement].append(reason)
@@ -129,7 +129,7 @@ def _left(source: Source, reasons: Iterable[tuple[ast.stmt, str]]) -> Migration:
 
 
 def _stars(source: Source, edits: Edits) -> tuple[Note, ...]:
-    """Note what `*` binds where that cannot be seen."""
+    """Add a note to `edits` for each `import *` from Apex whose names are unknown."""
     for node in inner(source.tree):
         reason = starred(node)
         if reason is not None:

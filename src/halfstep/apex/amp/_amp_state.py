@@ -1,4 +1,4 @@
-"""What the parts of `amp` share, under the names by which programs reach for it."""
+"""The shared state of `amp`, with Apex's names, because programs access it directly."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 
 
 class AmpState:
-    """The state of the process; `initialize` sets what has no value yet.
+    """The state of `amp` in this process.
+
+    `initialize` sets the attributes that `__init__` does not set.
 
     Attributes:
         hard_override: Whether a contradiction in the options is printed instead of raised.
-        allow_incoming_model_not_fp32: Whether models may come with half parameters.
-        verbosity: 0 prints nothing, 2 every cast of O1.
-        opt_properties: The options in force.
-        loss_scalers: One for each loss.
-        min_loss_scale: As given to `initialize`.
-        max_loss_scale: As given to `initialize`.
-        handle: What O1 patched.
+        allow_incoming_model_not_fp32: Whether `initialize` accepts models with fp16 parameters.
+        verbosity: 0 prints nothing; 2 also prints every cast of O1.
+        opt_properties: The current options.
+        loss_scalers: The loss scale of each loss, by `loss_id`.
+        min_loss_scale: The argument of `initialize`.
+        max_loss_scale: The argument of `initialize`.
+        handle: The handle of O1's patches.
     """
 
     opt_properties: Options
@@ -44,25 +46,25 @@ _amp_state = AmpState()
 
 
 def warn_or_err(message: str) -> None:
-    """Raise a RuntimeError, or print it where `hard_override` is set."""
+    """Raise a RuntimeError, or print its message if `hard_override` is set."""
     if not _amp_state.hard_override:
         raise RuntimeError(message)
     say(f"Warning:  {message}")
 
 
 def maybe_print(message: str, rank0: bool = False) -> None:
-    """Print unless verbosity is 0.
+    """Print a message unless `verbosity` is 0.
 
     Args:
-        message: A line.
-        rank0: Whether the first process alone prints it.
+        message: A line of text.
+        rank0: Whether only the process with rank 0 prints it.
     """
     if _amp_state.verbosity > 0 and not (rank0 and _rank() > 0):
         say(message)
 
 
 def say(message: str) -> None:
-    """Print what users of Apex find on stdout."""
+    """Print a message to stdout, where Apex prints it too."""
     print(message)  # noqa: T201  # they parse it there
 
 
@@ -70,7 +72,7 @@ def master_params(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     """Yield the parameters that `optimizer` updates: fp32 masters where it has them.
 
     Args:
-        optimizer: One that `initialize` returned.
+        optimizer: An optimizer that `initialize` returned.
     """
     for group in optimizer.param_groups:
         yield from group["params"]

@@ -1,4 +1,4 @@
-"""O1: patches torch's functions, and the caller's own that were decorated or registered."""
+"""O1: patches torch's functions, and the user's functions that were decorated or registered."""
 
 # ruff: noqa: SLF001  (the underscored names are Apex's, and programs use them)
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 RNNS = tuple(
     f"{name}{kind}" for name in ("rnn_tanh", "rnn_relu", "gru", "lstm") for kind in ("", "_cell")
 )
-"""What the modules of RNNs call, of `_VF`."""
+"""The functions of `_VF` that torch's RNN modules call."""
 
 _registered: list[tuple[Any, str, str]] = []
-"""The caller's own functions, by module and name, and which cast they get."""
+"""The user's registered functions: module, name, and the name of the cast (`to_half`, ...)."""
 
 _deciding: list[AmpHandle | NoOpHandle] = []
-"""The handle that decorated functions ask; the latest."""
+"""At most one handle, the latest: decorated functions cast if it is active."""
 
 
 def init(
@@ -46,14 +46,14 @@ def init(
     """Patch torch's functions, as `initialize` does under O1.
 
     Args:
-        enabled: When False, nothing is patched.
-        loss_scale: Not used; losses have scales of their own.
-        enable_caching: Whether casts of parameters are kept until the end of `scale_loss`.
+        enabled: If False, nothing is patched.
+        loss_scale: Not used; each loss has its own scale.
+        enable_caching: Whether casts of parameters are cached until the end of `scale_loss`.
         verbose: Whether every cast is printed.
-        allow_banned: Whether functions that are refused are cast to fp32 instead.
+        allow_banned: Whether functions that O1 refuses are cast to fp32 instead.
 
     Returns:
-        A handle, whose `_deactivate()` puts everything back.
+        A handle, whose `_deactivate()` undoes the patches.
     """
     del loss_scale
     end_casts()
@@ -73,10 +73,11 @@ def start_casts(
     verbose: bool = False,
     allow_banned: bool = False,
 ) -> AmpHandle:
-    """Patch, and make the handle the one in force; `cpu` says whether CPU tensors are cast."""
+    """Patch the functions and set the current handle; `cpu` tells whether CPU tensors are cast."""
     casts = FunctionCasts(cpu=cpu, caching=enable_caching, report=say if verbose else None)
     held = ExitStack()
-    # In evaluation it hands half inputs and fp32 weights to one kernel, past all functions here.
+    # In evaluation, torch's fast path of attention calls one kernel instead of the patched
+    # functions, so half inputs would meet fp32 weights.
     held.callback(
         torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled()
     )
@@ -95,33 +96,33 @@ def start_casts(
 
 
 def end_casts() -> None:
-    """Put back what the handle in force patched, if there is one."""
+    """Undo the patches of the current handle, if there is one."""
     if hasattr(_amp_state, "handle"):
         _amp_state.handle._deactivate()
     _deciding.clear()
 
 
 def half_function(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function to be called with half tensors under O1."""
+    """Decorate a function so that its tensors are cast to half precision under O1."""
     return _decorated(fn, "to_half")
 
 
 def float_function(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function to be called with fp32 tensors under O1."""
+    """Decorate a function so that its half-precision tensors are cast to fp32 under O1."""
     return _decorated(fn, "to_float")
 
 
 def promote_function(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function to be called with tensors of their widest format under O1."""
+    """Decorate a function so that its tensors are cast to their widest format under O1."""
     return _decorated(fn, "to_widest")
 
 
 def register_half_function(module: Any, name: str) -> None:
-    """Register a function to be called with half tensors, from the next `initialize` on.
+    """Register a function, so that the next `initialize` patches it to cast to half precision.
 
     Args:
-        module: Where programs look it up: a module or a class.
-        name: Its name there.
+        module: The module or class through which programs call the function.
+        name: The name of the function in `module`.
 
     Raises:
         ValueError: If there is no such function.
@@ -130,17 +131,17 @@ def register_half_function(module: Any, name: str) -> None:
 
 
 def register_float_function(module: Any, name: str) -> None:
-    """Register a function to be called with fp32 tensors, from the next `initialize` on.
+    """Register a function, so that the next `initialize` patches it to cast to fp32.
 
-    Args and errors are those of `register_half_function`.
+    The arguments and errors are those of `register_half_function`.
     """
     _register(module, name, "to_float")
 
 
 def register_promote_function(module: Any, name: str) -> None:
-    """Register a function to be called with tensors of their widest format, likewise.
+    """Register a function, so that the next `initialize` patches it to cast to the widest format.
 
-    Args and errors are those of `register_half_function`.
+    The arguments and errors are those of `register_half_function`.
     """
     _register(module, name, "to_widest")
 
@@ -191,7 +192,11 @@ def _patch_lists(casts: FunctionCasts) -> None:
 
 
 def _patch_in_place(casts: FunctionCasts) -> None:
-    """Refuse half tensors where the result is fp32; elsewhere let the changed tensor decide."""
+    """Patch in-place functions.
+
+    If the result would be fp32, half-precision tensors are refused. Otherwise the arguments are
+    cast to the format of the tensor that is changed.
+    """
     instead = "its result may not fit. Write x = x.{}(...), which is fp32, or x.float() before"
     for name in (*torch_overrides.FP32_FUNCS, *torch_overrides.FP32_FUNCS_SINCE):
         why = instead.format(name)
@@ -224,13 +229,13 @@ def _patch_rnns(casts: FunctionCasts) -> None:
 
 
 def _check_input(check: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Check all but the format of an RNN's input: both it and the weights are cast after this."""
+    """Check an RNN's input except its format: input and weights are cast after this check."""
     module, value, *others = args
     return check(module, value.to(module.all_weights[0][0].dtype), *others, **kwargs)
 
 
 class _Through:
-    """Stands for `_VF` in the modules of RNNs: its functions are replaced there alone."""
+    """Replaces `_VF` in torch's RNN modules, so that its functions are patched only for them."""
 
     def __init__(self, own: Any) -> None:
         self._own = own

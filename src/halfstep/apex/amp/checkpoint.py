@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the loss scales: "loss_scaler0" to `{"loss_scale": float, "unskipped": int}`.
+    """Return `{"loss_scaler0": {"loss_scale": float, "unskipped": int}}`, with a key for each loss.
 
-    fp32 master weights are in the `state_dict()` of the model.
+    If amp is disabled, there are no keys. The values of fp32 master weights are in the
+    `state_dict()` of the model.
 
     Args:
-        destination: A dict to fill and return; a new one when None. Empty where amp is disabled.
+        destination: A dict to fill and return; None for a new one.
     """
     found: dict[str, Any] = OrderedDict() if destination is None else destination
     for index, scaler in enumerate(_scalers()):
@@ -33,13 +34,13 @@ def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def load_state_dict(state_dict: Mapping[str, Any]) -> None:
-    """Take over what `state_dict` returned; a different number of losses is printed.
+    """Load a result of `state_dict`; print a warning if the number of losses differs.
 
     Args:
-        state_dict: From here or from Apex.
+        state_dict: A result of `amp.state_dict()`, of this package or of Apex.
 
     Raises:
-        RuntimeError: If a key is not one of a loss scale, or does not hold one.
+        RuntimeError: If a key is not that of a loss scale, or its value is not a loss scale.
     """
     scalers = _scalers()
     if len(state_dict) != len(scalers):
@@ -58,7 +59,7 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
                 f"Error(s) in loading state_dict. {key!r} is {str(saved)[:80]!r}; allowed: "
                 "{'loss_scale': number, 'unskipped': number}, as amp.state_dict() returned it"
             )
-        # Scales that had fallen to zero were saved; nothing can be divided by one.
+        # Apex may have saved a scale that had fallen to zero. Gradients cannot be divided by zero.
         scaler._loss_scale = saved["loss_scale"] or scaler.floor()
         scaler._unskipped = saved["unskipped"]
     unexpected = [key for key in state_dict if key not in known]

@@ -1,4 +1,4 @@
-"""`amp.initialize`: checks what it is given, changes models and optimizers, and sets the state."""
+"""`amp.initialize`: checks its arguments, changes models and optimizers, and sets amp's state."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ def initialize(  # noqa: PLR0913, PLR0917  # Apex's signature
     Args:
         models: A module or a list of modules, not yet wrapped for data parallelism.
         optimizers: An optimizer, a list of optimizers, or None for inference.
-        enabled: When False, everything of `amp` does nothing.
-        opt_level: "O0" fp32; "O1" fp32 weights, and the inputs of torch's functions are cast;
-            "O2" fp16 weights, batch norm and master weights in fp32; "O3" fp16.
-        cast_model_type: Format of the models' weights; False leaves them, `torch.bfloat16` too is
-            possible under O2 and O3.
-        patch_torch_functions: Whether torch's functions cast (O1 alone).
-        keep_batchnorm_fp32: Whether affine batch norm stays in fp32 where weights are cast.
-        master_weights: Whether optimizers update fp32 copies of half weights.
-        loss_scale: "dynamic", or a static scale as a number or a string of one.
-        cast_model_outputs: Format of what models return, at any level.
-        num_losses: How many losses have a scale of their own, chosen by `loss_id`.
+        enabled: If False, all functions of `amp` do nothing.
+        opt_level: "O0": fp32. "O1": fp32 weights, and the inputs of torch's functions are cast.
+            "O2": fp16 weights, with batch norm and master weights in fp32. "O3": fp16.
+        cast_model_type: Format of the models' weights. False does not cast them. `torch.bfloat16`
+            is also possible under O2 and O3.
+        patch_torch_functions: Whether torch's functions cast their inputs (O1 only).
+        keep_batchnorm_fp32: Whether affine batch norm stays in fp32 when weights are cast.
+        master_weights: Whether optimizers update fp32 copies of half-precision weights.
+        loss_scale: "dynamic", or a static scale as a number or a string such as "128.0".
+        cast_model_outputs: Format of the models' outputs, at any level.
+        num_losses: Number of losses with a scale of their own, selected by `loss_id`.
         verbosity: 0 prints nothing.
-        min_loss_scale: A dynamic scale never falls below this; 2**-10 when None.
-        max_loss_scale: A dynamic scale never grows beyond this.
+        min_loss_scale: Lower limit of a dynamic scale; None means 2**-10.
+        max_loss_scale: Upper limit of a dynamic scale.
 
     Returns:
-        The models and the optimizers, each a list if it was given as one; the models alone if there
-        are no optimizers.
+        The models and the optimizers, each a list if it was given as one; only the models if
+        `optimizers` is None.
 
     Raises:
-        RuntimeError: If options contradict each other, a model is wrapped or half, or an optimizer
-            has been here before.
-        TypeError: If models or optimizers are neither one nor a list.
-        ValueError: If `loss_scale` is not a scale.
+        RuntimeError: If options contradict each other, a model is wrapped for data parallelism or
+            already in fp16, or an optimizer was passed to `initialize` before.
+        TypeError: If `models` or `optimizers` has the wrong type.
+        ValueError: If `loss_scale` is neither "dynamic" nor a positive number.
     """
     _amp_state.verbosity = verbosity
     if not enabled:
@@ -131,7 +131,7 @@ def _change(
         cast_model(model, properties, cast_model_outputs)
     for optimizer in optimizers:
         if properties.cast_model_type and not masters:
-            optimizer.load_state_dict(optimizer.state_dict())  # in the parameters' new format
+            optimizer.load_state_dict(optimizer.state_dict())  # casts it to the parameters' format
         process_optimizer(
             optimizer,
             properties,

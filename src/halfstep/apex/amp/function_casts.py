@@ -1,8 +1,8 @@
-"""Casts around functions by name, for the whole process: no context has to be entered.
+"""Patches functions by name, so that they cast their tensor arguments.
 
-Functions of a module and methods of a class are replaced by ones that cast their tensor arguments
-first, in every thread, until `restore` puts back what was there. Where `torch.autocast` decides by
-operator below autograd, this decides by the name that a program calls.
+The patched functions of modules and methods of classes cast in every thread, without a context,
+until `restore` restores the originals. `torch.autocast` decides by operator, below autograd; here
+the name that a program calls decides.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _MISSING = object()
 
 
 class FunctionCasts:
-    """A set of replaced functions, and the casts of weights that they share.
+    """A set of patched functions, which share a cache of cast parameters.
 
     Args:
         half: The format that `to_half` casts to.
         cpu: Whether tensors on a CPU are cast as well.
-        caching: Whether the cast of a parameter is kept until `forget`, or until the parameter or
-            its part in autograd changes.
-        report: Called with a line for every cast.
+        caching: Whether the cast of a parameter is cached, until `forget` is called or the value or
+            `requires_grad` of the parameter changes.
+        report: Called with a line of text for every cast.
 
     Attributes:
-        active: Whether functions cast; when not, they are as they were.
-        cache: Parameters and what they were cast to.
+        active: Whether the patched functions cast; otherwise they behave like the originals.
+        cache: Maps parameters to their casts.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class FunctionCasts:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Cast nothing inside, whatever happens there."""
+        """Disable casts inside the context, and restore the previous state on exit."""
         before, self.active = self.active, False
         try:
             yield
@@ -63,12 +63,12 @@ class FunctionCasts:
             self.active = before
 
     def forget(self) -> None:
-        """Drop the casts of parameters."""
+        """Clear the cache of cast parameters."""
         self.cache.clear()
         self._versions.clear()
 
     def restore(self) -> None:
-        """Put every replaced function back."""
+        """Restore every replaced attribute, and clear the cache."""
         for owner, name, own in reversed(self._replaced):
             if own is _MISSING:  # it was inherited
                 delattr(owner, name)
@@ -78,14 +78,14 @@ class FunctionCasts:
         self.forget()
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute until `restore`."""
+        """Set an attribute of `owner`, until `restore` restores the old value."""
         self._replaced.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, value)
 
     def patch(self, owner: Any, name: str, call: Callable[[Function, Any, Any], Any]) -> None:
-        """Replace a function by one that calls `call(function, args, kwargs)` while active.
+        """Replace a function by one that runs `call(function, args, kwargs)` while active.
 
-        A name that `owner` does not have is passed over: torch's own differ between versions.
+        A name that `owner` does not have is skipped, because versions of torch differ.
         """
         function = getattr(owner, name, None)
         if function is None:
@@ -93,7 +93,7 @@ class FunctionCasts:
 
         @functools.wraps(function)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            # A cast `out` would be written instead of the caller's own tensor.
+            # If `out` were cast, the result would go into the copy, not the caller's tensor.
             if not self.active or kwargs.get("out") is not None:
                 return function(*args, **kwargs)
             return call(function, args, kwargs)
@@ -101,22 +101,22 @@ class FunctionCasts:
         self.replace(owner, name, patched)
 
     def to_half(self, function: Function, args: Any, kwargs: Any) -> Any:
-        """Call with every floating-point tensor in the half format."""
+        """Call `function` with every floating-point tensor cast to the half format."""
         return self._call(function, args, kwargs, self._halved)
 
     def to_float(self, function: Function, args: Any, kwargs: Any) -> Any:
-        """Call with half tensors in fp32."""
+        """Call `function` with half-precision tensors cast to fp32."""
         return self._call(function, args, kwargs, self._widened)
 
     def to_widest(self, function: Function, args: Any, kwargs: Any) -> Any:
-        """Call with half tensors in fp32 where there is an fp32 tensor, of any shape, as well."""
+        """Call `function`; if any tensor is fp32, cast half-precision tensors to fp32."""
         dtypes = {tensor.dtype for tensor in self._castable((args, kwargs))}
         if torch.float32 in dtypes and len(dtypes) > 1:
             return self._call(function, args, kwargs, self._widened)
         return function(*args, **kwargs)
 
     def to_first(self, function: Function, args: Any, kwargs: Any) -> Any:
-        """Call with tensors in the format of the first argument, which is changed in place."""
+        """Call `function` with tensors in the format of the first, which is changed in place."""
         wanted = args[0].dtype
         if wanted != torch.float32 and wanted not in HALVES:
             return function(*args, **kwargs)
@@ -127,11 +127,11 @@ class FunctionCasts:
         return self._call(function, args, kwargs, cast)
 
     def refusing(self, message: str, *, first: bool = False) -> Callable[[Function, Any, Any], Any]:
-        """Return a `call` that raises NotImplementedError where a tensor is half.
+        """Return a `call` for `patch` that raises NotImplementedError for half-precision tensors.
 
         Args:
-            message: Of the error.
-            first: Whether the first argument alone counts, as it does for a method in place.
+            message: The message of the error.
+            first: Whether only the first argument counts, as for an in-place method.
         """
 
         def refuse(function: Function, args: Any, kwargs: Any) -> Any:
@@ -191,7 +191,7 @@ class FunctionCasts:
         return cast
 
     def _holds(self, tensor: torch.Tensor, cast: torch.Tensor) -> bool:
-        """Tell whether a kept cast is of these values, and as differentiable as is needed."""
+        """Tell whether a cached cast is valid: current values, and differentiable if needed."""
         differentiable = cast.requires_grad == tensor.requires_grad or not torch.is_grad_enabled()
         return (
             differentiable

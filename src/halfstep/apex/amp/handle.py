@@ -1,4 +1,4 @@
-"""`amp.scale_loss` and `amp.disable_casts`, and the handle of what O1 patched."""
+"""`amp.scale_loss`, `amp.disable_casts`, and the handle that undoes O1's patches."""
 
 # ruff: noqa: SLF001  (the underscored names are Apex's, and programs use them)
 
@@ -31,7 +31,7 @@ def scale_loss(
     delay_unscale: bool = False,
     delay_overflow_check: bool = False,
 ) -> Iterator[torch.Tensor]:
-    """Yield the scaled loss; unscale and check the gradients of its backward on the way out.
+    """Yield the scaled loss; on exit, unscale and check the gradients of its backward.
 
     ```python
     with amp.scale_loss(loss, optimizer) as scaled_loss:
@@ -41,15 +41,18 @@ def scale_loss(
 
     Args:
         loss: A loss of any shape; it is scaled in fp32.
-        optimizers: The optimizer, or a list of those, whose parameters the backward reaches.
-        loss_id: Which of the `num_losses` scales is this loss's.
+        optimizers: The optimizer, or a list of the optimizers, whose parameters the backward
+            reaches.
+        loss_id: Index (from 0) of the loss scale of this loss, among `num_losses` scales.
         model: Not used.
-        delay_unscale: Leave the gradients scaled, for another backward of the same window.
+        delay_unscale: Leave the gradients scaled, for another backward in the same accumulation
+            window.
         delay_overflow_check: Unscale, but neither update the scale nor skip a step.
 
     Raises:
-        RuntimeError: If `amp.initialize` has not been called, or not with one of the optimizers.
-        IndexError: If there is no such `loss_id`.
+        RuntimeError: If `amp.initialize` has not been called, or one of the optimizers was not
+            passed to it.
+        IndexError: If there is no loss scale with the index `loss_id`.
     """
     del model
     if not hasattr(_amp_state, "opt_properties"):
@@ -81,18 +84,18 @@ def scale_loss(
 
 
 def disable_casts() -> AbstractContextManager[None]:
-    """Return a context in which O1 casts nothing; what was before comes back however it is left."""
+    """Return a context in which O1 casts nothing; the previous state is restored on exit."""
     handle = getattr(_amp_state, "handle", None)
     return handle._disable_casts() if handle else nullcontext()
 
 
 class AmpHandle:
-    """What O1 patched, and the means to take it back.
+    """The handle of O1's patches, which can suspend and undo them.
 
     Args:
         casts: The patched functions.
-        held: What else is given back with them.
-        enable_caching: Whether casts of parameters are kept until the end of `scale_loss`.
+        held: Restores other global settings when the patches are undone.
+        enable_caching: Whether casts of parameters are cached until the end of `scale_loss`.
         verbose: Whether every cast is printed.
     """
 
@@ -111,12 +114,12 @@ class AmpHandle:
 
     @property
     def has_cache(self) -> bool:
-        """Whether casts of parameters are kept."""
+        """Whether casts of parameters are cached."""
         return self._enable_caching
 
     @property
     def cache(self) -> dict[torch.Tensor, torch.Tensor]:
-        """The casts that are kept, by parameter."""
+        """The cached casts, by parameter."""
         return self._casts.cache
 
     @property
@@ -125,15 +128,15 @@ class AmpHandle:
         return self._verbose
 
     def is_active(self) -> bool:
-        """Tell whether functions cast now."""
+        """Tell whether the patched functions currently cast."""
         return self._casts.active
 
     def wrap_optimizer(self, optimizer: Optimizer, num_loss: int = 1) -> OptimWrapper:
-        """Return the optimizer with a `scale_loss` of its own."""
+        """Return a wrapped optimizer, which has its own `scale_loss`."""
         return OptimWrapper(optimizer, self, num_loss)
 
     def scale_loss(self, loss: torch.Tensor, optimizer: Optimizer) -> AbstractContextManager[Any]:
-        """Refuse: this is not how losses are scaled any more."""
+        """Raise a RuntimeError: this old API is not supported."""
         del loss, optimizer
         raise RuntimeError(
             "The old Amp API is no longer supported. Please move to the new API: write "
@@ -142,7 +145,7 @@ class AmpHandle:
         )
 
     def remove_cache(self, param: torch.Tensor) -> None:
-        """Drop the cast of one parameter."""
+        """Remove the cast of one parameter from the cache."""
         self._casts.cache.pop(param, None)
 
     def _disable_casts(self) -> AbstractContextManager[None]:
@@ -153,12 +156,12 @@ class AmpHandle:
 
     def _deactivate(self) -> None:
         self._casts.restore()
-        self._casts.active = False  # decorated functions ask
+        self._casts.active = False  # for decorated functions, which are not unpatched
         self._held.close()
 
 
 class NoOpHandle:
-    """The handle of `init(enabled=False)`: everything does nothing."""
+    """The handle of `init(enabled=False)`: it casts and scales nothing."""
 
     has_cache = False
     verbose = False
@@ -168,13 +171,13 @@ class NoOpHandle:
         return False
 
     def wrap_optimizer(self, optimizer: Optimizer, num_loss: int = 1) -> OptimWrapper:
-        """Return the optimizer with a `scale_loss` that does not scale."""
+        """Return a wrapped optimizer, whose `scale_loss` does not scale."""
         return OptimWrapper(optimizer, self, num_loss)
 
     def scale_loss(
         self, loss: torch.Tensor, optimizer: Optimizer
     ) -> AbstractContextManager[torch.Tensor]:
-        """Return a context that yields the loss as it is."""
+        """Return a context that yields the loss unchanged."""
         del optimizer
         return nullcontext(loss)
 

@@ -1,4 +1,4 @@
-"""What the parts of `amp` use of each other where an import would close a circle."""
+"""Protocols for parts of `amp` that cannot import each other without a circular import."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Handle(Protocol):
-    """What O1 patched: `AmpHandle` and `NoOpHandle`."""
+    """The handle of O1's patches: `AmpHandle` or `NoOpHandle`."""
 
     def is_active(self) -> bool:
-        """Tell whether functions cast now."""
+        """Tell whether the patched functions currently cast."""
 
     def _disable_casts(self) -> AbstractContextManager[None]: ...
 
@@ -25,7 +25,7 @@ class Handle(Protocol):
 
 
 class Options(Protocol):
-    """The options in force: `Properties`."""
+    """The current options: `Properties`."""
 
     enabled: bool
     master_weights: bool | None
@@ -43,13 +43,13 @@ class Scaler(Protocol):
         """Return the scale."""
 
     def floor(self) -> float:
-        """Return what a dynamic scale does not fall below."""
+        """Return the lower limit of a dynamic scale."""
 
     def clear_overflow_state(self) -> None:
-        """Forget what was found in gradients."""
+        """Forget whether non-finite gradients were found."""
 
     def unscale_(self, grads: Sequence[torch.Tensor]) -> None:
-        """Divide gradients by the scale in place, and remember a non-finite one."""
+        """Divide gradients by the scale in place, and record whether one is non-finite."""
 
     def update_scale(self) -> bool:
-        """Back off or grow; return whether the step is to be skipped."""
+        """Update the scale; return whether the step is to be skipped."""

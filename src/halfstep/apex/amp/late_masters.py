@@ -1,4 +1,4 @@
-"""Master weights that Apex makes late: at the first step, not when a model is cast."""
+"""Master weights that are created at the first use, as in Apex, not when a model is cast."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
 
 
 class LateMasterWeights(MasterWeights):
-    """Let `prepare` remember what parameters are cast from, and `adopt` make their masters.
+    """Master weights from values that `prepare` stores before the models are cast.
 
-    A parameter that is written to in between gets its master from what was written.
+    `adopt` creates the masters later. If the program changes a parameter before that, its master
+    gets the changed value.
 
     Args:
-        dtype: Format that the models are cast to, if they are.
+        dtype: The format to which the models are cast; None if they are not cast.
     """
 
     def __init__(self, dtype: torch.dtype | None) -> None:
         super().__init__(format_name(dtype or torch.float32))
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-        """Remember the values of what the optimizers hold, before the models are cast."""
+        """Store the values of the optimizers' parameters, before the models are cast."""
         self._optimizers = optimizers
         params = {param for model in models for param in model.parameters()}
         held = {p for each in optimizers for group in each.param_groups for p in group["params"]}
-        # Once a parameter has been cast, this is the only owner of its fp32 values.
+        # Once a parameter has been cast, this is the only reference to its fp32 values.
         self._cast_from = {p: p.detach() for p in held & params if p.dtype not in HALVES}
         self._export_masters(models)

@@ -1,4 +1,4 @@
-"""What `initialize` refuses in a model, and what it changes: formats, inputs, outputs, state."""
+"""Checks and changes the models for `initialize`: formats, inputs, outputs and state dicts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class CastingForward:
     """The `forward` of a model whose inputs and outputs are cast.
 
-    A deep copy of the model copies this along with it, and then runs the copy's own weights.
+    A deep copy of the model also copies this object, which then runs with the copy's weights.
 
     Args:
-        forward: The model's own, bound to it.
-        inputs: Format of floating-point inputs; None leaves them.
-        outputs: Format of floating-point outputs.
+        forward: The model's own `forward`, as a bound method.
+        inputs: The format to cast floating-point inputs to; None does not cast them.
+        outputs: The format to cast floating-point outputs to.
     """
 
     def __init__(
@@ -47,10 +47,12 @@ class CastingForward:
 
 
 def check_models(models: Sequence[nn.Module]) -> None:
-    """Refuse wrapped models, and half ones unless they are allowed.
+    """Refuse models that are wrapped for data parallelism, and models with fp16 tensors.
+
+    fp16 tensors are accepted if `_amp_state.allow_incoming_model_not_fp32` is set.
 
     Raises:
-        RuntimeError: If a model is one of these; the message names it.
+        RuntimeError: If a model is refused; the message names the wrapper or the tensor.
     """
     for model in models:
         _refuse_wrapper(model)
@@ -74,12 +76,12 @@ def check_models(models: Sequence[nn.Module]) -> None:
 def cast_model(
     model: nn.Module, properties: Properties, cast_model_outputs: torch.dtype | None
 ) -> None:
-    """Cast a model in place, and what goes into it and comes out of it from now on.
+    """Cast a model in place, and make its `forward` cast inputs and outputs.
 
     Args:
-        model: What to change.
-        properties: The options in force.
-        cast_model_outputs: Format of the outputs; fp32 where only the model is cast.
+        model: The model to change.
+        properties: The current options.
+        cast_model_outputs: Format of the outputs; if None, fp32 for a model that is cast.
     """
     dtype = properties.cast_model_type
     if not dtype:
@@ -98,7 +100,7 @@ def cast_model(
 
 def _patch_forward(model: nn.Module, inputs: torch.dtype | None, outputs: torch.dtype) -> None:
     forward = CastingForward(model.forward, inputs, outputs)
-    model.forward = forward  # on this instance alone
+    model.forward = forward  # only on this instance
 
 
 def _refuse_wrapper(model: nn.Module) -> None:

@@ -1,7 +1,7 @@
-"""Casts of what goes into a model and comes out of it, however it is nested.
+"""Casts the tensors in a model's inputs and outputs, also in nested containers.
 
-Containers keep their type; what is neither a tensor nor a container nor has a `.to` of its own is
-handed on as it is.
+Containers keep their type, except immutable mappings, which become dicts. Objects that are neither
+tensors nor containers and have no method `to` are returned unchanged.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def cast_nested(value: Any, dtype: torch.dtype) -> Any:
     """Cast every floating-point tensor in `value`.
 
     Args:
-        value: A tensor, lists, tuples, named tuples, sets and mappings of such, or a batch of the
-            caller's own class with a method `to(dtype)`, which is called.
-        dtype: What floating-point tensors become; others stay as they are.
+        value: A tensor; lists, tuples, named tuples, sets and mappings of tensors; or an object
+            with a method `to(dtype)`, such as a batch of the user's own class. `to` is then called.
+        dtype: The format to cast floating-point tensors to; other tensors are not changed.
 
     Returns:
         A value of the same structure; `value` itself is not changed.
@@ -49,7 +49,7 @@ def _cast_mapping(value: Mapping[Any, Any], dtype: torch.dtype) -> Any:
     items = {key: cast_nested(item, dtype) for key, item in value.items()}
     if type(value) is dict or not isinstance(value, MutableMapping):
         return items
-    same = copy.copy(value)  # a class of its own may need more than its items to be made
+    same = copy.copy(value)  # the constructor of a subclass may need other arguments than its items
     for key, item in items.items():
         same[key] = item
     return same

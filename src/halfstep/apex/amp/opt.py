@@ -1,4 +1,4 @@
-"""`handle.wrap_optimizer`: the first API of amp, in which the optimizer scales its own losses."""
+"""`handle.wrap_optimizer`: amp's oldest API, in which a wrapped optimizer scales the losses."""
 
 # ruff: noqa: SLF001  (the underscored names are Apex's, and programs use them)
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class OptimWrapper:
-    """An optimizer whose losses are scaled one after the other, each by a scale of its own.
+    """Wraps an optimizer, and scales each of its losses by a loss scale of its own.
 
-    Everything else is the optimizer's.
+    All other attributes are those of the wrapped optimizer.
 
     Args:
-        optimizer: What steps.
-        amp_handle: Scaling is on while this is active.
-        num_loss: How many losses have a backward before each step.
+        optimizer: The optimizer to wrap.
+        amp_handle: The handle of O1's patches; losses are scaled while it is active.
+        num_loss: Number of losses with a backward before each step.
     """
 
     def __init__(self, optimizer: Optimizer, amp_handle: Handle, num_loss: int) -> None:
@@ -40,16 +40,16 @@ class OptimWrapper:
         self._overflow = False
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_optimizer":  # not there yet while a copy is being made
+        if name == "_optimizer":  # not set yet while copy or pickle creates an instance
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 
     @contextmanager
     def scale_loss(self, loss: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the loss, scaled; unscale the gradients of its backward on the way out.
+        """Yield the scaled loss; on exit, unscale the gradients of its backward.
 
         Raises:
-            RuntimeError: If this is one loss more than `num_loss` before a step.
+            RuntimeError: If more than `num_loss` losses are scaled before a step.
         """
         if not self._amp_handle.is_active():
             yield loss
@@ -70,7 +70,7 @@ class OptimWrapper:
         self._loss_idx += 1
 
     def step(self, closure: Any = None) -> Any:
-        """Step, or skip after an overflow.
+        """Take a step, or skip it after an overflow.
 
         Raises:
             NotImplementedError: If a closure is given.

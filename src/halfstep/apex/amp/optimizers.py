@@ -1,7 +1,7 @@
-"""What `initialize` changes on an optimizer: its step, its zeroing, its loading, its groups.
+"""Replaces methods of an optimizer for `initialize`: step, zeroing, loading, adding groups.
 
-Methods are replaced on the instance, as programs and schedulers expect, once and for good: a step
-to be skipped is a mark that the replaced `step` reads.
+The methods are replaced on the instance, as programs and schedulers expect, and are not restored.
+To skip a step, `scale_loss` sets a mark that the replaced `step` reads.
 """
 
 # ruff: noqa: SLF001  (the underscored names are Apex's, and programs call them)
@@ -35,16 +35,17 @@ def process_optimizer(
     masters: MasterWeights | None,
     around_step: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> None:
-    """Give an optimizer what `scale_loss` calls, and replace the methods that must know of it.
+    """Attach the state and the methods that `scale_loss` uses to an optimizer.
 
     Args:
-        optimizer: One that has not been here before.
-        properties: The options in force.
-        masters: What makes its master weights, if it gets any.
-        around_step: Returns a context for its own step.
+        optimizer: An optimizer that was not passed to `initialize` before.
+        properties: The current options.
+        masters: Creates the master weights of the optimizer; None for no master weights.
+        around_step: Returns a context in which the optimizer's own step runs.
 
     Raises:
-        RuntimeError: If it has been here before, or if it has methods of the same names.
+        RuntimeError: If the optimizer was passed to `initialize` before, or already has a method
+            with the name of an added one.
     """
     refuse_processed(optimizer)
     stash = AmpOptimizerState(masters)
@@ -54,7 +55,7 @@ def process_optimizer(
     own_add_param_group = optimizer.add_param_group
     own_load_state_dict = optimizer.load_state_dict
 
-    # A scheduler that was there first has marked `step`, and looks for its mark.
+    # A scheduler created earlier has set a mark on `step` and looks for it: `wraps` copies it.
     @functools.wraps(own_step)
     def step(self: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
         if closure is not None and not takes_closures:
@@ -77,13 +78,13 @@ def process_optimizer(
         stash.sort(self)
 
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
-        # torch casts the state that it loads to the format of the parameters: masters come first.
+        # torch casts loaded state to the format of the parameters, so the masters must exist first.
         self._amp_lazy_init()
         own_load_state_dict(state_dict)
 
     def lazy_init_with_masters(self: Any) -> None:
         stash.sort(self)
-        own_load_state_dict(self.state_dict())  # state that was there becomes fp32, as its master
+        own_load_state_dict(self.state_dict())  # casts existing state to fp32, as its master
 
     methods: dict[str, Callable[..., Any]] = {
         **_ADDED,
@@ -101,7 +102,7 @@ def process_optimizer(
 
 
 def refuse_processed(optimizer: Optimizer) -> None:
-    """Raise a RuntimeError for an optimizer that `initialize` has seen before."""
+    """Raise a RuntimeError if an optimizer was passed to `initialize` before."""
     if hasattr(optimizer, "_amp_stash"):
         raise RuntimeError(
             "A given optimizer should only be passed through amp.initialize once. This is a "
@@ -140,7 +141,7 @@ def _post_amp_backward(self: Any, scaler: LossScaler) -> None:
 
 def _zero_grad(self: Any, set_to_none: bool = False) -> None:
     self._amp_lazy_init()
-    Optimizer.zero_grad(self, set_to_none=set_to_none)  # which who watches knows
+    Optimizer.zero_grad(self, set_to_none=set_to_none)  # the method that doctor watches
     self._amp_stash.zero_grad(set_to_none=set_to_none)
 
 
@@ -158,7 +159,7 @@ def _skip(optimizer: Any) -> None:
     maybe_print(stash.skip_message())
     stash.drop_master_grads()
     stash.already_patched = False
-    optimizer._opt_called = True  # a scheduler need not warn that it came before any step
+    optimizer._opt_called = True  # so that schedulers do not warn that no step came before them
 
 
 def _refuse_closure() -> None:

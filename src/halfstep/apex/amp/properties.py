@@ -1,4 +1,4 @@
-"""The options of `amp.initialize`: what each level sets, and what may be overridden where."""
+"""The options of `amp.initialize`: their values at each level, and the allowed overrides."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ BRIEF = {
 
 
 class Properties:
-    """Options by name, checked against each other as they are set.
+    """The options by name; each is checked against the level when it is set.
 
     Attributes:
-        options: Their values by name; each is an attribute as well.
+        options: The values by name; each option is also an attribute.
     """
 
     options: dict[str, Any]
@@ -93,7 +93,7 @@ def properties_for(opt_level: str, overrides: dict[str, Any]) -> Properties:
 
     Args:
         opt_level: "O0" to "O3".
-        overrides: Options by name; those that are None stay as the level has them.
+        overrides: Values by name; an option with the value None keeps the value of the level.
 
     Raises:
         RuntimeError: If there is no such level, or if an override contradicts it.

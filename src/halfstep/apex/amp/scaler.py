@@ -1,7 +1,8 @@
 """The loss scale of one loss, on the host, with Apex's schedule and attribute names.
 
-Programs read and set `_loss_scale` and `_unskipped`, swap `_overflow_buf`, and pickle the object
-whole, so it stays a plain bag of numbers. What touches gradients is the same code as the engine's.
+Programs read and set `_loss_scale` and `_unskipped`, replace `_overflow_buf`, and pickle the whole
+object. So its attributes are plain numbers, apart from `_overflow_buf`. Gradients are unscaled by
+the same code as in the engine.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ class LossScaler:
 
     Args:
         loss_scale: "dynamic" or the static scale.
-        init_scale: Where a dynamic scale starts, within its bounds.
-        scale_factor: What a dynamic scale grows and backs off by.
-        scale_window: Number of updates in a row without overflow before it grows.
-        min_loss_scale: It never falls below this; 2**-10 when None, as a scale that goes on falling
-            becomes zero, which nothing can be divided by.
-        max_loss_scale: It never grows beyond this.
+        init_scale: Initial value of a dynamic scale; at most `max_loss_scale`.
+        scale_factor: Factor by which a dynamic scale grows, and divisor when it backs off.
+        scale_window: Number of consecutive updates without overflow after which the scale grows.
+        min_loss_scale: Lower limit of a dynamic scale. None means 2**-10: without a limit the scale
+            could fall to zero, by which gradients cannot be divided.
+        max_loss_scale: Upper limit of a dynamic scale.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class LossScaler:
         self._overflow_buf = torch.zeros(())
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Apex's own pickles lack what is ours, and their buffer may be on a device that is gone.
+        # Apex's pickles lack some attributes, and their buffer may be on a device that is missing.
         defaults = vars(LossScaler("dynamic"))
         self.__dict__.update({**defaults, **state, "_overflow_buf": torch.zeros(())})
 
@@ -61,12 +62,12 @@ class LossScaler:
 
     @property
     def scale(self) -> torch.Tensor:
-        """The scale as a scalar, for who watches."""
+        """The scale as a scalar tensor, for `step_observer`."""
         return torch.tensor(self._loss_scale)
 
     @property
     def settings(self) -> LossScale:
-        """How the scale moves, for who watches."""
+        """The settings of the scale, for `step_observer`."""
         return LossScale(
             dynamic=self.dynamic,
             init=self._loss_scale,
@@ -78,16 +79,16 @@ class LossScaler:
         )
 
     def floor(self) -> float:
-        """Return what a dynamic scale does not fall below."""
+        """Return the lower limit of a dynamic scale."""
         return self._min_loss_scale or LossScale().floor
 
     def clear_overflow_state(self) -> None:
-        """Forget what was found in gradients."""
+        """Forget whether non-finite gradients were found."""
         self._has_overflow = False
         self._overflow_buf.zero_()
 
     def unscale_(self, grads: Sequence[torch.Tensor]) -> None:
-        """Divide gradients by the scale in place, and remember a non-finite one if dynamic."""
+        """Divide gradients by the scale in place; a dynamic scale records non-finite values."""
         if not grads or (self._loss_scale == 1.0 and not self.dynamic):
             return
         found = torch.zeros((), dtype=torch.float32)
@@ -96,12 +97,12 @@ class LossScaler:
             self._has_overflow = True
 
     def update_scale(self) -> bool:
-        """Back off after an overflow, grow after enough updates without one.
+        """Back off after an overflow, or grow after enough updates without an overflow.
 
         Returns:
             Whether the step is to be skipped.
         """
-        # A program that checks gradients on its own puts a buffer of its own here.
+        # A program that checks gradients itself may replace this buffer by its own.
         overflow = self._has_overflow or bool(self._overflow_buf.any())
         if overflow and self.dynamic:
             self._has_overflow = True
@@ -124,6 +125,6 @@ class LossScaler:
         self._loss_scale = max(self.floor(), self._loss_scale / self._scale_factor)
 
 
-# Checkpoints of FP16_Optimizer hold the object; this lets them load with weights_only=True, and
-# those that Apex wrote.
+# Checkpoints of FP16_Optimizer contain this object. With this line, they and Apex's checkpoints can
+# be loaded with weights_only=True.
 torch.serialization.add_safe_globals([LossScaler, (LossScaler, "apex.amp.scaler.LossScaler")])

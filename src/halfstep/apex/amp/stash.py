@@ -1,7 +1,7 @@
-"""What `initialize` puts on an optimizer: masters made late, gradients taken apart by loss.
+"""The state that `initialize` attaches to an optimizer: master weights, and gradients by loss.
 
-Between `prepare` and `finish` of one loss, gradients of earlier losses are set aside, so that each
-is unscaled once, by the scale that it was made with.
+The fp32 master weights are created at the first use. From `prepare` to `finish` of one loss, the
+gradients of earlier losses are set aside. So each gradient is unscaled once, by its own loss scale.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ class AmpOptimizerState:
     """The `_amp_stash` of one optimizer.
 
     Args:
-        masters: What makes its master weights; None when it updates the model's own parameters.
+        masters: Creates the master weights of the optimizer; None if it updates the model's own
+            parameters.
 
     Attributes:
-        lazy_init_called: Whether the parameters below have been sorted.
+        lazy_init_called: Whether `sort` has filled the lists of parameters.
         already_patched: Whether the next step is to be skipped.
-        params_have_scaled_gradients: Whether a loss was left scaled (`delay_unscale`).
-        unscaled_by: The loss scale that unscaled what the next step uses; None behind a step.
-        all_fp16_params: Half parameters of the model, in any half format.
-        all_fp32_from_fp16_params: Their masters, in the same order; empty without masters.
-        all_fp32_from_fp32_params: Parameters that need no masters, in an optimizer that has some.
-        all_fp32_params: fp32 parameters of an optimizer without masters.
+        params_have_scaled_gradients: Whether the gradients were left scaled (`delay_unscale`).
+        unscaled_by: The loss scale that unscaled the gradients of the next step; None after a step.
+        skip_message: Returns the message to print when the step is skipped.
+        all_fp16_params: The model's half-precision parameters, in fp16 or bf16.
+        all_fp32_from_fp16_params: The masters of `all_fp16_params`, in the same order; empty
+            without masters.
+        all_fp32_from_fp32_params: Parameters without a master, if the optimizer uses masters.
+        all_fp32_params: fp32 parameters, if the optimizer does not use masters.
     """
 
     def __init__(self, masters: MasterWeights | None) -> None:
@@ -59,7 +62,7 @@ class AmpOptimizerState:
 
     @property
     def reached(self) -> Params:
-        """Parameters that a backward leaves gradients in."""
+        """Parameters in whose `.grad` a backward accumulates."""
         return [*self.all_fp16_params, *self.own_params] if self._masters else self.own_params
 
     @property
@@ -70,7 +73,7 @@ class AmpOptimizerState:
         return [*self.all_fp16_params, *self.all_fp32_params]
 
     def sort(self, optimizer: Optimizer) -> None:
-        """Take stock of the parameters of `optimizer`, and make the masters that are missing."""
+        """Create missing masters, and fill the lists with the parameters of `optimizer`."""
         for group in optimizer.param_groups:
             for param in group["params"]:
                 _refuse_format(param)
@@ -90,12 +93,12 @@ class AmpOptimizerState:
                 torch._foreach_copy_(self.all_fp16_params, self.all_fp32_from_fp16_params)
 
     def drop_master_grads(self) -> None:
-        """Drop the gradients that the model's own `zero_grad` does not know."""
+        """Set the masters' gradients to None; the model's `zero_grad` does not reach them."""
         for master in self.all_fp32_from_fp16_params:
             master.grad = None
 
     def zero_grad(self, *, set_to_none: bool) -> None:
-        """Zero or drop every gradient, the model's and the masters'."""
+        """Fill the model's gradients with zeros or set them to None; set the masters' to None."""
         for param in (*self.all_fp16_params, *self.own_params):
             if param.grad is None:
                 continue
@@ -106,7 +109,7 @@ class AmpOptimizerState:
         self.drop_master_grads()
 
     def mark_skip(self, scaler: Scaler, loss_id: int) -> None:
-        """Let the next step be a skip; the first of several losses that overflow is named."""
+        """Mark the next step to be skipped; the message names the first loss that overflowed."""
         if self.already_patched:
             return
         self.already_patched = True
@@ -119,18 +122,18 @@ class AmpOptimizerState:
         """Set the gradients of earlier losses aside."""
         if self._masters:
             for param in self.all_fp16_params:
-                param.grad = None  # its master has it
+                param.grad = None  # already added to the gradient of its master
         self.set_aside()
 
     def set_aside(self) -> None:
-        """Set aside those gradients of earlier losses that were unscaled in place."""
+        """Set aside the gradients of earlier losses that were unscaled in place."""
         self._set_aside = {p: p.grad for p in self.own_params if p.grad is not None}
         for param in self.own_params:
             param.grad = None
 
     @torch.no_grad()
     def finish(self, scaler: Scaler) -> None:
-        """Unscale the gradients of one loss and add them to those of earlier ones."""
+        """Unscale the gradients of one loss, and add them to the gradients of earlier losses."""
         halves = zip(self.all_fp16_params, self.all_fp32_from_fp16_params, strict=False)
         to_masters = [(m, p.grad.float()) for p, m in halves if p.grad is not None]
         in_place = [

@@ -1,1 +1,1 @@
-"""`apex.contrib`, as far as programs with `amp` use it: what torch has under other names."""
+"""`apex.contrib`: the parts that programs with `amp` use, built on counterparts in torch."""

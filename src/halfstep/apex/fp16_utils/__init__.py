@@ -1,4 +1,4 @@
-"""NVIDIA Apex's `fp16_utils`: half precision by hand, for programs older than `amp`."""
+"""NVIDIA Apex's `fp16_utils`: tools for fp16 training without `amp`, for older programs."""
 
 from halfstep.apex.fp16_utils.fp16_optimizer import FP16_Optimizer
 from halfstep.apex.fp16_utils.fp16util import (

@@ -1,4 +1,4 @@
-"""Models in half precision by hand, with affine batch norm in fp32."""
+"""Casts of models to half precision, except affine batch norm, which stays in fp32."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class tofp16(nn.Module):  # noqa: N801  # Apex's name
 
 
 class FP16Model(nn.Module):
-    """A model in fp16, affine batch norm excepted, that casts its inputs.
+    """A model in fp16, except affine batch norm, that casts its inputs to fp16.
 
     Args:
-        network: The model; it is changed in place.
+        network: The model, which is cast in place.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -37,12 +37,12 @@ class FP16Model(nn.Module):
         hold_cpu_kernels(self)
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """Run the model on the inputs in fp16; its output stays as it is."""
+        """Run the model on the inputs in fp16; the output is not cast."""
         return self.network(*(each.half() for each in inputs))
 
 
 def BN_convert_float(module: nn.Module) -> nn.Module:  # noqa: N802  # Apex's name
-    """Put affine batch norm inside `module` back into fp32, in place, and return `module`."""
+    """Cast affine batch norm inside `module` to fp32, in place, and return `module`."""
     for each in module.modules():
         if _stays(each):
             convert_module(each, torch.float32)
@@ -50,14 +50,17 @@ def BN_convert_float(module: nn.Module) -> nn.Module:  # noqa: N802  # Apex's na
 
 
 def network_to_half(network: nn.Module) -> nn.Sequential:
-    """Return the model in fp16, affine batch norm excepted, behind a cast of its input."""
+    """Cast a model to fp16, except affine batch norm; return it after a layer that casts its input.
+
+    The model is cast in place.
+    """
     model = nn.Sequential(tofp16(), BN_convert_float(network.half()))
     hold_cpu_kernels(model)
     return model
 
 
 def convert_module(module: nn.Module, dtype: torch.dtype) -> None:
-    """Cast the floating-point parameters and buffers of a module alone, not of its children."""
+    """Cast the floating-point parameters and buffers of a module, without those of its children."""
     for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
         if tensor.is_floating_point() and tensor.dtype != dtype:
             grad = tensor.grad if tensor.is_leaf else None
@@ -68,7 +71,7 @@ def convert_module(module: nn.Module, dtype: torch.dtype) -> None:
 
 
 def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Cast a model in place, affine batch norm excepted, and return it."""
+    """Cast a model in place, except affine batch norm, and return it."""
     for module in network.modules():
         if _stays(module):
             continue
@@ -77,16 +80,16 @@ def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def hold_cpu_kernels(model: nn.Module) -> None:
-    """Keep half precision on a CPU fast for as long as `model` lives."""
+    """Use the fast half-precision kernels on a CPU for as long as `model` exists."""
     release_cpu_kernels()
     kernels = CpuHalf(autocast=False)
     kernels.prepare([model], [])
-    # Not closed there and then: a model may be collected while the kernels' own lock is held.
+    # The finalizer does not close the kernels itself: it may run while their lock is held.
     weakref.finalize(model, _unused.append, kernels).atexit = False
 
 
 def release_cpu_kernels() -> None:
-    """Let go of the kernels of models that are gone."""
+    """Close the kernels of models that no longer exist."""
     while _unused:
         _unused.popleft().close()
 

@@ -1,6 +1,6 @@
-"""`FP16_Optimizer`: an optimizer with fp32 masters of half parameters and a loss scale of its own.
+"""`FP16_Optimizer`: wraps an optimizer, with fp32 master weights and its own loss scale.
 
-It makes its masters at once; what it does with gradients is what `amp` does under O2.
+It creates the master weights at construction. It handles gradients as `amp` does under O2.
 """
 
 # ruff: noqa: SLF001  (the underscored names are Apex's, and programs use them)
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FP16_Optimizer:  # noqa: N801  # Apex's name
-    """Wraps an optimizer of a model with half parameters.
+    """Wraps an optimizer of a model with half-precision parameters.
 
     ```python
     optimizer = FP16_Optimizer(optimizer, dynamic_loss_scale=True)
@@ -34,15 +34,16 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
     ```
 
     Args:
-        init_optimizer: What steps, on masters from now on.
-        static_loss_scale: The scale, where it is not dynamic.
-        dynamic_loss_scale: Whether the scale backs off and grows.
-        dynamic_loss_args: Arguments of `amp`'s scaler: init_scale, scale_factor, scale_window,
-            min_loss_scale, max_loss_scale.
-        verbose: Whether the parameters are listed.
+        init_optimizer: The optimizer; from now on it updates fp32 master weights.
+        static_loss_scale: The loss scale if it is not dynamic.
+        dynamic_loss_scale: Whether the loss scale is dynamic, with backoff and growth.
+        dynamic_loss_args: Arguments of `amp`'s dynamic scaler: init_scale, scale_factor,
+            scale_window, min_loss_scale, max_loss_scale.
+        verbose: Whether to print a list of the parameters.
 
     Attributes:
-        overflow: Whether the gradients at hand are not finite; the next step is then skipped.
+        overflow: Whether the current gradients have non-finite values; the next step is then
+            skipped.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
         self.verbose = verbose
         self._stash = AmpOptimizerState(LateMasterWeights(None))
         self._stash.sort(init_optimizer)
-        init_optimizer.load_state_dict(init_optimizer.state_dict())  # half state becomes fp32
+        init_optimizer.load_state_dict(init_optimizer.state_dict())  # casts half state to fp32
         self._print_params()
         self.dynamic_loss_scale = dynamic_loss_scale
         self.loss_scaler = LossScaler(
@@ -77,12 +78,12 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
 
     @property
     def fp16_groups(self) -> list[list[torch.Tensor]]:
-        """The half parameters of each group."""
+        """The half-precision parameters of each group."""
         return self._stash.fp16_groups
 
     @property
     def fp32_from_fp16_groups(self) -> list[list[torch.Tensor]]:
-        """Their masters."""
+        """The master weights of the half-precision parameters of each group."""
         return self._stash.fp32_from_fp16_groups
 
     @property
@@ -92,7 +93,7 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
 
     @property
     def loss_scale(self) -> float:
-        """The scale; it may be set."""
+        """The current loss scale; it may be set."""
         return self.loss_scaler.loss_scale()
 
     @loss_scale.setter
@@ -110,7 +111,7 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of the optimizer, which hold masters; they may be set."""
+        """The groups of the optimizer, which contain the master weights; they may be set."""
         return self.optimizer.param_groups
 
     @param_groups.setter
@@ -118,7 +119,7 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
         self.optimizer.param_groups = value
 
     def zero_grad(self, set_grads_to_None: bool = False) -> None:  # noqa: N803  # Apex's name
-        """Zero, or drop, the gradients of the model and of the masters."""
+        """Set the gradients of the model and of the master weights to zeros or to None."""
         for params in (*self.fp16_groups, *(group["params"] for group in self.param_groups)):
             for param in params:
                 if set_grads_to_None or param.grad is None:
@@ -133,8 +134,8 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
 
         Args:
             loss: A scalar, scaled in fp32.
-            update_master_grads: Whether the masters get the gradients now; leave that to the last
-                of several losses.
+            update_master_grads: Whether to compute the gradients of the master weights now. With
+                several losses, set it to True only for the last loss.
             retain_graph: As in `Tensor.backward`.
         """
         if not self._grads_are_scaled:
@@ -146,18 +147,18 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
             self.update_master_grads()
 
     def update_master_grads(self) -> None:
-        """Give the masters the model's gradients, unscaled, and look for non-finite ones."""
+        """Unscale the model's gradients into the masters', check them, and update the scale."""
         self.loss_scaler.clear_overflow_state()
-        self._stash.drop_master_grads()  # the model's gradients hold all that was accumulated
+        self._stash.drop_master_grads()  # the model's gradients contain all accumulated gradients
         self._stash.finish(self.loss_scaler)
         self._grads_are_scaled = False
         self.overflow = self.loss_scaler.update_scale()
 
     def clip_master_grads(self, max_norm: float, norm_type: float = 2) -> Any:
-        """Clip the gradients of the masters.
+        """Clip the gradients of the master weights.
 
         Returns:
-            Their norm before; -1 after an overflow.
+            The norm before clipping; -1 after an overflow.
         """
         if self.overflow:
             return -1
@@ -165,7 +166,7 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
         return self.clip_grad_norm(params, max_norm, norm_type)
 
     def inspect_master_grad_data(self) -> list[list[torch.Tensor | None]] | None:
-        """Return the gradients of the masters by group; None after an overflow."""
+        """Return the gradients of the master weights by group; None after an overflow."""
         if self.overflow:
             say(
                 "Warning:  calling FP16_Optimizer.inspect_master_grad_data while in an overflow "
@@ -179,11 +180,11 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
         ]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step, and round the masters into the model; skip after an overflow.
+        """Take a step and round the master weights into the model; skip it after an overflow.
 
         Args:
-            closure: Zeroes gradients, calls `backward` of this object and returns the loss; it is
-                called again while its gradients overflow.
+            closure: Zeroes gradients, calls `backward` of this object and returns the loss. As long
+                as its gradients overflow, it is called again.
         """
         if self.overflow and closure is None:
             maybe_print(
@@ -195,7 +196,7 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
         return result
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scale, the state of the optimizer and the masters."""
+        """Return the loss scaler, the state of the optimizer and the master weights."""
         return {
             "loss_scaler": self.loss_scaler,
             "dynamic_loss_scale": self.dynamic_loss_scale,
@@ -206,7 +207,7 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned; the model loads its own."""
+        """Load a result of `state_dict`; the parameters of the model are loaded separately."""
         self.loss_scaler = state_dict["loss_scaler"]
         self.dynamic_loss_scale = state_dict["dynamic_loss_scale"]
         self.overflow = state_dict["overflow"]
@@ -224,7 +225,7 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
             if self.first_closure_call_this_step:
                 self.first_closure_call_this_step = False
             else:
-                self._stash.copy_masters_to_model()  # the optimizer has moved the masters since
+                self._stash.copy_masters_to_model()  # the optimizer has updated the masters since
             loss = closure()
             while self.overflow:
                 say(

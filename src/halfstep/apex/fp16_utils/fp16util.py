@@ -1,4 +1,4 @@
-"""`from apex.fp16_utils.fp16util import ...`: the module that programs import functions from."""
+"""`apex.fp16_utils.fp16util`: the module from which some programs import these functions."""
 
 from halfstep.apex.fp16_utils.convert import (
     BN_convert_float,

@@ -1,4 +1,4 @@
-"""Loss scalers to be driven by hand: one that stays, one that backs off and grows."""
+"""A static and a dynamic loss scaler, which a training loop calls itself."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class _Scaled:
 
     @property
     def loss_scale(self) -> float:
-        """The scale."""
+        """The current loss scale."""
         return self.cur_scale
 
     def scale_gradient(
         self, module: object, grad_in: Iterable[torch.Tensor], grad_out: object
     ) -> tuple[torch.Tensor, ...]:
-        """Return the gradients times the scale; serves as a backward hook of a module."""
+        """Return the gradients multiplied by the scale; for use as a backward hook of a module."""
         del module, grad_out
         return tuple(self.loss_scale * grad for grad in grad_in)
 
@@ -31,17 +31,17 @@ class _Scaled:
 
 
 class LossScaler(_Scaled):
-    """A static scale.
+    """A static loss scale.
 
     Args:
-        scale: The scale.
+        scale: The loss scale.
     """
 
     def __init__(self, scale: float = 1) -> None:
         self.cur_scale = scale
 
     def has_overflow(self, params: Iterable[torch.Tensor]) -> bool:
-        """Return False: a static scale does not look."""
+        """Return False; a static scale does not check gradients."""
         del params
         return False
 
@@ -50,12 +50,13 @@ class LossScaler(_Scaled):
 
 
 class DynamicLossScaler(_Scaled):
-    """A scale that is divided after an overflow and multiplied after a time without; at least 1.
+    """A dynamic loss scale, which never falls below 1.
 
     Args:
-        init_scale: Where it starts.
-        scale_factor: What it is divided and multiplied by.
-        scale_window: Updates since the last overflow, and since it grew, before it grows.
+        init_scale: The initial loss scale.
+        scale_factor: Divisor of the scale after an overflow, and factor when it grows.
+        scale_window: Number of updates after which the scale grows, counted from the last overflow
+            or growth.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class DynamicLossScaler(_Scaled):
         self.scale_window = scale_window
 
     def has_overflow(self, params: Iterable[torch.Tensor]) -> bool:
-        """Tell whether a gradient of `params` is not finite."""
+        """Tell whether a gradient of `params` has a non-finite value."""
         return any(p.grad is not None and self._has_inf_or_nan(p.grad) for p in params)
 
     @staticmethod
@@ -76,7 +77,7 @@ class DynamicLossScaler(_Scaled):
         return not bool(torch.isfinite(x).all())
 
     def update_scale(self, overflow: bool) -> None:
-        """Change the scale by what became of an iteration."""
+        """Back off if the gradients of this iteration overflowed, else grow when due."""
         if overflow:
             self.cur_scale = max(self.cur_scale / self.scale_factor, 1)
             self.last_overflow_iter = self.cur_iter

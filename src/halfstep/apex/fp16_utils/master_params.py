@@ -1,4 +1,4 @@
-"""fp32 master parameters by hand: lists of them, and the copies in both directions."""
+"""fp32 master parameters without `amp`: creates them, and copies in both directions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def prep_param_lists(
     """Return the trainable parameters of a model, and fp32 masters of them.
 
     Args:
-        model: In any format.
-        flat_master: Whether the masters are one flat parameter, with a gradient already.
+        model: A model in any format.
+        flat_master: Whether to return one flat master parameter, with a gradient of zeros.
 
     Raises:
-        TypeError: If `flat_master` and the parameters have several formats.
+        TypeError: If `flat_master` is set and the parameters have several formats.
     """
     params = [param for param in model.parameters() if param.requires_grad]
     if not flat_master:
@@ -45,12 +45,12 @@ def model_grads_to_master_grads(
     master_params: Sequence[torch.Tensor],
     flat_master: bool = False,
 ) -> None:
-    """Copy gradients of the model to those of the masters.
+    """Copy the gradients of the model to the masters, in the masters' format.
 
     Args:
-        model_params: As `prep_param_lists` returned them.
-        master_params: Likewise.
-        flat_master: As it was given to `prep_param_lists`.
+        model_params: The parameters that `prep_param_lists` returned.
+        master_params: The masters that `prep_param_lists` returned.
+        flat_master: The value that was passed to `prep_param_lists`.
     """
     if flat_master:
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in model_params]
@@ -67,12 +67,12 @@ def master_params_to_model_params(
     master_params: Sequence[torch.Tensor],
     flat_master: bool = False,
 ) -> None:
-    """Copy the masters, rounded, to the model's parameters.
+    """Round the masters into the model's parameters.
 
     Args:
-        model_params: As `prep_param_lists` returned them.
-        master_params: Likewise.
-        flat_master: As it was given to `prep_param_lists`.
+        model_params: The parameters that `prep_param_lists` returned.
+        master_params: The masters that `prep_param_lists` returned.
+        flat_master: The value that was passed to `prep_param_lists`.
     """
     masters = list(master_params)
     if flat_master:
@@ -84,7 +84,7 @@ def master_params_to_model_params(
 
 
 def to_python_float(t: Any) -> float:
-    """Return the number in a tensor, or the first in a sequence."""
+    """Return the value of a tensor with one element, or the first number of a sequence."""
     return float(t.item() if hasattr(t, "item") else t[0])
 
 

@@ -1,8 +1,8 @@
-"""`apex.multi_tensor_apply`: calls the kernels of `amp_C`, which run on torch's foreach."""
+"""`apex.multi_tensor_apply`: calls the kernels of `amp_C`."""
 
 from halfstep.apex.multi_tensor_apply.multi_tensor_apply import MultiTensorApply
 
 __all__ = ["MultiTensorApply", "multi_tensor_applier"]
 
 multi_tensor_applier = MultiTensorApply(2048 * 32)
-"""What programs call with a kernel of `amp_C`."""
+"""The object that programs call with a kernel of `amp_C`."""

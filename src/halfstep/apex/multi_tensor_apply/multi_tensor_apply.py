@@ -12,10 +12,10 @@ class MultiTensorApply:
     """Calls a kernel of `amp_C` on lists of tensors.
 
     Args:
-        chunk_size: Elements that a compiled kernel took at a time; without effect here.
+        chunk_size: Number of elements that Apex's kernels processed at a time; no effect here.
 
     Attributes:
-        available: True: `halfstep.apex.amp_C` has the kernels that programs call.
+        available: Always True, because `halfstep.apex.amp_C` has the kernels that programs call.
     """
 
     available = True
@@ -24,10 +24,10 @@ class MultiTensorApply:
         self.chunk_size = chunk_size
 
     def check_avail(self) -> None:
-        """Do nothing: there is always something to call."""
+        """Do nothing, because the kernels are always available."""
 
     def __call__(
         self, op: Callable[..., Any], noop_flag_buffer: Any, tensor_lists: Any, *args: Any
     ) -> Any:
-        """Call `op` and return what it does."""
+        """Call `op` and return its result."""
         return op(self.chunk_size, noop_flag_buffer, tensor_lists, *args)

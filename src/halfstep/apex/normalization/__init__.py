@@ -1,4 +1,4 @@
-"""`apex.normalization`: layer and RMS norm on torch's own."""
+"""`apex.normalization`: layer norm and RMS norm, on torch's kernels."""
 
 from halfstep.apex.normalization.fused_layer_norm import (
     FusedLayerNorm,

@@ -1,7 +1,8 @@
-"""The functions of `apex.normalization.fused_layer_norm`, on torch's own kernels.
+"""The functions of `apex.normalization.fused_layer_norm`, on torch's kernels.
 
-Arithmetic is fp32 at least. What differs from torch is the format of the result: that of the input,
-or of the weight for the "mixed" ones; under autocast everything is cast to its format first.
+Arithmetic is at least fp32. The functions differ from torch's in the format of the result: it is
+the format of the input or, for the "mixed" functions, of the weight. Under autocast, all tensors
+are first cast to autocast's format.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 Shape: TypeAlias = "int | Sequence[int] | torch.Size"
 
 EPS = 1e-6
-"""Default of the functions; that of the modules is 1e-5."""
+"""The default `eps` of the functions; the default of the modules is 1e-5."""
 
 
 def fused_layer_norm_affine(
@@ -30,7 +31,7 @@ def fused_layer_norm_affine(
     eps: float = EPS,
     memory_efficient: bool = False,
 ) -> torch.Tensor:
-    """Layer norm with weight and bias; the result has the format of `input`."""
+    """Apply layer norm with weight and bias; the result has the format of `input`."""
     del memory_efficient
     given = _autocast(input, weight, bias)
     return _layer_norm(given[0], normalized_shape, given[1], given[2], eps, given[0].dtype)
@@ -42,7 +43,7 @@ def fused_layer_norm(
     eps: float = EPS,
     memory_efficient: bool = False,
 ) -> torch.Tensor:
-    """Layer norm; the result has the format of `input`."""
+    """Apply layer norm; the result has the format of `input`."""
     del memory_efficient
     (given,) = _autocast(input)
     return _layer_norm(given, normalized_shape, None, None, eps, given.dtype)
@@ -56,7 +57,7 @@ def mixed_dtype_fused_layer_norm_affine(
     eps: float = EPS,
     memory_efficient: bool = False,
 ) -> torch.Tensor:
-    """Layer norm with weight and bias; the result has the format of `weight`."""
+    """Apply layer norm with weight and bias; the result has the format of `weight`."""
     del memory_efficient
     given = _autocast(input, weight, bias)
     return _layer_norm(given[0], normalized_shape, given[1], given[2], eps, given[1].dtype)
@@ -69,7 +70,7 @@ def fused_rms_norm_affine(
     eps: float = EPS,
     memory_efficient: bool = False,
 ) -> torch.Tensor:
-    """RMS norm with a weight; the result has the format of `input`."""
+    """Apply RMS norm with a weight; the result has the format of `input`."""
     del memory_efficient
     given = _autocast(input, weight)
     return _rms_norm(given[0], normalized_shape, given[1], eps, given[0].dtype)
@@ -81,7 +82,7 @@ def fused_rms_norm(
     eps: float = EPS,
     memory_efficient: bool = False,
 ) -> torch.Tensor:
-    """RMS norm; the result has the format of `input`."""
+    """Apply RMS norm; the result has the format of `input`."""
     del memory_efficient
     (given,) = _autocast(input)
     return _rms_norm(given, normalized_shape, None, eps, given.dtype)
@@ -94,7 +95,7 @@ def mixed_dtype_fused_rms_norm_affine(
     eps: float = EPS,
     memory_efficient: bool = False,
 ) -> torch.Tensor:
-    """RMS norm with a weight; the result has the format of `weight`."""
+    """Apply RMS norm with a weight; the result has the format of `weight`."""
     del memory_efficient
     given = _autocast(input, weight)
     return _rms_norm(given[0], normalized_shape, given[1], eps, given[1].dtype)
@@ -106,13 +107,13 @@ def manual_rms_norm(
     weight: torch.Tensor | None,
     eps: float,
 ) -> torch.Tensor:
-    """RMS norm; the result has the format of `weight`, and of `input` without one."""
+    """Apply RMS norm; the result has the format of `weight` or, if that is None, of `input`."""
     dtype = input.dtype if weight is None else weight.dtype
     return _rms_norm(input, normalized_shape, weight, eps, dtype)
 
 
 def as_shape(given: Shape) -> list[int]:
-    """Return a shape as torch takes it."""
+    """Return a shape as a list, also if it is given as one int."""
     return [given] if isinstance(given, int) else list(given)
 
 
@@ -134,7 +135,7 @@ def _layer_norm(
 ) -> torch.Tensor:
     with torch.autocast(given.device.type, enabled=False):
         if _one_format(given, weight, dtype):
-            # O1 of Apex has this function return fp32.
+            # Under O1, F.layer_norm is patched to return fp32.
             return F.layer_norm(given, as_shape(shape), weight, bias, eps).to(dtype)
         return F.layer_norm(_wide(given), as_shape(shape), _wide(weight), _wide(bias), eps).to(
             dtype

@@ -41,10 +41,10 @@ class FusedLayerNorm(nn.LayerNorm):
     """Layer norm whose result has the format of its input.
 
     Args:
-        normalized_shape: Sizes of the last dimensions, which are normalized over.
+        normalized_shape: Sizes of the last dimensions, over which the layer normalizes.
         eps: Added to the variance.
-        elementwise_affine: Whether it has a weight and a bias.
-        memory_efficient: Without effect on the result; torch chooses what it keeps.
+        elementwise_affine: Whether the layer has a weight and a bias.
+        memory_efficient: No effect: torch decides which tensors it saves for the backward.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class MixedFusedLayerNorm(FusedLayerNorm):
     """Layer norm whose result has the format of its weight.
 
     Raises:
-        RuntimeError: For `elementwise_affine=False`.
+        RuntimeError: If `elementwise_affine` is False.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class FusedRMSNorm(nn.RMSNorm):
     """RMS norm whose result has the format of its input.
 
     Args:
-        normalized_shape: Sizes of the last dimensions, which are normalized over.
+        normalized_shape: Sizes of the last dimensions, over which the layer normalizes.
         eps: Added to the mean square.
-        elementwise_affine: Whether it has a weight.
-        memory_efficient: Without effect on the result; torch chooses what it keeps.
+        elementwise_affine: Whether the layer has a weight.
+        memory_efficient: No effect: torch decides which tensors it saves for the backward.
     """
 
     eps: float
@@ -124,7 +124,7 @@ class MixedFusedRMSNorm(FusedRMSNorm):
     """RMS norm whose result has the format of its weight.
 
     Raises:
-        RuntimeError: For `elementwise_affine=False`.
+        RuntimeError: If `elementwise_affine` is False.
     """
 
     def __init__(
@@ -146,7 +146,12 @@ class MixedFusedRMSNorm(FusedRMSNorm):
 
 
 def _refuse_not_affine(name: str, given: dict[str, Any]) -> None:
-    """Refuse what the mixed layers cannot do: their result has the format of the weight."""
+    """Refuse unknown arguments, and a mixed layer without a weight, which gives its result format.
+
+    Args:
+        name: The name of the class, for messages.
+        given: Further keyword arguments of the layer.
+    """
     unknown = given.keys() - {"elementwise_affine"}
     if unknown:
         raise TypeError(

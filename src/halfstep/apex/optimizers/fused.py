@@ -1,4 +1,4 @@
-"""What Apex's optimizers have in common: `set_grad_none`, and a `step` that lost arguments."""
+"""The base class of Apex's optimizers: `set_grad_none`, and a `step` that refuses old arguments."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ GONE = ("grads", "output_params", "scale", "grad_norms", "grad_scaler")
 class FusedOptimizer(ForeachOptimizer):
     """An optimizer with Apex's conventions.
 
-    `torch.amp.GradScaler` and the engine hand it what they found, so that a step is left out on the
-    device where torch's fused kernels can do that.
+    `torch.amp.GradScaler` and the engine set `grad_scale` and `found_inf` on the optimizer. torch's
+    fused kernels use them to unscale the gradients and to skip a step on the device.
 
     Attributes:
-        set_grad_none: Whether `zero_grad()` drops gradients or fills them with zeros.
+        set_grad_none: Whether `zero_grad()` sets gradients to None, instead of filling them with
+            zeros.
     """
 
     set_grad_none = True
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Drop the gradients, or fill them with zeros; as `set_grad_none` says by default."""
+        """Set the gradients to None or to zeros; by default, `set_grad_none` decides."""
         super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
 
     def step(  # type: ignore[override]  # as in the class below it
@@ -37,11 +38,11 @@ class FusedOptimizer(ForeachOptimizer):
 
         Args:
             closure: Evaluates the loss again and returns it.
-            given: Arguments that Apex's `step` once had; refused unless None.
+            given: Arguments of earlier versions of Apex's `step`; refused unless None.
 
         Raises:
-            RuntimeError: If one of those is given, or a gradient is sparse.
-            TypeError: If an argument is none that `step` ever had.
+            RuntimeError: If such an argument is given, or a gradient is sparse.
+            TypeError: If no version of Apex's `step` had such an argument.
         """
         name = type(self).__name__
         for argument, value in given.items():
@@ -58,7 +59,7 @@ class FusedOptimizer(ForeachOptimizer):
         return super().step(closure)
 
     def skip_on_device(self) -> dict[str, Any]:
-        """Return what a fused kernel needs to unscale gradients and leave the step out."""
+        """Return the arguments with which a fused kernel unscales gradients and skips the step."""
         return {
             "grad_scale": getattr(self, "grad_scale", None),
             "found_inf": getattr(self, "found_inf", None),

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class FusedAdagrad(FusedOptimizer):
-    """Adagrad; arithmetic is fp32 at least, the sum of squares has the format of the parameter.
+    """Adagrad; arithmetic is at least fp32, the sum of squares has the format of the parameter.
 
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate.
-        eps: Added to the root of the sum.
+        eps: Added to the square root of the sum.
         weight_decay: Strength of the weight decay.
-        set_grad_none: Whether `zero_grad()` drops gradients and does not fill them with zeros.
-        adagrad_w_mode: Whether weight decay is decoupled and not added to the gradient.
+        set_grad_none: Whether `zero_grad()` sets gradients to None instead of zeros.
+        adagrad_w_mode: Whether weight decay is decoupled instead of added to the gradient.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class FusedAdagrad(FusedOptimizer):
             wide,
             gradients(params),
             wide_sums,
-            # The kernel counts steps for a decay of the learning rate that Apex does not have.
+            # The step counts are only for `lr_decay`, which Apex does not have.
             [torch.zeros(()) for _ in params],
             foreach=True,
             lr=group["lr"],

@@ -22,18 +22,18 @@ class FusedAdam(FusedOptimizer):
     Args:
         params: Parameters, or groups of them; fp32, fp64, fp16 or bf16.
         lr: Learning rate.
-        bias_correction: Whether the moments are corrected for starting at zero.
-        betas: How much of the moments is kept in each step.
-        eps: Added to the root of the second moment.
-        adam_w_mode: Whether weight decay is decoupled (AdamW) and not added to the gradient (Adam).
+        bias_correction: Whether to correct the bias of moments that start at zero.
+        betas: Decay factors of the first and the second moment.
+        eps: Added to the square root of the second moment.
+        adam_w_mode: Whether weight decay is decoupled (AdamW) or added to the gradient (Adam).
         weight_decay: Strength of the weight decay.
-        amsgrad: Refused.
-        set_grad_none: Whether `zero_grad()` drops gradients and does not fill them with zeros.
-        capturable: Keep the learning rate in a tensor beside the parameters, for CUDA graphs.
-        master_weights: Keep fp32 copies of half parameters; with `capturable` only.
+        amsgrad: Refused, as in Apex.
+        set_grad_none: Whether `zero_grad()` sets gradients to None instead of zeros.
+        capturable: Keep the learning rate in a tensor on the parameters' device, for CUDA graphs.
+        master_weights: Keep fp32 copies of half-precision parameters; needs `capturable`.
 
     Raises:
-        RuntimeError: For `amsgrad`, and for `master_weights` without `capturable`.
+        RuntimeError: If `amsgrad` is set, or `master_weights` without `capturable`.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  (Apex's signature)
@@ -75,7 +75,7 @@ class FusedAdam(FusedOptimizer):
                 group["lr"] = torch.tensor(float(group["lr"]), device=device)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of this class or of Apex's, which counts steps by group."""
+        """Load a state dict of this class or of Apex's, which has one step count per group."""
         super().load_state_dict(state_dict)
         for group in self.param_groups:
             steps = group.pop("step", None)
@@ -95,7 +95,7 @@ class FusedAdam(FusedOptimizer):
         ]
         steps = [state["step"] for state in states]
         if not group["bias_correction"]:
-            # After an infinite number of steps there is nothing left to correct.
+            # At an infinite step count, the kernel's bias correction is 1.
             steps = [torch.full_like(step, math.inf) for step in steps]
         wide = widened(weights)
         adam(

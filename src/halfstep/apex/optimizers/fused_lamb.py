@@ -17,19 +17,19 @@ class FusedLAMB(FusedOptimizer, LAMB):
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate.
-        bias_correction: Whether the moments are corrected for starting at zero.
-        betas: How much of the moments is kept in each step.
-        eps: Added to the root of the second moment.
+        bias_correction: Whether to correct the bias of moments that start at zero.
+        betas: Decay factors of the first and the second moment.
+        eps: Added to the square root of the second moment.
         weight_decay: Strength of the weight decay.
-        amsgrad: Refused.
-        adam_w_mode: Whether weight decay is decoupled and not added to the gradient.
-        grad_averaging: Whether a gradient enters the first moment with weight 1 - betas[0], not 1.
-        set_grad_none: Whether `zero_grad()` drops gradients and does not fill them with zeros.
-        max_grad_norm: Largest 2-norm over all gradients.
-        use_nvlamb: Whether layers without weight decay are scaled as well.
+        amsgrad: Refused, as in Apex.
+        adam_w_mode: Whether weight decay is decoupled instead of added to the gradient.
+        grad_averaging: Whether the gradient's weight in the first moment is 1 - betas[0]; else 1.
+        set_grad_none: Whether `zero_grad()` sets gradients to None instead of zeros.
+        max_grad_norm: Maximum 2-norm of all gradients together; larger gradients are clipped.
+        use_nvlamb: Whether updates without weight decay are scaled as well.
 
     Raises:
-        RuntimeError: For `amsgrad`.
+        RuntimeError: If `amsgrad` is set.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  (Apex's signature)

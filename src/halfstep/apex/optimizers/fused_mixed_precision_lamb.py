@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 
 class FusedMixedPrecisionLamb(FusedOptimizer, LAMB):
-    """LAMB on fp32 copies, which are rounded into the parameters after each step.
+    """LAMB on fp32 master weights, which are rounded into the parameters after each step.
 
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate.
-        step: Steps taken so far, for the bias correction.
-        bias_correction: Whether the moments are corrected for starting at zero.
-        betas: How much of the moments is kept in each step.
-        eps: Added to the root of the second moment.
+        step: Number of steps already taken, for the bias correction.
+        bias_correction: Whether to correct the bias of moments that start at zero.
+        betas: Decay factors of the first and the second moment.
+        eps: Added to the square root of the second moment.
         weight_decay: Strength of the weight decay.
-        amsgrad: Refused.
-        adam_w_mode: Whether weight decay is decoupled and not added to the gradient.
-        grad_averaging: Whether a gradient enters the first moment with weight 1 - betas[0], not 1.
-        max_grad_norm: Largest 2-norm over all gradients.
-        use_nvlamb: Whether layers without weight decay are scaled as well.
-        reduced_precision_dtype: Parameters of this format get fp32 copies and fp32 moments.
+        amsgrad: Refused, as in Apex.
+        adam_w_mode: Whether weight decay is decoupled instead of added to the gradient.
+        grad_averaging: Whether the gradient's weight in the first moment is 1 - betas[0]; else 1.
+        max_grad_norm: Maximum 2-norm of all gradients together; larger gradients are clipped.
+        use_nvlamb: Whether updates without weight decay are scaled as well.
+        reduced_precision_dtype: Parameters of this format get fp32 master weights and moments.
 
     Raises:
-        RuntimeError: For `amsgrad`.
+        RuntimeError: If `amsgrad` is set.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  (Apex's signature)

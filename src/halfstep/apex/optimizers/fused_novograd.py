@@ -1,4 +1,4 @@
-"""`FusedNovoGrad`: NovoGrad with Apex's signature and checkpoints."""
+"""`FusedNovoGrad`: NovoGrad with Apex's signature; it can load Apex's state dicts."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ class FusedNovoGrad(FusedOptimizer, NovoGrad):
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate.
-        bias_correction: Whether the moments are corrected for starting at zero.
-        betas: How much of the momentum and of the norms is kept in each step.
+        bias_correction: Whether to correct the bias of moments that start at zero.
+        betas: Decay factors of the momentum and of the norms.
         eps: Added to the norm.
         weight_decay: Strength of the weight decay.
-        amsgrad: Refused.
-        reg_inside_moment: Whether norm and decay are applied before the momentum.
-        grad_averaging: Whether a gradient enters the momentum with weight 1 - betas[0], not 1.
+        amsgrad: Refused, as in Apex.
+        reg_inside_moment: Whether the division by the norms and the weight decay are applied
+            before the momentum instead of after it.
+        grad_averaging: Whether the gradient's weight in the momentum is 1 - betas[0]; else 1.
         norm_type: 2 for the 2-norm of a layer's gradient, 0 for its largest absolute value.
-        init_zero: Whether the norms start at zero, and not at those of the first gradients.
-        set_grad_none: Whether `zero_grad()` drops gradients and does not fill them with zeros.
+        init_zero: Whether the running norms start at zero, instead of at the norms of the first
+            gradients.
+        set_grad_none: Whether `zero_grad()` sets gradients to None instead of zeros.
 
     Raises:
-        RuntimeError: For `amsgrad` and for another `norm_type`.
+        RuntimeError: If `amsgrad` is set, or `norm_type` is neither 2 nor 0.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  (Apex's signature)
@@ -66,7 +68,10 @@ class FusedNovoGrad(FusedOptimizer, NovoGrad):
         self.set_grad_none = set_grad_none
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of this class or of Apex's, which has the norms of a group in two lists."""
+        """Load a state dict of this class or of Apex's.
+
+        Apex's has the norms of each group in two lists: of the fp16 and of the fp32 parameters.
+        """
         super().load_state_dict(state_dict)
         for group in self.param_groups:
             by_dtype = group.pop("exp_avg_sq", None)

@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class FusedSGD(FusedOptimizer):
-    """SGD with momentum; arithmetic is fp32 at least, momentum has the format of the parameter.
+    """SGD with momentum; arithmetic is at least fp32, momentum has the format of the parameter.
 
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate; required unless each group has one.
-        momentum: How much of the momentum is kept in each step.
-        dampening: How much of a gradient does not enter the momentum.
+        momentum: Factor of the momentum in each step.
+        dampening: The gradient's weight in the momentum is 1 - dampening.
         weight_decay: Strength of the L2 penalty.
-        nesterov: Whether to step along the momentum to come.
-        wd_after_momentum: Whether weight decay is added to the update and not to the gradient.
-        materialize_master_grads: Without effect: master weights always have gradients of their own.
-        set_grad_none: Whether `zero_grad()` drops gradients and does not fill them with zeros.
+        nesterov: Whether to use Nesterov momentum.
+        wd_after_momentum: Whether weight decay is added to the update instead of to the gradient.
+        materialize_master_grads: No effect: master weights always have gradients of their own.
+        set_grad_none: Whether `zero_grad()` sets gradients to None instead of zeros.
 
     Raises:
         ValueError: If a setting is negative, a group has no learning rate,
-            or `nesterov` has no momentum or has dampening.
+            or `nesterov` is used without momentum or with dampening.
     """
 
     def __init__(
@@ -69,10 +69,11 @@ class FusedSGD(FusedOptimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether a step can be left out on the device.
+        """Whether the fused kernel can skip a step on the device.
 
-        Not if decay is applied before the kernel is asked, nor where the first momentum cannot be
-        told from a later one.
+        False if weight decay is applied before the kernel runs. Also False if a group has momentum
+        with dampening: dampening does not apply to the first step, but after a skipped first step
+        the momentum buffer exists, so the next step would no longer count as the first.
         """
         return not self.wd_after_momentum and not any(
             group["momentum"] and group["dampening"] for group in self.param_groups
@@ -82,7 +83,7 @@ class FusedSGD(FusedOptimizer):
         for alike in by_format(params):
             fresh = [param for param in alike if "momentum_buffer" not in self.state[param]]
             begun = [param for param in alike if "momentum_buffer" in self.state[param]]
-            # Without dampening a momentum of zeros gives the same first step.
+            # Without dampening, a momentum buffer of zeros gives the same first step as no buffer.
             lists = [alike] if not group["dampening"] else [fresh, begun]
             for params_of_one_age in lists:
                 for chunk in in_chunks(params_of_one_age):

@@ -1,4 +1,4 @@
-"""`from apex.parallel.LARC import LARC`: the module that programs import it from."""  # noqa: N999  (Apex's name)
+"""`apex.parallel.LARC`: the module from which programs import `LARC`."""  # noqa: N999  (Apex's name)
 
 from halfstep.optim.larc import LARC
 

@@ -1,4 +1,4 @@
-"""`apex.parallel`: data parallelism, synchronized batch norm and LARC, on torch's own."""
+"""`apex.parallel`: data parallelism and synchronized batch norm."""
 
 import torch
 

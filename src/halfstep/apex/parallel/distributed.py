@@ -1,7 +1,7 @@
-"""Apex's `DistributedDataParallel` on torch's own, and `Reducer`, which waits to be asked.
+"""Apex's `DistributedDataParallel` on top of torch's, and `Reducer`, which averages on request.
 
-torch's wrapper does the buckets and the overlap. How a bucket is reduced (in which format, divided
-when and by what) is Apex's, and is a communication hook.
+torch's wrapper manages the buckets and overlaps communication with the backward. A communication
+hook reduces each bucket as Apex does, with Apex's choice of format and of division.
 """
 
 from __future__ import annotations
@@ -19,31 +19,34 @@ MIB = 1 << 20
 
 _NAMES = inspect.signature(parallel.DistributedDataParallel.__init__).parameters
 _SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _NAMES else "broadcast_buffers"
-"""What torch calls the copying of buffers before each forward, which Apex does not do."""
+"""torch's name for the argument that broadcasts buffers before each forward; Apex does not."""
 
 
 class DistributedDataParallel(parallel.DistributedDataParallel):
     """Averages gradients over all processes during the backward.
 
-    Parameters are those of rank 0 from the start. A loss need not reach all of them.
+    At construction, all processes get the parameters of rank 0. A loss need not reach all
+    parameters.
 
     Args:
-        module: The model; with mixed precision, what `amp.initialize` returned.
-        message_size: Elements to a bucket.
-        delay_allreduce: Reduce everything at the end of the backward, in one bucket.
+        module: The model; with mixed precision, the model that `amp.initialize` returned.
+        message_size: Number of fp32 elements per bucket.
+        delay_allreduce: Reduce all gradients at the end of the backward, in one bucket.
         shared_param: Refused, as in Apex.
-        allreduce_trigger_params: When communication starts is torch's to decide; refused together
-            with `delay_allreduce`, as in Apex.
+        allreduce_trigger_params: No effect, because torch decides when communication starts.
+            Refused together with `delay_allreduce`, as in Apex.
         retain_allreduce_buffers: Keep the reduced buckets in `allreduce_buffers`; gradients are
             views of them.
-        allreduce_always_fp32: Reduce half gradients in fp32.
-        num_allreduce_streams: How many streams communicate is torch's to decide; more than one is
-            refused together with `delay_allreduce`, as in Apex.
-        allreduce_communicators: Likewise.
-        gradient_average: Divide by the number of processes.
-        gradient_predivide_factor: Divide by this before the sum, and by the rest after it.
-        gradient_average_split_factor: Without effect, as in Apex.
-        prof: Without effect; torch's profiler names the regions itself.
+        allreduce_always_fp32: Reduce half-precision gradients in fp32.
+        num_allreduce_streams: No effect, because torch decides how many streams communicate. More
+            than one is refused together with `delay_allreduce`, as in Apex.
+        allreduce_communicators: No effect. As in Apex, it needs several streams, and two lists with
+            one entry per stream.
+        gradient_average: Divide the sum of the gradients by the number of processes.
+        gradient_predivide_factor: Divide by this factor before the sum. With `gradient_average`,
+            the division after the sum is by the number of processes divided by this factor.
+        gradient_average_split_factor: No effect, as in Apex.
+        prof: No effect; torch's profiler names the regions itself.
 
     Raises:
         ValueError: For arguments that exclude each other.
@@ -110,7 +113,7 @@ class DistributedDataParallel(parallel.DistributedDataParallel):
         self.require_backward_grad_sync = True
 
     def disable_allreduce(self) -> None:
-        """Leave gradients as they are on each process, from the next forward on."""
+        """Do not reduce gradients from the next forward on; each process keeps its own."""
         self.require_backward_grad_sync = False
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -143,11 +146,11 @@ def _reduce(settings: DistributedDataParallel, bucket: Any) -> torch.futures.Fut
 
 
 class Reducer:
-    """Averages gradients over all processes when it is asked to.
+    """Averages gradients over all processes when `reduce` is called.
 
     Args:
-        module_or_grads_list: A model, whose parameters become those of rank 0, or gradients, nested
-            in any way.
+        module_or_grads_list: A model, whose parameters are set to those of rank 0; or gradients, in
+            containers that may be nested.
     """
 
     def __init__(self, module_or_grads_list: Any) -> None:
@@ -160,7 +163,7 @@ class Reducer:
             self.grads = list(_tensors(module_or_grads_list))
 
     def reduce(self) -> None:
-        """Average the gradients that there are."""
+        """Average the gradients over all processes; parameters without a gradient are skipped."""
         grads = self.grads
         if self.module is not None:
             grads = [p.grad for p in self.module.parameters() if p.grad is not None]
@@ -170,12 +173,14 @@ class Reducer:
 def flat_dist_call(
     tensors: Iterable[torch.Tensor], call: Callable[..., Any], extra_args: Iterable[Any] = ()
 ) -> None:
-    """Call a function of torch.distributed on tensors as few flat ones, and copy the results back.
+    """Call a function of torch.distributed on flattened tensors, and copy the results back.
+
+    Tensors of one format on one kind of device are concatenated into one flat tensor.
 
     Args:
-        tensors: Each of any shape and format; changed in place.
-        call: `all_reduce`, whose result is divided by the number of processes, or such as
-            `broadcast`.
+        tensors: Tensors of any shapes and formats; changed in place.
+        call: `all_reduce`, whose result is divided by the number of processes, or another
+            function, such as `broadcast`.
         extra_args: Further arguments of `call`.
     """
     for group in _by_type(tensors):
@@ -189,7 +194,7 @@ def flat_dist_call(
 
 
 def _tensors(nested: Any) -> Iterable[torch.Tensor]:
-    """Yield the tensors in nested containers; anything else in them is passed over."""
+    """Yield the tensors in nested containers; other objects are skipped."""
     if isinstance(nested, torch.Tensor):
         yield nested
     elif isinstance(nested, Iterable):

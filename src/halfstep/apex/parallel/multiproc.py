@@ -1,6 +1,7 @@
-"""`python -m apex.parallel.multiproc script.py ...`: one process for each device of this machine.
+"""`python -m apex.parallel.multiproc script.py ...`: one process for each GPU of this machine.
 
-Each gets `--world-size N --rank I`; all but the first write to `GPU_I.log`.
+Process I of N gets the arguments `--world-size N --rank I`, with I from 0. All processes except the
+first write their stdout to `GPU_I.log`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import torch
 
 
 def main(argv: list[str]) -> int:
-    """Run a script once for each device.
+    """Run a script once for each GPU, or once without a GPU.
 
     Args:
-        argv: The script and its arguments; `--world-size` in them overrides the number of devices.
+        argv: The script and its arguments; `--world-size` in them overrides the number of GPUs.
 
     Returns:
         The exit code of the first process that failed, or 0.

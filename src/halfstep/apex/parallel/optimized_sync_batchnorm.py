@@ -1,4 +1,4 @@
-"""`apex.parallel.optimized_sync_batchnorm`: the module that some programs import it from."""
+"""The module from which some programs import `SyncBatchNorm`."""
 
 from halfstep.apex.parallel.sync_batchnorm import SyncBatchNorm
 

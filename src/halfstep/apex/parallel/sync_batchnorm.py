@@ -1,4 +1,4 @@
-"""Apex's `SyncBatchNorm` and what builds it: channels in the last place, and a fused ReLU."""
+"""Apex's `SyncBatchNorm`, with channels last and a ReLU, and the functions that set it up."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class SyncBatchNorm(sync_batchnorm.SyncBatchNorm):
     Args:
         num_features: Number of channels.
         eps: Added to the variance.
-        momentum: Weight of a batch in the running statistics; None for their plain mean.
-        affine: Whether it has a weight and a bias.
-        track_running_stats: Whether it keeps running statistics.
-        process_group: The processes that share statistics; all of them by default.
+        momentum: Weight of a batch in the running statistics; None for a cumulative mean.
+        affine: Whether the layer has a weight and a bias.
+        track_running_stats: Whether the layer keeps running statistics.
+        process_group: The processes that share statistics; all processes by default.
         channel_last: Whether the channels are the last dimension of the input.
-        fuse_relu: Whether a ReLU follows.
+        fuse_relu: Whether to apply a ReLU to the output.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SyncBatchNorm(sync_batchnorm.SyncBatchNorm):
         input: torch.Tensor,  # noqa: A002  (torch's name)
         z: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Normalize `input`, add `z` if given, and rectify if asked for."""
+        """Normalize `input`, add `z` if given, and apply a ReLU if `fuse_relu` is True."""
         last = self.channel_last and input.ndim > 2
         normalized = super().forward(input.movedim(-1, 1) if last else input)
         if last:
@@ -67,7 +67,7 @@ def convert_syncbn_model(
     process_group: Any = None,
     channel_last: bool = False,
 ) -> torch.nn.Module:
-    """Replace every batch norm of `module`, in place, by a `SyncBatchNorm`, and return it."""
+    """Replace every batch norm in `module` by a `SyncBatchNorm`, in place, and return the model."""
     return convert(module, process_group, layer=SyncBatchNorm, channel_last=channel_last)
 
 
@@ -75,13 +75,13 @@ def create_syncbn_process_group(group_size: int) -> dist.ProcessGroup | None:
     """Split the processes into groups of `group_size` neighbours.
 
     Args:
-        group_size: Processes to a group; 0 for all of them.
+        group_size: Number of processes per group; 0 for one group of all processes.
 
     Returns:
-        The group of this process; None, which stands for all of them, for 0.
+        The group of this process; None, which means all processes, if `group_size` is 0.
 
     Raises:
-        AssertionError: If it does not divide the number of processes.
+        AssertionError: If `group_size` does not divide the number of processes.
     """
     if group_size == 0:
         return None

@@ -1,1 +1,1 @@
-"""What the program means: levels, forward passes, steps, and whether all of it is understood."""
+"""Analyses a program: levels, forward passes, steps, and the reasons not to rewrite it."""

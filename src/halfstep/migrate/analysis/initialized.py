@@ -1,4 +1,4 @@
-"""Whether amp has been initialized where a statement or a method runs."""
+"""Whether amp has been initialized when a statement or a method runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def precedes_initialize(program: Program, statement: ast.stmt) -> bool:
 
 
 def follows_initialize(program: Program, graph: CallGraph, method: Function) -> bool:
-    """Tell whether a method runs where amp has been initialized: before losses are scaled."""
+    """Tell whether a method of a class that trains runs after amp has been initialized."""
     if not _has_self(method):
         return False
     training = set(program.training)
@@ -51,7 +51,7 @@ def _methods_beside(program: Program, method: Function) -> list[Function]:
 
 
 def _called_from(class_: ast.ClassDef, methods: set[Function]) -> set[Function]:
-    """Return the methods of a class that run within some of them, and those themselves."""
+    """Return the given methods of a class, and the methods that they call, directly or not."""
     by_name = {each.name: each for each in class_.body if isinstance(each, Function)}
     found, new = set(methods), set(methods)
     while new:

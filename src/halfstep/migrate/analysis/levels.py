@@ -1,7 +1,7 @@
-"""Which opt_levels an expression may stand for, as far as a program says.
+"""Which opt_levels an expression may have, as far as the program limits them.
 
-Most programs take the level from the command line, where `choices` may limit it, or choose one of
-two in an `if`.
+Most programs take the level from the command line, where `choices` may limit it, or choose between
+two levels in an `if`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ LEVELS = frozenset({"O0", "O1", "O2", "O3"})
 
 
 def possible_levels(source: Source, level: ast.expr | None, at: ast.AST) -> frozenset[str]:
-    """Return the levels that an expression may be, all of them where that is not known.
+    """Return the levels that an expression may have; all levels if nothing is known.
 
     Args:
-        source: The program.
+        source: The source of the program.
         level: The expression; None for the default, O1.
-        at: Where it is used.
+        at: The node that uses the expression; the tests around it may limit the levels.
     """
     found = frozenset({"O1"}) if level is None else _values(source, level, at)
     for around in source.above(at):
@@ -36,7 +36,7 @@ def possible_levels(source: Source, level: ast.expr | None, at: ast.AST) -> froz
 
 
 def inner_of(statements: Iterable[ast.stmt]) -> set[ast.AST]:
-    """Return all that stands in some statements."""
+    """Return all nodes in some statements."""
     return {node for each in statements for node in inner(each)}
 
 
@@ -55,7 +55,7 @@ def _values(source: Source, node: ast.expr, at: ast.AST) -> frozenset[str]:
 
 
 def _assigned(source: Source, name: str, functions: list[Function]) -> frozenset[str]:
-    """Return what the assignments of a variable give it; all levels where it has others."""
+    """Return the levels that are assigned to a variable; all levels if a value is not known."""
     for function in functions:
         if name in {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}:
             return LEVELS
@@ -81,7 +81,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _chosen(source: Source, name: str) -> frozenset[str]:
-    """Return the choices of an argument of the command line, and what it is set to elsewhere."""
+    """Return the choices of a command-line argument, and the values assigned to it elsewhere."""
     found: set[str] = set()
     for call in calls(source.tree):
         if last_name(call.func) == "add_argument" and name in _destinations(call):
@@ -109,7 +109,7 @@ def _destinations(call: ast.Call) -> set[str]:
 
 
 def _asked_for(source: Source, test: ast.expr, level: str) -> frozenset[str]:
-    """Return the levels for which a test lets amp be initialized; empty if it does not ask."""
+    """Return the levels for which a test is true; empty if it does not test the level."""
     match test:
         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=str(value))]):
             asked = {value}

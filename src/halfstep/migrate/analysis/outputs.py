@@ -1,7 +1,7 @@
-"""What becomes of a forward pass's fp16 outputs behind the region that autocast covers.
+"""Uses of the fp16 outputs of a forward pass after its autocast block.
 
-Apex's O1 changed torch's functions everywhere; autocast ends with its block, and behind it a
-product of an fp16 output with an fp32 tensor is refused.
+Apex's O1 patched torch's functions in the whole program. Autocast ends with its block, and after it
+torch refuses to multiply an fp16 output by an fp32 tensor.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _ONE_FORMAT = {
     *("mm", "matmul", "bmm", "addmm", "addmv", "addbmm", "baddbmm", "mv", "einsum", "linear"),
     *("bilinear", "conv1d", "conv2d", "conv3d", "cdist", "pdist", "tensordot", "inner", "dot"),
 }
-"""Functions that refuse tensors of different formats, or fp16 ones."""
+"""Functions that refuse tensors of different formats, or fp16 tensors."""
 
 
 def used_behind(program: Program, covered: set[ast.AST]) -> Iterator[ast.stmt]:
-    """Yield statements behind a forward pass that feed its outputs to what minds their format.
+    """Yield statements after a forward pass that fail if its outputs are fp16.
 
     Args:
-        program: The facts.
-        covered: All that stands under autocast.
+        program: The parsed program.
+        covered: All nodes under autocast.
     """
     source = program.source
     made: dict[ast.AST, dict[str, int]] = {}
@@ -49,7 +49,7 @@ def used_behind(program: Program, covered: set[ast.AST]) -> Iterator[ast.stmt]:
 
 
 def _mixes(program: Program, statement: ast.stmt, outputs: set[str]) -> bool:
-    """Tell whether a statement multiplies an output, or gives it to a part of a model."""
+    """Tell whether a statement multiplies an output, or passes it to a part of a model."""
     for node in inner(statement):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             if paths(node) & outputs:

@@ -1,7 +1,7 @@
-"""Amp as an argument: functions of the program that only ask it for its state.
+"""Amp as an argument of functions that only use its state.
 
-`save_checkpoint(model, optimizer, amp)` does the same with what takes amp's place, which has
-`state_dict` and `load_state_dict` too.
+`save_checkpoint(model, optimizer, amp)` works in the same way with an engine or a scaler, because
+both have `state_dict` and `load_state_dict`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SAVES = re.compile(r"save|load|checkpoint|ckpt|resume|restore|snapshot", re.IGN
 
 
 def asks_for_state(program: Program, function: Function, name: str) -> bool:
-    """Tell whether a function does no more with a parameter than save, load and test it."""
+    """Tell whether a function only saves, loads or tests a parameter."""
     source = program.source
     for node in inner(function):
         if not isinstance(node, ast.Name) or node.id != name:
@@ -36,7 +36,7 @@ def asks_for_state(program: Program, function: Function, name: str) -> bool:
 
 
 def saves(program: Program, node: ast.expr) -> str | None:
-    """Return the source of a function that an argument is given to, if its name says it saves."""
+    """Return the source of the function that gets an argument, if its name is about saving."""
     call = program.source.parent[node]
     if isinstance(call, ast.keyword):
         call = program.source.parent[call]
@@ -47,7 +47,7 @@ def saves(program: Program, node: ast.expr) -> str | None:
 
 
 def takes_state(program: Program, node: ast.expr) -> bool:
-    """Tell whether an argument is given to a function of the program that asks for amp's state."""
+    """Tell whether an argument is passed to a function of the program that only uses its state."""
     call = program.source.parent[node]
     if isinstance(call, ast.keyword):
         call = program.source.parent[call]
@@ -63,7 +63,7 @@ def takes_state(program: Program, node: ast.expr) -> bool:
 
 
 def _asks(program: Program, function: Function, call: ast.Call, node: ast.expr) -> bool:
-    """Tell whether a function asks for the state of the parameter that an argument becomes."""
+    """Tell whether a function only uses the state of the parameter that gets an argument."""
     names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     if names[:1] == ["self"]:
         names = names[1:]

@@ -1,4 +1,4 @@
-"""The recipe that an opt_level and its overrides stand for, as the source of an argument."""
+"""Translates an opt_level and its overrides to a recipe, as the source of an argument."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def recipe_from_apex(opt_level, keep_batchnorm_fp32=None, loss_scale=None):
         fields["loss_scale"] = loss_scale
     return fields
 '''
-"""Put into a program whose overrides are known at run time only."""
+"""Added to a program whose opt_level or overrides are known at run time only."""
 SCALES = '''\
 def loss_scales_like_apex(engine, losses):
     """Return the loss scales of an engine in the format of amp.state_dict()."""
@@ -36,7 +36,7 @@ def loss_scales_like_apex(engine, losses):
     values = [float(scales[i].scale) if i in scales else engine.loss_scale for i in range(losses)]
     return {f"loss_scaler{i}": {"loss_scale": value} for i, value in enumerate(values)}
 '''
-"""Put into a program that reads loss scales from `amp.state_dict()`."""
+"""Added to a program that reads loss scales from `amp.state_dict()`."""
 
 _UNKNOWN = object()
 _ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
@@ -64,18 +64,19 @@ _ORDER = (
 
 @dataclass
 class RecipeArgument:
-    """What to write for the precision settings of a call of `amp.initialize`.
+    """The translation of the precision settings of a call of `amp.initialize`.
 
     Attributes:
-        text: The recipe, as source.
-        level: The opt_level if it is written out, else None.
-        level_text: Source of the opt_level.
-        levels: What it may be.
-        enabled: Source of `enabled`, or None where it is always on.
+        text: The source of the recipe.
+        level: The opt_level if it is a literal, else None.
+        level_text: The source of the opt_level.
+        levels: The levels that the opt_level may have.
+        enabled: The source of `enabled`, or None if it is a literal or not given.
         needs_function: Whether `text` calls `recipe_from_apex`.
-        losses: Source of the number of losses with scales of their own.
-        loss_scale_text: Source of a loss scale that is known at run time only, or None.
-        left_out: Settings that could not be translated, as they were given.
+        losses: The source of `num_losses`.
+        settings: The translated overrides whose values are known, by field of the recipe.
+        loss_scale_text: The source of a loss scale that is known at run time only, or None.
+        left_out: Settings that could not be translated, each as `name=source`.
     """
 
     text: str = ""
@@ -157,7 +158,7 @@ def _written_out(found: RecipeArgument, overrides: dict[str, str]) -> None:
 
 
 def _fields(found: RecipeArgument, overrides: dict[str, str]) -> dict[str, Any]:
-    """Translate overrides to fields of a recipe; what has none is left out."""
+    """Translate overrides to fields of a recipe; add those without a field to `left_out`."""
     fields: dict[str, Any] = {}
     for name, text in overrides.items():
         translate = _TRANSLATIONS.get(name)

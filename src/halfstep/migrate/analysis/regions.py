@@ -1,8 +1,8 @@
-"""Which statements belong under autocast: from the call of a model up to the loss.
+"""Finds the statements that belong under autocast: from the call of a model to the loss.
 
-Apex's O1 changed torch's functions everywhere. In the rewritten program the statements from which a
-loss comes stand in a `with` block of their own, found by going back from the loss to what it was
-made of. Evaluation is not touched: it then runs in fp32.
+Apex's O1 patched torch's functions in the whole program. In the rewritten program, the statements
+that compute a loss are in a `with` block. The search goes back from the loss to the statements that
+compute the values it needs. Evaluation is not changed, so it runs in fp32.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOVES_DATA = {
     *("rand_like", "empty_like", "normal_", "uniform_", "fill_", "as_numpy", "numpy", "copy"),
     *("stack", "cat", "concat", "insert", "add", "setdefault"),
 }
-"""Functions that neither run a model nor make a loss out of what it gave."""
+"""Functions that neither run a model nor compute a loss from its output."""
 _FILLING = {"append", "extend", "insert", "update", "add", "setdefault"}
 
 
@@ -44,9 +44,10 @@ class Forward:
     """A forward pass.
 
     Attributes:
-        first: The first statement under autocast, or None where only the loss's own expression is.
-        last: The last one.
-        hoisted: The scaled loss whose own expression makes it, or None.
+        first: The first statement under autocast; None if only the argument of `scale_loss` is.
+        last: The last statement under autocast; None if `first` is None.
+        hoisted: The scaled loss if the argument of `scale_loss` runs the model, else None. The
+            argument is then assigned to a name under autocast.
     """
 
     first: ast.stmt | None
@@ -59,14 +60,14 @@ class Forwards:
     """The forward passes of a program.
 
     Args:
-        program: The facts.
-        windows: The order of things.
-        ends: Statements at which a forward pass is over: backwards and steps.
-        graph: Which functions call which.
+        program: The parsed program.
+        windows: The order of backwards and steps.
+        ends: The statements that end a forward pass: backwards and steps.
+        graph: The call graph.
 
     Attributes:
         found: The forward passes.
-        missing: Losses for which there is none.
+        missing: The losses without a forward pass.
     """
 
     program: Program
@@ -77,7 +78,7 @@ class Forwards:
     missing: list[ScaledLoss] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Find the forward pass of each loss, and those of models that no loss led to."""
+        """Find the forward pass of each loss, and other calls of models in training code."""
         self._ending = {
             each for end in self.ends for each in (end, *self.program.source.above(end))
         }
@@ -107,7 +108,10 @@ class Forwards:
         ]
 
     def _before(self, end: ast.stmt, needed: set[str], *, found: bool = False) -> Forward | None:
-        """Go back from a statement to what the names that it needs were made of."""
+        """Find the statements before `end` that run a model to compute the names in `needed`.
+
+        `found` tells whether the expression of the loss runs a model itself.
+        """
         place = end
         for statement in reversed(self.windows.way(end)):
             place = statement
@@ -137,14 +141,14 @@ class Forwards:
             if isinstance(around, ast.For) and paths(around.target) & needed:
                 needed = needed | paths(around.iter)
             elif isinstance(around, ast.For | ast.While | ast.Module):
-                break  # what is made before a loop is not made anew in each step
+                break  # values from before a loop are not computed again in each step
         return None
 
     def _in_one_suite(self, first: ast.stmt, last: ast.stmt) -> bool:
         return last in self.program.source.suite(first)
 
     def flat(self, suite: Sequence[ast.stmt]) -> list[ast.stmt]:
-        """Return a suite with the branches that are there for amp alone opened."""
+        """Return a suite, with the amp side in place of each `if` that exists only for amp."""
         done: list[ast.stmt] = []
         for each in suite:
             amp = self.windows.branches.amp.get(each) if isinstance(each, ast.If) else None
@@ -152,7 +156,7 @@ class Forwards:
         return done
 
     def _runs(self, node: ast.AST) -> bool:
-        """Tell whether a node calls a model, or a function that makes something of its output."""
+        """Tell whether a node calls a model, or a function that may compute with its output."""
         for call in calls(node):
             name = last_name(call.func)
             path = dotted(call.func) or ""
@@ -165,7 +169,7 @@ class Forwards:
         return False
 
     def _passed_in(self, loss: ScaledLoss) -> Iterator[Forward]:
-        """Yield the forward passes where the function that scales a loss is called with it."""
+        """Yield the forward passes before calls that pass a loss to the function that scales it."""
         source = self.program.source
         function = source.function(loss.statement)
         given = dotted(loss.loss)
@@ -189,13 +193,13 @@ class Forwards:
             if passed is None or function in source.above(call) or isinstance(statement, Function):
                 continue
             if self._runs(passed):
-                continue  # a forward pass within the call: nothing that could stand before it
+                continue  # the argument itself runs the model, so no statement before it does
             before = self._before(statement, paths(passed))
             if before is not None:
                 yield before
 
     def _in_callers(self, loss: ScaledLoss) -> Iterator[Forward]:
-        """Yield forward passes whose outputs are passed to the function that scales a loss."""
+        """Yield forward passes in callers that pass outputs to the function that scales a loss."""
         source = self.program.source
         function = source.function(loss.statement)
         if function is None:
@@ -211,7 +215,7 @@ class Forwards:
                     yield before
 
     def _made_of(self, loss: ScaledLoss, function: Function) -> set[str]:
-        """Return the names in a function that a loss is made of."""
+        """Return the names in a function from which a loss is computed."""
         before = [
             each
             for each in inner(function)
@@ -227,7 +231,7 @@ class Forwards:
         return names
 
     def _trains_model(self, forward: Forward) -> bool:
-        """Tell whether a model of amp's runs in a forward pass, after amp was initialized."""
+        """Tell whether a forward pass runs a model that amp handles, after amp was initialized."""
         assert forward.first is not None
         assert forward.last is not None
         function = self.program.source.function(forward.first)
@@ -242,7 +246,7 @@ class Forwards:
         return not trains and any(map(self.graph.runs_model, whole))
 
     def _instances(self, class_: str) -> set[str]:
-        """Return the names that instances of a class are given."""
+        """Return the names that instances of a class are assigned to."""
         return {
             last_name(target)
             for node in inner(self.program.source.tree)
@@ -253,7 +257,7 @@ class Forwards:
         }
 
     def _models_elsewhere(self) -> None:
-        """Add single statements that call a model in functions that train, or beside them."""
+        """Add single statements that call a model, in functions that train or in their classes."""
         source = self.program.source
         training = [each for each in self.program.training if each is not None]
         classes = {source.class_(each) for each in training} - {None}
@@ -282,7 +286,7 @@ class Forwards:
                 self.found.append(Forward(statement, statement))
 
     def _in_loop(self, statement: ast.stmt) -> bool:
-        """Tell whether a statement of the module stands in a loop that scales a loss."""
+        """Tell whether a statement at module level is in a loop that scales a loss."""
         source = self.program.source
         around = {each for each in source.above(statement) if isinstance(each, ast.For | ast.While)}
         return any(
@@ -292,14 +296,14 @@ class Forwards:
         )
 
     def _is_forward(self, call: ast.Call) -> bool:
-        """Tell whether a call is of a model, or of a method of its that is a forward pass too."""
+        """Tell whether a call runs a model: `model(...)` or `model.forward...(...)`."""
         path = self.program.source.code(call.func)
         owner, _, method = path.rpartition(".")
         known = self.program.models
         return path in known or (method.startswith("forward") and owner in known)
 
     def covered(self) -> Iterator[ast.AST]:
-        """Yield all that stands under autocast."""
+        """Yield all nodes under autocast."""
         for forward in self.found:
             if forward.first is None or forward.last is None:
                 continue
@@ -308,7 +312,7 @@ class Forwards:
                 yield from inner(each)
 
     def _merge(self) -> None:
-        """Make one of forward passes that overlap, as where several losses share one."""
+        """Merge forward passes that overlap, for example if several losses share one."""
         kept: list[Forward] = []
         bare = [each for each in self.found if each.first is None]
         placed = [each for each in self.found if each.first is not None]
@@ -333,7 +337,7 @@ def _lines(forward: Forward) -> tuple[int, int]:
 
 
 def _filled(node: ast.AST) -> set[str]:
-    """Return the lists and dictionaries that a node puts something into."""
+    """Return the lists, sets and dicts to which a node adds items."""
     return {
         path
         for call in calls(node)
@@ -344,7 +348,7 @@ def _filled(node: ast.AST) -> set[str]:
 
 
 def _evaluates(program: Program, call: ast.Call, function: Function | None) -> bool:
-    """Tell whether a call of a model is for evaluation: no gradients, or eval mode."""
+    """Tell whether a call of a model is for evaluation: under `no_grad`, or in eval mode."""
     code = program.source.code
     for each in program.source.above(call):
         if each is function:

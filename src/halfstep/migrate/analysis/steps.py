@@ -1,4 +1,4 @@
-"""Whose `step`, `zero_grad` and `backward` is called: amp's optimizer, another, or nobody knows."""
+"""Whose `step` or `zero_grad` a call runs: that of amp's optimizer or of another object."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Whose = Literal["amp", "outside", "other", "unknown"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Move:
-    """A call of `step` or `zero_grad` on an optimizer of amp's.
+    """A call of `step` or `zero_grad` on an optimizer that amp handles.
 
     Attributes:
-        statement: The statement that it is; the whole loop where all optimizers are meant.
+        statement: The statement of the call, or the loop over optimizers that contains only it.
         call: The call.
-        owner: Source of the optimizer.
-        loop: The optimizers that a loop around it goes through, or None.
+        owner: The source of the optimizer.
+        loop: The source of the optimizers that this loop iterates over, or None without a loop.
     """
 
     statement: ast.stmt
@@ -41,11 +41,11 @@ class Move:
 
 
 class Owners:
-    """Tells whose method is called.
+    """Finds out whose `step` or `zero_grad` a call runs.
 
     Args:
-        program: The facts.
-        branches: What of it is not needed any more.
+        program: The parsed program.
+        branches: The branches that exist only for amp.
     """
 
     def __init__(self, program: Program, branches: Branches) -> None:
@@ -58,7 +58,12 @@ class Owners:
                     self._made.setdefault(program.source.code(target), []).append(node.value)
 
     def whose(self, call: ast.Call) -> Whose:
-        """Tell whose `step` or `zero_grad` is called."""
+        """Return whose `step` or `zero_grad` a call runs.
+
+        Returns:
+            "amp" for an optimizer that amp handles, "outside" for another optimizer, "other" for
+            another object such as a scheduler, and "unknown" if it may be amp's optimizer.
+        """
         assert isinstance(call.func, ast.Attribute)
         owner = call.func.value
         text = self.program.source.code(owner)
@@ -77,7 +82,7 @@ class Owners:
         return "unknown" if _OPTIMIZER.search(name) else "other"
 
     def move(self, call: ast.Call) -> Move | None:
-        """Return a call that is a statement of its own, or the only one of a loop's."""
+        """Return the `Move` of a call, or None if the call is not a statement of its own."""
         source = self.program.source
         assert isinstance(call.func, ast.Attribute)
         owner = source.code(call.func.value)
@@ -104,7 +109,7 @@ class Owners:
         return False
 
     def _is_local(self, call: ast.Call, text: str) -> bool:
-        """Tell whether a function makes an optimizer of its own, under the name of amp's."""
+        """Tell whether a function creates another optimizer with the name of one of amp's."""
         function = self.program.source.function(call)
         if function is None or "." in text or self.program.uses_amp(function):
             return False

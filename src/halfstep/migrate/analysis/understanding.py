@@ -1,7 +1,7 @@
-"""All that has to be known of a program before a line of it changes, and what is in the way.
+"""Analyses a whole program before any line changes, and collects the reasons not to rewrite it.
 
-A program is rewritten as a whole or, as far as amp goes, not at all: half of amp's protocol on
-another object trains wrongly without a word. Each reason stands at the line that it is about.
+migrate rewrites either all uses of amp in a program or none: with only some of them rewritten, the
+program would train wrongly without an error. Each reason is recorded at the line that it is about.
 """
 
 from __future__ import annotations
@@ -68,14 +68,18 @@ _STATE = {
 
 @dataclass
 class Understanding:
-    """What a program does with amp, and the reasons why it is not translated.
+    """The analysis of a program, and the reasons why its uses of amp are not rewritten.
 
     Args:
-        program: The facts.
-        called: What takes amp's place, in words.
+        program: The parsed program.
+        called: "the Engine" or "the GradScaler", for messages.
 
     Attributes:
-        reasons: Why amp is left, each at its statement; empty where all is understood.
+        recipes: Maps each call of `amp.initialize` to its recipe.
+        steps: The steps of optimizers that amp handles.
+        zero_grads: The calls of `zero_grad` on models and optimizers that amp handles.
+        outside: The steps of optimizers that amp does not handle.
+        reasons: Statements, each with a reason not to rewrite; empty if migrate understands all.
     """
 
     program: Program
@@ -92,7 +96,7 @@ class Understanding:
     reasons: list[tuple[ast.stmt, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Understand the program."""
+        """Analyse the program."""
         program = self.program
         self.branches = read_branches(program)
         self.owners = Owners(program, self.branches)
@@ -112,7 +116,7 @@ class Understanding:
         }
 
     def leave(self, node: ast.AST, reason: str) -> None:
-        """Note why amp is left."""
+        """Add a reason not to rewrite the program, at the statement of a node."""
         self.reasons.append((self.program.source.statement(node), reason + LEFT))
 
     @property
@@ -130,7 +134,7 @@ class Understanding:
         )
 
     def live(self, loss: ScaledLoss) -> bool:
-        """Tell whether a scaled loss is not on a side that goes away."""
+        """Tell whether a scaled loss stays: it is not in a branch that is removed."""
         return loss.statement not in self.branches.dead
 
     def _initializes(self) -> None:
@@ -150,7 +154,7 @@ class Understanding:
                 self.leave(each.call, SEVERAL.format(self.called))
 
     def _initialize(self, given: Initialize) -> None:
-        """Note what of one `amp.initialize` is not understood."""
+        """Add the reasons not to rewrite that one `amp.initialize` gives."""
         call, statement = given.call, given.statement
         if not given.optimizers and not self.trained:
             self.leave(call, INFERENCE)
@@ -170,7 +174,7 @@ class Understanding:
                 self.leave(node, PASSED_ON if kept else NO_LOSS.format(self.called))
 
     def _may_be_none(self, name: str, at: ast.stmt, function: Function | None) -> bool:
-        """Tell whether the last statement that binds a name on every way to `at` gives it None."""
+        """Tell whether the last statement before `at` that always binds `name` assigns None."""
         source = self.program.source
         for place in reversed(source.way_in(at, function)):
             suite = source.suite(place)
@@ -198,7 +202,7 @@ class Understanding:
         return False
 
     def _kept(self) -> list[ast.AST]:
-        """Return where amp itself is kept under another name, as in `args.amp = amp`."""
+        """Return the nodes that store amp itself or pass it on, as in `args.amp = amp`."""
         program = self.program
         return [
             node.value
@@ -208,7 +212,7 @@ class Understanding:
         ]
 
     def _amp_statements(self) -> list[ast.stmt]:
-        """Return the statements that use amp, where nothing initializes it."""
+        """Return the statements that use amp, for a program that does not initialize it."""
         found = []
         for node in inner(self.program.source.tree):
             name = self.program.imports.qualified(node)
@@ -217,7 +221,7 @@ class Understanding:
         return list(dict.fromkeys(found))
 
     def _other_uses(self) -> None:
-        """Find what amp is used for beyond its protocol."""
+        """Refuse Horovod, `torch.amp`, amp's private state, and parameters that may be amp."""
         program = self.program
         horovod = any(each.partition(".")[0] == "horovod" for each in program.imports.modules)
         if horovod and not program.names.isdisjoint(_HOROVODS):
@@ -252,7 +256,7 @@ class Understanding:
         )
 
     def _moves(self) -> None:
-        """Sort the calls of `step` and `zero_grad`."""
+        """Find the calls of `step` and `zero_grad` on optimizers that amp handles."""
         source = self.program.source
         for call in [*self.program.steps, *self.program.zero_grads]:
             statement = source.statement(call)
@@ -281,7 +285,7 @@ class Understanding:
                 self.leave(loss.call, NO_STEP.format(" and ".join(loss.optimizers)))
 
     def _backwards(self) -> None:
-        """Find backwards past amp that a step of amp's optimizers would use."""
+        """Refuse backwards outside of `scale_loss` whose gradients a step of amp's may use."""
         source = self.program.source
         with_step = {source.function(move.statement) for move in self.steps}
         for call in self.program.backwards:
@@ -302,7 +306,7 @@ class Understanding:
                 self.leave(call, NATIVE_BACKWARD)
 
     def _is_dropped(self, backward: ast.Call) -> bool:
-        """Tell whether the gradients of a backward are dropped by the statement behind it."""
+        """Tell whether the statement after a backward clears its gradients."""
         source = self.program.source
         statement = source.statement(backward)
         suite = source.suite(statement)
@@ -317,7 +321,7 @@ class Understanding:
         )
 
     def _enters_an_update(self, function: Function) -> bool:
-        """Tell whether a function is called before a scaled loss, and no `zero_grad` is between."""
+        """Tell whether a function is called before a scaled loss, without a `zero_grad` between."""
         source, graph = self.program.source, self.graph
         if any(source.function(call) is function for call in self.program.steps):
             return False
@@ -354,7 +358,7 @@ def _binds_on_both_sides(statement: ast.stmt, name: str) -> bool:
 
 
 def _gives_none(statement: ast.Assign, name: str) -> bool:
-    """Tell whether an assignment, of several names too, gives None to one."""
+    """Tell whether an assignment, perhaps of several names, assigns None to `name`."""
     for target in statement.targets:
         pairs = [(target, statement.value)]
         if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
@@ -369,7 +373,7 @@ _NO_LOSSES = {"ctx", "super()", "torch.autograd", "F", "Function"}
 
 
 def constant(call: ast.Call, name: str, place: int | None = None) -> object:
-    """Return a constant argument: None where it is not given, ... where it is no constant."""
+    """Return the value of an argument: None if not given, `...` if it is not a constant."""
     given = argument(call, name, place)
     if given is None:
         return None

@@ -1,7 +1,7 @@
-"""Forward passes that also run where amp was not initialized, as in an evaluation by itself.
+"""Forward passes that may also run without `amp.initialize`, such as in a separate evaluation.
 
-Apex changed torch's functions, so that such a program ran in fp32 there. What takes amp's place is
-an object, which does not exist then.
+With Apex, torch's functions were then not patched, and the program ran in fp32. In the rewritten
+program, these forward passes use the engine or scaler, which does not exist then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ NO_OBJECT = (
 
 
 def without_initialize(forwards: Forwards) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield the first statements of forward passes, each with what leads to it so, in words."""
+    """Yield the first statement of each such forward pass, with the code that reaches it.
+
+    That code is a text for a message: "line 12" for a call, or the name of a function.
+    """
     source = forwards.program.source
     homes = {each.function for each in forwards.program.initializes if each.optimizers}
     for forward in forwards.found:
@@ -40,7 +43,7 @@ def without_initialize(forwards: Forwards) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def _ways(forwards: Forwards, function: Function, seen: set[Function]) -> Iterator[str]:
-    """Yield what calls a function, at whatever distance, without amp having been initialized."""
+    """Yield the code that reaches a function without amp having been initialized."""
     source = forwards.program.source
     for call in forwards.graph.calls_of(function):
         caller = source.function(call)
@@ -59,7 +62,7 @@ def _ways(forwards: Forwards, function: Function, seen: set[Function]) -> Iterat
 
 
 def _starts(forwards: Forwards, function: Function | None) -> list[ast.AST]:
-    """Return what initializes amp in a function, or calls one that does."""
+    """Return the calls in a function that initialize amp, directly or through other functions."""
     source, graph = forwards.program.source, forwards.graph
     given = [each for each in forwards.program.initializes if each.optimizers]
     homes = {each.function for each in given if each.function is not None}
@@ -75,7 +78,7 @@ def _starts(forwards: Forwards, function: Function | None) -> list[ast.AST]:
 
 
 def _comes_first(source: Source, start: ast.AST, call: ast.AST) -> bool:
-    """Tell whether one call comes before another: above it, and not on the other side of a test."""
+    """Tell whether `start` precedes `call`, and is not in another branch of an `if`."""
     below = set(source.above(call))
     sides = [
         each.orelse if any(start in inner(one) for one in each.body) else each.body
@@ -98,7 +101,10 @@ def _training(forwards: Forwards) -> set[ast.AST]:
 
 
 def _may_not_train(forwards: Forwards, first: ast.stmt) -> bool:
-    """Tell whether a forward pass may come without a backward: no loss of its, or under a test."""
+    """Tell whether a forward pass may run without a backward.
+
+    That is so if its function scales no loss, or scales each loss under a further test.
+    """
     source, program = forwards.program.source, forwards.program
     beside = [
         loss.statement
@@ -116,7 +122,7 @@ def _may_not_train(forwards: Forwards, first: ast.stmt) -> bool:
 
 
 def _is_made_so(forwards: Forwards, root: Function) -> bool:
-    """Tell whether amp is initialized where an object of the class of a method is made."""
+    """Tell whether the `__init__` of a method's class initializes amp."""
     class_ = forwards.program.source.class_(root)
     makers = [
         each for each in getattr(class_, "body", ()) if getattr(each, "name", "") == "__init__"

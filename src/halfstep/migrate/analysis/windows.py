@@ -1,7 +1,7 @@
-"""The order of things within a step: what stands between the last backward and the step.
+"""Finds the statements that read or change gradients between a backward and its step.
 
-Apex had unscaled the gradients there; a GradScaler unscales them when it is told to, and an engine
-in its step. So a clip must be found, the step that it is for, and the tests that it stands under.
+With Apex, the gradients were unscaled there. A GradScaler unscales them on request, and an engine
+in its step. So migrate must know each clip, its step, and the tests around the clip.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEAVES_GRADIENTS = re.compile(
     r"|wandb|state_dict|count|metric|accuracy|memory|profil|time",
     re.IGNORECASE,
 )
-"""Functions of other files, by their names, that measure, write or copy a model."""
+"""Names of functions of other files that only measure, save or copy a model."""
 
 
 @dataclass(eq=False)
@@ -44,19 +44,21 @@ class Touch:
 
     Attributes:
         statement: The statement.
-        call: The clip or the measuring call, or None for anything else.
-        setting: clip_norm, clip_value, "norm" for what only measures, or "".
-        limit: Source of the limit of a clip.
-        whose: Source of the optimizer or model whose gradients they are, where it is known.
+        call: The call that clips or computes a norm; None for any other statement.
+        setting: "clip_norm" or "clip_value" for a clip, "norm" for a call that only computes a
+            norm, else "".
+        limit: The source of the limit of a clip.
+        whose: The source of the optimizer or model that has the gradients; "" if not known.
         of_model: Whether `whose` is a model.
-        tests: Sources of the tests that it stands under and its step does not.
-        step: The step that it is for, or None.
-        head: The statement that it is or stands in, beside its step.
-        moved: Whether its step stands under tests that it does not stand under itself, or behind
-            a loop over micro-batches that it stands in.
-        scaled: Whether it stands in the context of `scale_loss`, where gradients are scaled.
-        given: Source of a call of a function that is not of the program and is given a model.
-        bound_to_place: Why the step cannot take the clip along, or "".
+        tests: The sources of the tests around the statement that are not around its step.
+        step: The step that uses the gradients, or None.
+        head: The statement, or the one around it, in the suite that also contains the step or a
+            statement around the step.
+        moved: Whether the rewritten clip must move to the step: the step is under tests that the
+            statement is not under, or after a loop over micro-batches that contains the statement.
+        scaled: Whether the statement is inside `scale_loss`, where gradients are scaled.
+        given: The source of a call that passes a model to a function of another file, or "".
+        bound_to_place: Why the clip cannot move to the step, or "".
     """
 
     statement: ast.stmt
@@ -75,21 +77,21 @@ class Touch:
 
     @property
     def value_used(self) -> bool:
-        """Whether the norm that it returns is used."""
+        """Whether the program uses the norm that the call returns."""
         return not (isinstance(self.statement, ast.Expr) and self.statement.value is self.call)
 
 
 @dataclass
 class Windows:
-    """What lies between backwards and steps.
+    """The statements between backwards and steps.
 
     Args:
-        program: The facts.
-        branches: What of it is there for amp alone.
-        steps: The steps of amp's optimizers.
+        program: The parsed program.
+        branches: The branches that exist only for amp.
+        steps: The steps of optimizers that amp handles.
 
     Attributes:
-        touches: In the order of the source.
+        touches: The statements that read or change gradients.
     """
 
     program: Program
@@ -98,7 +100,7 @@ class Windows:
     touches: list[Touch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Find what touches gradients."""
+        """Find the statements that touch gradients."""
         self._reaching = self._functions_with_gradients()
         nodes = inner(self.program.source.tree)
         self._own = {each.name for each in nodes if isinstance(each, Function)}
@@ -114,13 +116,17 @@ class Windows:
         self.touches = list({each.statement: each for each in self.touches}.values())
 
     def way(self, node: ast.AST) -> list[ast.stmt]:
-        """Return the way to a node in its function, past the branches that are there for amp."""
+        """Return the statements around a node in its function, outermost first.
+
+        The node itself, if it is a statement, is the last. `if`s that exist only for amp are left
+        out.
+        """
         source = self.program.source
         way = source.way_in(node, source.function(node))
         return [each for each in way if each is node or each not in self.branches.amp]
 
     def suite(self, statement: ast.stmt) -> list[ast.stmt]:
-        """Return the suite that a statement stands in, past the branches that are for amp."""
+        """Return the suite around a statement, ignoring `if`s that exist only for amp."""
         parent = self.program.source.parent[statement]
         while isinstance(parent, ast.If) and parent in self.branches.amp:
             statement = parent
@@ -128,14 +134,17 @@ class Windows:
         return self.program.source.suite(statement)
 
     def apart(self, first: ast.stmt, second: ast.stmt) -> tuple[ast.stmt, ast.stmt] | None:
-        """Return the statements of one suite that two statements are or stand in, if there is."""
+        """Return the two statements of one suite that contain (or are) two given statements.
+
+        Return None if the given statements are in different branches, or one contains the other.
+        """
         for one, two in zip(self.way(first), self.way(second), strict=False):
             if one is not two:
                 return (one, two) if self.suite(one) is self.suite(two) else None
         return None
 
     def _look_at(self, statement: ast.stmt, function: Function | None) -> None:
-        """Note a simple statement that touches gradients."""
+        """Record a statement if it touches gradients; of a compound one, only its test counts."""
         if isinstance(statement, Function | ast.ClassDef) or hasattr(statement, "body"):
             heads = [getattr(statement, name, None) for name in ("test", "iter")]
             if not any(isinstance(each, ast.AST) and self._touches(each) for each in heads):
@@ -167,7 +176,10 @@ class Windows:
         self.touches.append(touch)
 
     def _bound_to_place(self, statement: ast.stmt, step: ast.stmt, outer: ast.stmt) -> str:
-        """Say why a clip must stay where it is: a loop's own name, or a branch without the step."""
+        """Return why a clip cannot move to the step, or "".
+
+        The clip uses the variable of a loop without the step, or a later branch has no step.
+        """
         source = self.program.source
         around = set(source.above(step))
         names = used_names(statement)
@@ -185,9 +197,9 @@ class Windows:
         return ""
 
     def _gives_away(self, statement: ast.stmt, function: Function | None) -> ast.Call | None:
-        """Return a call behind a backward that gives a model to a function of another file.
+        """Return a call after a backward that passes a model to a function of another file.
 
-        What such a function does between a backward and the step may be with gradients.
+        Between a backward and its step, such a function may read or change gradients.
         """
         models = self.program.models
         for call in calls(statement):
@@ -208,13 +220,13 @@ class Windows:
         return None
 
     def _is_harmless(self, call: ast.Call, name: str) -> bool:
-        """Tell whether a call of a function of another file surely leaves gradients alone."""
+        """Tell whether a call certainly does not touch gradients, or is handled elsewhere."""
         path = dotted(call.func) or name
         known = name in self._own or name in dir(builtins) or path in self.program.models
         return known or name in CLIPS or bool(_LEAVES_GRADIENTS.search(path))
 
     def _is_pending(self, statement: ast.stmt, function: Function | None) -> bool:
-        """Tell whether a statement stands behind a backward and before its step."""
+        """Tell whether a statement runs after a backward and before its step."""
         source, line = self.program.source, statement.lineno
         around = [
             each.statement
@@ -245,7 +257,7 @@ class Windows:
         return next((each for each in above if self.program.loss_of(each) is not None), None)
 
     def _step_of(self, statement: ast.stmt, function: Function | None) -> Move | None:
-        """Return the next step in the same function that does not stand in another branch."""
+        """Return the next step in the same function that is not in another branch, or None."""
         for step in self.steps:
             if (
                 self.program.source.function(step.statement) is function
@@ -269,7 +281,7 @@ class Windows:
         return list(self.program.source.above(statement))
 
     def _touches(self, node: ast.AST) -> bool:
-        """Tell whether something reads or changes the gradients of parameters."""
+        """Tell whether a node reads or changes the gradients of parameters."""
         for each in inner(node):
             if isinstance(each, ast.Call):
                 name = last_name(each.func)
@@ -282,14 +294,14 @@ class Windows:
         return False
 
     def _is_gradient(self, node: ast.Attribute) -> bool:
-        """Tell whether an attribute is a parameter's gradient, and more than set to None."""
+        """Tell whether an attribute is a parameter's gradient, and is not only set to None."""
         parent = self.program.source.parent[node]
         called = isinstance(parent, ast.Call) and parent.func is node
         named = node.attr == "grad" and not called
         return named and self._is_of_parameters(node) and not self._is_dropped(node)
 
     def _is_of_parameters(self, node: ast.Attribute) -> bool:
-        """Tell whether `x.grad` is a parameter's, not that of an input that a program made."""
+        """Tell whether `x.grad` is a parameter's gradient, not that of a tensor made here."""
         owner = dotted(node.value)
         if owner is None or "." in owner:
             return True
@@ -302,14 +314,14 @@ class Windows:
         return owner not in made
 
     def _is_dropped(self, node: ast.Attribute) -> bool:
-        """Tell whether `x.grad` is set to None, or asked whether it is."""
+        """Tell whether `x.grad` is only set to None or compared, as in `x.grad is None`."""
         parent = self.program.source.parent[node]
         none = isinstance(parent, ast.Assign) and isinstance(parent.value, ast.Constant)
         compared = isinstance(parent, ast.Compare)
         return (none and node is not getattr(parent, "value", None)) or compared
 
     def _functions_with_gradients(self) -> set[str]:
-        """Return the functions of the program that reach for gradients, by name."""
+        """Return the names of the program's functions that read or change gradients."""
         return {
             node.name
             for node in inner(self.program.source.tree)
@@ -320,13 +332,13 @@ class Windows:
         }
 
     def _reaches(self, node: ast.AST) -> bool:
-        """Tell whether a function with this node in it reaches for gradients."""
+        """Tell whether a node clips, reads master parameters or reads `.grad`."""
         if isinstance(node, ast.Call):
             return last_name(node.func) in CLIPS or bool(self.program.master_params(node))
         return isinstance(node, ast.Attribute) and node.attr == "grad"
 
     def _read(self, statement: ast.stmt) -> Touch:
-        """Read what a statement does to gradients, if it is a clip or a measure."""
+        """Return the `Touch` of a statement, with its call if that clips or computes a norm."""
         touch = Touch(statement)
         if hasattr(statement, "body"):
             return touch
@@ -349,7 +361,11 @@ class Windows:
         return touch
 
     def _whose(self, parameters: ast.expr) -> tuple[str, bool]:
-        """Return whose parameters are given, as far as it is all that amp knows by that name."""
+        """Return the source of the optimizer or model that has all the given parameters.
+
+        Returns:
+            The source, or "" if it is not known, and whether it is a model.
+        """
         if isinstance(parameters, ast.Call):
             masters = self.program.master_params(parameters)
             if masters and masters[0] is parameters:
@@ -363,7 +379,10 @@ class Windows:
         return "", False
 
     def _is_model(self, owner: str, node: ast.AST) -> bool:
-        """Tell whether a name is a model's: amp's own name for it, or what a function calls."""
+        """Tell whether a name is a model that amp handles.
+
+        If amp handles one model, an object that the same function calls is assumed to be it.
+        """
         if owner in self.program.models:
             return True
         known = {tuple(each.models) for each in self.program.initializes if each.optimizers}

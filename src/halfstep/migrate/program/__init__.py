@@ -1,1 +1,1 @@
-"""The program as it is written: its syntax tree, its names, what it does with amp, its new text."""
+"""The program as it is written: its syntax tree, its names, its uses of amp, and its new text."""

@@ -1,8 +1,8 @@
-"""Branches of a program that are there for amp alone: `if fp16: ... else: loss.backward()`.
+"""Branches of a program that exist only for amp: `if fp16: ... else: loss.backward()`.
 
-What takes amp's place does both, as it can be told to do nothing. A branch without amp that does
-the very same otherwise is therefore not needed; of one that does something else both sides are
-rewritten, where its backwards are plain ones.
+An engine or a scaler can be switched off, so one piece of code serves both sides. If the two sides
+differ only in their use of amp, the side without amp is removed. If they differ in more, both sides
+are rewritten, provided that the backwards of the side without amp are plain `loss.backward()`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ OTHERWISE = "the branch without amp differs from the branch with amp in more tha
 
 @dataclass
 class Branches:
-    """What is known of the branches of a program.
+    """The branches of a program that choose between amp and plain fp32.
 
     Attributes:
-        amp: By `if`, the side with amp, which takes the place of both.
-        dead: Statements on the other side.
-        only_with_amp: Clips that the other side does not have, each with the test.
-        apart: Branches whose sides differ, and are both rewritten.
-        without_amp: All that stands on their other sides.
-        different: Branches of which one side cannot be understood.
+        amp: Maps each `if` that is removed to its side with amp, which replaces the whole `if`.
+        dead: All nodes on the removed sides.
+        only_with_amp: Maps each statement that clips on the side with amp only to the source of the
+            test under which that side runs.
+        apart: The `if`s whose sides differ and are both rewritten.
+        without_amp: All nodes on the sides without amp of the `if`s in `apart`.
+        different: The `if`s whose sides differ in a way that migrate cannot translate.
     """
 
     amp: dict[ast.If, list[ast.stmt]] = field(default_factory=dict)
@@ -53,9 +54,9 @@ class Branches:
 
 
 def read_branches(program: Program) -> Branches:
-    """Find the branches that are there for amp alone.
+    """Find the branches that exist only for amp.
 
-    Losses of sides without amp that are rewritten too are added to those of the program.
+    If both sides are rewritten, the losses on the side without amp are added to `program.losses`.
     """
     found = Branches()
     for node in inner(program.source.tree):
@@ -94,7 +95,7 @@ def _compare(program: Program, node: ast.If, found: Branches) -> None:
 
 
 def _keep_apart(program: Program, node: ast.If, other: list[ast.stmt], found: Branches) -> None:
-    """Let both sides be rewritten: what takes amp's place does nothing where amp is off."""
+    """Mark both sides for rewriting: where amp is off, the engine or scaler does nothing."""
     inside = [call for each in other for call in calls(each)]
     backwards = [call for call in inside if last_name(call.func) == "backward"]
     plain = all(_is_plain_backward(program, call) for call in backwards)
@@ -113,7 +114,7 @@ def _keep_apart(program: Program, node: ast.If, other: list[ast.stmt], found: Br
 
 
 def _is_plain_backward(program: Program, call: ast.Call) -> bool:
-    """Tell whether a call is a statement `loss.backward()` on something that may be a loss."""
+    """Tell whether a call is a statement `x.backward()`, and `x` is not an optimizer or `self`."""
     return (
         isinstance(call.func, ast.Attribute)
         and isinstance(program.source.parent[call], ast.Expr)
@@ -123,7 +124,7 @@ def _is_plain_backward(program: Program, call: ast.Call) -> bool:
 
 
 def _only_binds(text: str) -> bool:
-    """Tell whether a statement does no more than give a name a value, as `bad = isnan(norm)`."""
+    """Tell whether a statement only assigns a value to a name, such as `bad = isnan(norm)`."""
     (statement,) = ast.parse(text).body
     return isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
 
@@ -140,7 +141,7 @@ def _is_native(statement: ast.stmt) -> bool:
 
 
 def _normal(program: Program, body: Sequence[ast.stmt]) -> list[str]:
-    """Return statements as text in which amp's ways to say something are the plain ones."""
+    """Return the source of each statement, with the calls of amp replaced by plain PyTorch."""
     found: list[str] = []
     for statement in body:
         if imports_apex(program, statement):
@@ -155,7 +156,7 @@ def _normal(program: Program, body: Sequence[ast.stmt]) -> list[str]:
 
 
 def imports_apex(program: Program, statement: ast.stmt) -> bool:
-    """Tell whether a statement does no more than import Apex, or say that it is missing."""
+    """Tell whether a statement only imports Apex, perhaps in a `try`."""
     if isinstance(statement, ast.Try):
         return all(imports_apex(program, each) for each in statement.body)
     if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -169,7 +170,7 @@ def _plain(statement: ast.stmt) -> str:
 
 
 def _with_loss(text: str, scaled: str, loss: ast.expr) -> str:
-    """Return a statement about a scaled loss as one about the loss itself."""
+    """Return the source of a statement, with the scaled loss replaced by the loss."""
     written = ast.unparse(loss)
     if not isinstance(loss, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
         written = f"({written})"
@@ -177,10 +178,10 @@ def _with_loss(text: str, scaled: str, loss: ast.expr) -> str:
 
 
 class _Plain(ast.NodeTransformer):
-    """Writes `PARAMETERS` for the parameters of a model and for amp's master parameters."""
+    """Replaces amp's calls by plain ones, and each list of parameters by the name `PARAMETERS`."""
 
     def visit_With(self, node: ast.With) -> ast.AST:
-        """Write a scaled backward in a nested branch as the plain one."""
+        """Replace a `with amp.scale_loss(...)` of one statement by a plain backward."""
         self.generic_visit(node)
         item = node.items[0]
         if (
@@ -195,7 +196,7 @@ class _Plain(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Write one name for all ways to say which parameters."""
+        """Replace `model.parameters()` and `amp.master_params(optimizer)` by one name."""
         self.generic_visit(node)
         if last_name(node.func) in {"parameters", "master_params"}:
             return ast.Name("PARAMETERS", ast.Load())

@@ -1,7 +1,8 @@
-"""Which functions of a program call which, as far as names tell.
+"""The call graph of a program, found by names alone.
 
-A plain name is a function, `self.name` a method of the same class, and any other `x.name` a method
-of some class of the program, unless `x` is a model: `model.train()` is not the program's `train`.
+`name()` may call any function of that name, `self.name()` the method of the same class, and any
+other `x.name()` a method `name` of any class of the program, unless `x` is a model: `model.train()`
+does not call the program's own `train`.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ _NO_FORWARD = {
     *("add_module", "get_parameter", "get_submodule", "init_weights", "save_pretrained", "size"),
     *("resize_token_embeddings", "items", "values", "keys", "__dict__", "print", "summary"),
 }
-"""Methods of models that do not run them."""
+"""Methods of models that do not run a forward pass."""
 
 
 class CallGraph:
     """The calls of a program.
 
     Args:
-        program: The facts.
+        program: The parsed program.
     """
 
     def __init__(self, program: Program) -> None:
@@ -60,7 +61,7 @@ class CallGraph:
         return [each for each in found if self._is_method(each)]
 
     def calls_of(self, function: Function) -> list[ast.Call]:
-        """Return the calls that may run a function, outside of itself."""
+        """Return the calls that may run a function, except those in the function itself."""
         source = self.program.source
         return [
             call
@@ -69,7 +70,7 @@ class CallGraph:
         ]
 
     def reached(self, start: Iterable[ast.AST]) -> set[ast.AST]:
-        """Return what may run within some functions or statements, and those themselves."""
+        """Return the nodes in `start`, and every function that may run within them."""
         found = set(start)
         new = set(found)
         while new:
@@ -78,7 +79,7 @@ class CallGraph:
         return found
 
     def runs_model(self, node: ast.AST) -> bool:
-        """Tell whether a model of amp's is called in a node, or in a function that it calls."""
+        """Tell whether a node, or a function called from it, calls a model that amp handles."""
         return any(self._is_of_model(call) for each in self.reached([node]) for call in calls(each))
 
     def _is_of_model(self, call: ast.Call) -> bool:
@@ -98,7 +99,7 @@ class CallGraph:
         return isinstance(self.program.source.parent[function], ast.ClassDef)
 
     def _models_passed_on(self) -> dict[Function | None, set[str]]:
-        """Return the parameters that get a model of amp's, by function."""
+        """Return, for each function, the parameters that receive a model that amp handles."""
         found: dict[Function | None, set[str]] = {}
         changed = True
         while changed:
@@ -114,7 +115,7 @@ class CallGraph:
         return found
 
     def passed(self, call: ast.Call, function: Function) -> Iterator[tuple[str, ast.expr]]:
-        """Yield the parameters of a function, each with what a call gives it."""
+        """Yield each parameter of a function that a call passes, with its argument."""
         names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
         if self._is_method(function) and names[:1] == ["self"]:
             names = names[1:]

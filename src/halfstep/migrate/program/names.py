@@ -1,4 +1,4 @@
-"""What names in a program stand for: which of them are Apex's, however they were imported."""
+"""What the names in a program refer to: which of them are Apex's, however they were imported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STARRED = {
         "create_syncbn_process_group",
     ),
 }
-"""What `from ... import *` binds, by package."""
+"""The names that `from ... import *` binds, by package."""
 
 _FIRST_NAMES = r"(halfstep\.)?apex(\.|$)|(amp_C|apex_C)(\.|$)"
 
@@ -53,7 +53,7 @@ def dotted(node: ast.AST | None) -> str | None:
 
 
 def last_name(node: ast.AST | None) -> str:
-    """Return `c` for `a.b.c`, for `a[0].c` and for `f().c`; "" for what has no name."""
+    """Return `c` for `a.b.c`, for `a[0].c` and for `f().c`; "" for any other expression."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -65,12 +65,12 @@ def calls(node: ast.AST) -> list[ast.Call]:
 
 
 def used_names(node: ast.AST) -> set[str]:
-    """Return every name in a node, whatever it is used for; of `a.b` only `a`."""
+    """Return every name that a node reads or binds; of `a.b` only `a`."""
     return {each.id for each in inner(node) if isinstance(each, ast.Name)}
 
 
 def paths(node: ast.AST) -> set[str]:
-    """Return the names that a node reads, and `self.x` for the attributes of `self`."""
+    """Return the names in a node: `a` for `a.b.c`, but `self.x` for `self.x.y`."""
     found: set[str] = set()
     stack = [node]
     while stack:
@@ -85,7 +85,7 @@ def paths(node: ast.AST) -> set[str]:
 
 
 def targets(node: ast.AST) -> list[ast.expr]:
-    """Return what a statement binds, itself and what stands in it."""
+    """Return the targets that a node and the statements in it bind; tuples are flattened."""
     found: list[ast.expr] = []
     for each in inner(node):
         if isinstance(each, ast.Assign):
@@ -105,7 +105,7 @@ def targets(node: ast.AST) -> list[ast.expr]:
 
 
 def assigned(node: ast.AST) -> set[str]:
-    """Return the names that a node binds or changes: `x`, and `self.x` of `self`."""
+    """Return the names that a node binds or changes: `x` for `x.y` and `x[0]`, but `self.x`."""
     found: set[str] = set()
     for target in targets(node):
         owner: ast.AST = target
@@ -116,12 +116,12 @@ def assigned(node: ast.AST) -> set[str]:
 
 
 def bound(node: ast.AST) -> set[str]:
-    """Return the names and chains of attributes that a node binds, as they are written."""
+    """Return the names and attribute chains (`a.b.c`) that a node binds, in full."""
     return {path for path in map(dotted, targets(node)) if path is not None}
 
 
 def argument(call: ast.Call, name: str, place: int | None = None) -> ast.expr | None:
-    """Return an argument of a call by its name or its place, else None."""
+    """Return the argument of a call with this name or position (from 0), else None."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
@@ -138,13 +138,13 @@ def elements(expression: ast.expr) -> list[ast.expr]:
 
 
 def fresh(name: str, taken: Iterable[str]) -> str:
-    """Return `name`, or a variant that a program does not use yet."""
+    """Return `name`, or a variant of it that is not in `taken`."""
     used = set(taken)
     return next(each for each in (name, f"amp_{name}", f"halfstep_{name}") if each not in used)
 
 
 def all_names(tree: ast.AST) -> set[str]:
-    """Return every name that occurs in a program, in whatever role."""
+    """Return every name in a program: of variables, attributes, functions and imports."""
     found: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -160,14 +160,15 @@ def all_names(tree: ast.AST) -> set[str]:
 
 
 class Imports:
-    """What the imports of a program bind to Apex, wherever in the program they stand.
+    """The imports of a program, at its top level and in functions, and the Apex names they bind.
 
     Attributes:
-        bound: Names, each with what it is in Apex.
+        bound: Maps each name that an import binds to a part of Apex to the full name in Apex.
         modules: All modules that the program imports.
         names: All names that its imports bind.
-        others: Names that stand for something else where they are: a parameter, another import.
-        by_name: Calls of `importlib.import_module` on something of Apex's.
+        others: The uses of a name in `bound` that do not refer to Apex, because a parameter or
+            another import has the same name.
+        by_name: Calls such as `importlib.import_module("apex")`.
     """
 
     def __init__(self, tree: ast.AST) -> None:
@@ -200,8 +201,11 @@ class Imports:
         }
 
     def _imported_otherwise(self, tree: ast.AST) -> None:
-        """Set names apart behind an import that binds them to another package, in its suite."""
-        for node in ast.walk(tree):  # from the outside, so that the innermost import decides
+        """Add the uses of a name to `others` if they follow an import of it from another package.
+
+        An import decides about the statements after it in its suite.
+        """
+        for node in ast.walk(tree):  # outer suites first, so that the innermost import decides
             for suite in suites(node):
                 for at, statement in enumerate(suite):
                     for name, apexs in _imported(statement):
@@ -237,7 +241,7 @@ class Imports:
                 self.bound[alias.asname or alias.name] = plain(f"{path}.{alias.name}")
 
     def qualified(self, node: ast.AST | None) -> str | None:
-        """Return `apex.amp.scale_loss` for what stands for it here; None for what is not Apex's."""
+        """Return the full Apex name of a node, such as `apex.amp.scale_loss`; else None."""
         name = dotted(node)
         if name is None:
             return None
@@ -254,7 +258,7 @@ def parameters(function: Function) -> set[str]:
 
 
 def _imported(statement: ast.stmt) -> Iterator[tuple[str, bool]]:
-    """Yield the names that an import binds, each with whether it is to something of Apex's."""
+    """Yield each name that an import binds, with whether it refers to a part of Apex."""
     if isinstance(statement, ast.Import):
         for alias in statement.names:
             yield alias.asname or alias.name.partition(".")[0], is_apex(alias.name)
@@ -278,10 +282,10 @@ def _root(node: ast.AST | None) -> ast.AST | None:
 
 
 def is_apex(path: str) -> bool:
-    """Tell whether a module or name is Apex's, or the drop-in for it."""
+    """Tell whether a module or name belongs to Apex or to `halfstep.apex`."""
     return re.match(_FIRST_NAMES, path) is not None
 
 
 def plain(path: str) -> str:
-    """Return the name that it has in Apex."""
+    """Return the name in Apex of a name in `halfstep.apex` or Apex."""
     return path.removeprefix("halfstep.")

@@ -1,7 +1,7 @@
-"""What a program does with amp: where it initializes it, scales, clips, steps and zeroes.
+"""The uses of amp in a program: where it initializes amp, scales losses, steps and zeroes.
 
-A first reading of the whole program. Nothing is rewritten unless all of it is understood, so each
-thing that is found here is later either translated or a reason to leave the program as it is.
+This is the first pass over the whole program. migrate rewrites a program only if it understands
+every use of amp, so each use found here is later either translated or a reason not to rewrite.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Initialize:
 
     Attributes:
         call: The call.
-        statement: The statement that it stands in.
-        function: The function that it stands in.
-        models: Sources of the models, one or several.
-        optimizers: Sources of the optimizers; none where it is for inference.
-        models_text: The models as they were given.
-        optimizers_text: The optimizers as they were given.
-        bound: What the result is bound to.
+        statement: The statement that contains the call.
+        function: The function that contains the call, or None.
+        models: The source of each model.
+        optimizers: The source of each optimizer; empty for inference.
+        models_text: The source of the whole argument `models`.
+        optimizers_text: The source of the whole argument `optimizers`; "" for inference.
+        bound: The source of each target that the result is assigned to.
     """
 
     call: ast.Call
@@ -68,14 +68,14 @@ class Initialize:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaledLoss:
-    """A `with amp.scale_loss(...) as scaled:`, or what does without amp where a test says so.
+    """A `with amp.scale_loss(...) as scaled:`, or a plain backward in a branch without amp.
 
     Attributes:
         statement: The `with`; without amp, the statement `loss.backward()`.
-        call: The call of `scale_loss`; without amp, that of `backward`.
-        name: What the scaled loss is called; without amp, "".
-        loss: The loss.
-        optimizers: Sources of the optimizers that it reaches.
+        call: The call of `scale_loss`; without amp, the call of `backward`.
+        name: The name of the scaled loss; without amp, "".
+        loss: The expression of the loss.
+        optimizers: The source of each optimizer whose parameters the backward reaches.
     """
 
     statement: ast.With | ast.Expr
@@ -87,20 +87,21 @@ class ScaledLoss:
 
 @dataclass
 class Program:
-    """The facts.
+    """A parsed program, with every use of amp in it.
 
     Attributes:
-        source: The program.
-        imports: Which of its names are Apex's.
-        names: All its names.
-        initializes: Where it initializes amp.
-        losses: Where it scales a loss.
-        odd_losses: Calls of `scale_loss` that are no plain `with`.
-        backwards: Calls of `backward` on anything.
-        steps: Statements `x.step(...)`, and other calls of a `step`.
-        zero_grads: Calls of `zero_grad`.
-        models: Sources of what holds the models.
-        optimizers: Sources of what holds the optimizers that amp handles.
+        source: The text and the syntax tree.
+        imports: Which names are Apex's.
+        names: All names in the program.
+        initializes: The calls of `amp.initialize`.
+        losses: The scaled losses.
+        odd_losses: Calls of `scale_loss` outside of a plain `with amp.scale_loss(...) as name:`.
+        backwards: Calls of a method `backward`, of any object.
+        steps: Calls of a method `step`, of any object.
+        zero_grads: Calls of a method `zero_grad`, of any object.
+        models: The source of each expression that refers to a model that amp handles.
+        optimizers: The source of each expression that refers to an optimizer that amp handles, or
+            to a list of them.
     """
 
     source: Source
@@ -117,7 +118,7 @@ class Program:
 
     @classmethod
     def read(cls, source: Source) -> Program:
-        """Read a program."""
+        """Find the uses of amp in a source."""
         imports = Imports(source.tree)
         program = cls(source, imports, all_names(source.tree))
         if not imports.bound:
@@ -146,16 +147,16 @@ class Program:
 
     @property
     def training(self) -> list[Function | None]:
-        """The functions that scale a loss, None for the module itself."""
+        """The functions that scale a loss; None stands for the top level of the module."""
         found = [self.source.function(each.statement) for each in self.losses]
         return list(dict.fromkeys(found))
 
     def loss_of(self, node: ast.AST) -> ScaledLoss | None:
-        """Return the scaled loss that a statement is."""
+        """Return the scaled loss whose statement is `node`, or None."""
         return next((each for each in self.losses if each.statement is node), None)
 
     def losses_in(self, node: ast.AST) -> list[ScaledLoss]:
-        """Return the scaled losses in a statement, at any depth."""
+        """Return the scaled losses in a node, at any depth."""
         return [
             each
             for each in self.losses
@@ -163,7 +164,7 @@ class Program:
         ]
 
     def uses_amp(self, node: ast.AST) -> bool:
-        """Tell whether something of `apex.amp` stands in a node."""
+        """Tell whether a node contains a name from `apex.amp`."""
         return any(
             (self.imports.qualified(each) or "").startswith("apex.amp")
             for each in inner(node)
@@ -179,7 +180,7 @@ class Program:
         ]
 
     def _loss(self, node: ast.With) -> ScaledLoss | None:
-        """Read a `with amp.scale_loss(...) as scaled:`."""
+        """Return the scaled loss of a `with amp.scale_loss(...) as scaled:`; None for any other."""
         item = node.items[0]
         call = item.context_expr
         if not isinstance(call, ast.Call) or self.imports.qualified(call.func) != SCALE_LOSS:
@@ -224,7 +225,7 @@ class Program:
         )
 
     def _follow(self) -> None:
-        """Name the models and the optimizers, under all names that they are given."""
+        """Collect all names of the models and optimizers, also those of results and wrappers."""
         for each in self.initializes:
             self.models.update(each.models)
             self.optimizers.update({*each.optimizers, each.optimizers_text} - {""})

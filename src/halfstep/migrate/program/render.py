@@ -1,7 +1,7 @@
-"""A program with other statements in some places; every other line stays as it was.
+"""Writes the new text of a program: changed statements between unchanged lines.
 
-What is not changed is copied from the source, line by line, so that comments, blank lines, quotes
-and indentation are the author's.
+Unchanged code is copied from the source line by line, so that the author's comments, blank lines,
+quotes and indentation are kept.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
 
 COMMENT = "# halfstep migrate: "
 WIDTH = 80
-"""Longest call on one line, without its indentation."""
+"""The largest length of a call on one line, in characters, without its indentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Statements that stand under a new `with`.
+    """Consecutive statements that are moved into a new `with` block.
+
+    The first statement is the key of the region in `Edits.regions`.
 
     Attributes:
-        head: The line that is written before them.
-        last: The last of them; the first one is the key under which a region is found.
-        tail: Lines that are written behind them, under the `with` too.
+        head: The line of the `with`.
+        last: The last statement.
+        tail: Lines that are added at the end of the block.
     """
 
     head: str
@@ -42,20 +44,20 @@ class Region:
 
 
 Piece = str | list[ast.stmt]
-"""What is written in the place of a statement: new lines, or statements of the program."""
+"""A part of the replacement of a statement: new lines, or statements of the program."""
 
 
 @dataclass
 class Edits:
-    """What changes in a program.
+    """The changes to a program.
 
     Attributes:
-        replaced: Statements, each with what is written instead; nothing for those that go away.
-        before: Lines that are written before a statement.
-        after: Lines that are written behind a statement.
-        regions: By their first statement.
-        expressions: Expressions, each with its new source.
-        notes: Reasons for a comment, by statement.
+        replaced: Maps a statement to its replacement; an empty list removes the statement.
+        before: Maps a statement to new lines above it.
+        after: Maps a statement to new lines below it.
+        regions: Maps the first statement of each region to the region.
+        expressions: Maps an expression to its new source.
+        notes: Maps a statement to the texts of the comments above it.
     """
 
     replaced: dict[ast.stmt, list[Piece]] = field(default_factory=dict)
@@ -67,7 +69,7 @@ class Edits:
 
 
 def call_text(head: str, arguments: Sequence[str]) -> str:
-    """Return the source of a call, one argument to a line where it would be long."""
+    """Return the source of a call; one argument per line if it is longer than `WIDTH`."""
     line = f"{head}({', '.join(arguments)})"
     if len(line) <= WIDTH:
         return line
@@ -76,13 +78,13 @@ def call_text(head: str, arguments: Sequence[str]) -> str:
 
 
 def rendered(source: Source, edits: Edits) -> str:
-    """Return a program with its changes."""
+    """Return the text of a program with all edits applied."""
     return "\n".join(_Renderer(source, edits).program())
 
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    """Another indentation: `cut` characters go, `add` comes."""
+    """A change of indentation: removes `cut` characters of white space, then prepends `add`."""
 
     cut: int = 0
     add: str = ""
@@ -115,7 +117,10 @@ class _Renderer:
         return self._lines(1, len(self.source.lines), self.source.tree.body, _Shift())
 
     def _anchor(self, statement: ast.stmt) -> ast.stmt:
-        """Return the statement before whose line a comment can stand."""
+        """Return the statement above which the comments of `statement` are written.
+
+        A comment cannot precede an `elif` or a statement in the middle of a line.
+        """
         above = self.source.parent.get(statement)
         if self.source.is_elif(statement) or self._headed(statement):
             while not isinstance(above, ast.stmt | ast.Module):
@@ -126,7 +131,7 @@ class _Renderer:
         return statement
 
     def _headed(self, statement: ast.stmt) -> bool:
-        """Tell whether something stands before a statement on its line."""
+        """Tell whether other code precedes a statement on its line, as in `if x: statement`."""
         line, column = self.source.span(statement)[0]
         return bool(self.source.lines[line - 1][:column].strip()) and not self.source.is_elif(
             statement
@@ -140,9 +145,9 @@ class _Renderer:
         shift: _Shift,
         under: ast.stmt | None = None,
     ) -> list[str]:
-        """Render lines of the source, in which the statements of `body` stand.
+        """Render the lines `first` to `last` (from 1), which contain the statements of `body`.
 
-        The region that begins at `under` has been opened already.
+        The `with` of the region that begins at `under` has been written already.
         """
         done: list[str] = []
         place, at = first, 0
@@ -203,7 +208,10 @@ class _Renderer:
         return [*self._noted(statement, indent), *before, *written, *after]
 
     def _noted(self, statement: ast.stmt, indent: str) -> list[str]:
-        """Return the comments before a statement that are not there already; once."""
+        """Return the comments to add above a statement, except those already there.
+
+        The notes are removed from `self.notes`, so that no comment is written twice.
+        """
         there = set()
         line = first_line(statement) - 2
         while line >= 0 and self.source.lines[line].strip().startswith("#"):
@@ -213,7 +221,7 @@ class _Renderer:
         return [indent + note for note in notes if note not in there]
 
     def _new(self, texts: Iterable[str], indent: str) -> list[str]:
-        """Return new lines, indented as this program is."""
+        """Return new lines, with their four-space levels changed to the program's indentation."""
         done = []
         for line in (line for text in texts for line in text.split("\n")):
             levels = (len(line) - len(line.lstrip(" "))) // 4
@@ -245,7 +253,7 @@ class _Renderer:
         return self._with_lost_comments(statement, kept, done, indent)
 
     def _with_comments(self, statement: ast.stmt, within: ast.stmt) -> int:
-        """Return the first of the comment lines directly above a statement."""
+        """Return the line (from 1) at which the comments directly above a statement begin."""
         line = first_line(statement)
         while line - 1 > first_line(within) and self.source.lines[line - 2].strip()[:1] == "#":
             line -= 1
@@ -254,7 +262,11 @@ class _Renderer:
     def _with_lost_comments(
         self, statement: ast.stmt, kept: list[tuple[int, int]], done: list[str], indent: str
     ) -> list[str]:
-        """Keep the comments of lines that go away: behind the only new line, or before them."""
+        """Keep the comments of removed lines.
+
+        If one new line replaces one old line, the comment follows it on the same line. Otherwise
+        the comments go above the new lines, except directives such as `# noqa`.
+        """
         lines = range(first_line(statement), last_line(statement) + 1)
         lost = [
             self.comments[line]
@@ -268,7 +280,7 @@ class _Renderer:
 
     @cached_property
     def comments(self) -> dict[int, str]:
-        """Return the comment of each line that has one."""
+        """The comment of each line that has one, by line number (from 1)."""
         tokens = tokenize.generate_tokens(io.StringIO(self.source.text).readline)
         return {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
 
@@ -299,7 +311,7 @@ class _Renderer:
         return done + self._raw(place, last_line(statement), shift)
 
     def _raw(self, first: int, last: int, shift: _Shift, end: int | None = None) -> list[str]:
-        """Copy lines with changed expressions; of the last line only what stands before `end`."""
+        """Copy lines with their changed expressions; of the last line only the columns to `end`."""
         if first > last:
             return []
         entries = [
@@ -322,7 +334,7 @@ class _Renderer:
 
 
 def changed_code(source: Source, node: ast.AST, expressions: dict[ast.AST, str]) -> str:
-    """Return the source of a node with the changed expressions in it, from the left margin."""
+    """Return the source of a node with its changed expressions, without its indentation."""
     (line, start), (end_line, end) = source.span(node)
     margin = len(source.indentation(source.statement(node)))
     entries = source.lines[line - 1 : end_line]
@@ -338,5 +350,5 @@ def changed_code(source: Source, node: ast.AST, expressions: dict[ast.AST, str])
 
 
 def _says(line: str) -> bool:
-    """Tell whether a line is more than a comment or blank."""
+    """Tell whether a line contains code: it is neither blank nor only a comment."""
     return bool(line.strip()) and not line.strip().startswith("#")

@@ -1,4 +1,4 @@
-"""A program as text and as a syntax tree: what stands where, and what stands around it."""
+"""A program as text and as a syntax tree: the position of each node, and the nodes around it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _PLACE = "_halfstep_place"
-"""Where a node keeps its place in the order of all nodes."""
+"""The attribute of a node with (all nodes depth-first, its index, the end index of its subtree)."""
 Loop = ast.For | ast.AsyncFor | ast.While
 
 
 class Source:
-    """One program.
+    """The source of one program.
 
     Args:
-        text: The program.
-        name: What to call it in errors.
+        text: The text of the program.
+        name: The name of the program in error messages.
 
     Attributes:
-        lines: Its lines, without their ends.
-        tree: Its syntax tree.
-        parent: What each node stands in.
+        lines: The lines, without line ends.
+        tree: The syntax tree.
+        parent: Maps each node to its parent node.
 
     Raises:
-        UserError: If it is no Python.
+        UserError: If `text` is not valid Python.
     """
 
     def __init__(self, text: str, name: str = "program") -> None:
@@ -42,7 +42,7 @@ class Source:
         self.lines = self.text.split("\n")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an escape in a string of the program's
+                warnings.simplefilter("ignore")  # invalid escapes in strings of the program
                 self.tree = ast.parse(self.text)
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None) or 1
@@ -54,7 +54,7 @@ class Source:
         self._index(self.tree, [])
 
     def _index(self, node: ast.AST, order: list[ast.AST]) -> None:
-        """Note what each node stands in, and all that stands in it: looked up very often."""
+        """Record the parent of each node and the range of its descendants, for fast lookups."""
         first = len(order)
         order.append(node)
         for child in ast.iter_child_nodes(node):
@@ -64,7 +64,7 @@ class Source:
         setattr(node, _PLACE, (order, first, len(order)))
 
     def restored(self, text: str) -> str:
-        """Return a text with the line ends and the byte order mark of this program."""
+        """Return `text` with the line ends and the byte order mark of the original program."""
         return self.mark + text.replace("\n", self.newline)
 
     def code(self, node: ast.AST) -> str:
@@ -75,7 +75,7 @@ class Source:
         return ast.unparse(node)
 
     def span(self, node: ast.AST) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return line (from 1) and column (from 0, in characters) of a node's start and end."""
+        """Return the start and the end of a node: line (from 1), column (from 0, in characters)."""
         assert isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.alias)
         return (
             (node.lineno, self._column(node.lineno, node.col_offset)),
@@ -89,29 +89,29 @@ class Source:
         return len(text.encode()[:offset].decode())
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield what a node stands in, from the inside."""
+        """Yield the nodes that contain a node, innermost first."""
         while node in self.parent:
             node = self.parent[node]
             yield node
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """Return the statement that a node is or stands in."""
+        """Return the node itself if it is a statement, else the innermost statement around it."""
         return next(each for each in (node, *self.above(node)) if isinstance(each, ast.stmt))
 
     def function(self, node: ast.AST) -> Function | None:
-        """Return the innermost function that a node stands in."""
+        """Return the innermost function around a node, or None."""
         return next((each for each in self.above(node) if isinstance(each, Function)), None)
 
     def functions(self, node: ast.AST) -> list[Function]:
-        """Return the functions that a node stands in, from the inside."""
+        """Return the functions around a node, innermost first."""
         return [each for each in self.above(node) if isinstance(each, Function)]
 
     def class_(self, node: ast.AST) -> ast.ClassDef | None:
-        """Return the innermost class that a node stands in."""
+        """Return the innermost class around a node, or None."""
         return next((each for each in self.above(node) if isinstance(each, ast.ClassDef)), None)
 
     def loop(self, node: ast.AST) -> Loop | None:
-        """Return the innermost loop around a node, within its function."""
+        """Return the innermost loop around a node within the same function, or None."""
         for each in self.above(node):
             if isinstance(each, Function | ast.ClassDef):
                 return None
@@ -120,11 +120,14 @@ class Source:
         return None
 
     def suite(self, statement: ast.stmt) -> list[ast.stmt]:
-        """Return the suite that a statement stands in."""
+        """Return the suite that contains a statement directly."""
         return next(each for each in suites(self.parent[statement]) if statement in each)
 
     def way_in(self, node: ast.AST, function: ast.AST | None) -> list[ast.stmt]:
-        """Return the statements from a function's body down to a node's own, outermost first."""
+        """Return the statements around a node inside `function`, outermost first.
+
+        A node that is a statement is the last of them.
+        """
         found = []
         for each in (node, *self.above(node)):
             if each is function or isinstance(each, ast.Module):
@@ -134,7 +137,7 @@ class Source:
         return found[::-1]
 
     def is_elif(self, statement: ast.AST) -> bool:
-        """Tell whether a statement is the `elif` of an `if`."""
+        """Tell whether a statement is written as an `elif`."""
         if not isinstance(statement, ast.If):
             return False
         line, column = self.span(statement)[0]
@@ -152,13 +155,13 @@ class Source:
         return "    "
 
     def indentation(self, statement: ast.AST) -> str:
-        """Return the white space before the line on which a statement starts."""
+        """Return the white space at the start of a statement's first line."""
         found = re.match(r"\s*", self.lines[first_line(statement) - 1])
         return found.group() if found else ""
 
     @cached_property
     def inside_strings(self) -> frozenset[int]:
-        """Lines that start inside a string, whose indentation is not the program's."""
+        """Numbers (from 1) of lines that start inside a string: they must not be reindented."""
         found: set[int] = set()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno:
@@ -167,7 +170,7 @@ class Source:
 
 
 def suites(node: ast.AST) -> list[list[ast.stmt]]:
-    """Return the suites of a compound statement, in order; of any other node, none."""
+    """Return the suites of a compound statement, in order; for any other node, an empty list."""
     found: list[list[ast.stmt]] = []
     for name in ("body", "handlers", "cases", "orelse", "finalbody"):
         part = getattr(node, name, None)
@@ -179,19 +182,19 @@ def suites(node: ast.AST) -> list[list[ast.stmt]]:
 
 
 def children(statement: ast.AST) -> list[ast.stmt]:
-    """Return the statements directly in a compound one."""
+    """Return the statements directly inside a compound statement."""
     return [each for suite in suites(statement) for each in suite]
 
 
 def inner(node: ast.AST, *, functions: bool = True) -> Iterator[ast.AST]:
-    """Yield a node and everything in it, in the order of the tree.
+    """Yield a node and everything in it, in depth-first order.
 
     Args:
-        node: Where to start.
-        functions: Whether to enter functions and classes that are defined in it.
+        node: The first node to yield.
+        functions: Whether to include functions, lambdas and classes that are defined in `node`.
     """
     place = getattr(node, _PLACE, None)
-    if place is None:  # not of a program: a piece that was parsed by itself
+    if place is None:  # a node that does not come from a `Source`
         yield from ast.walk(node)
         return
     order, at, last = place
@@ -206,12 +209,12 @@ def inner(node: ast.AST, *, functions: bool = True) -> Iterator[ast.AST]:
 
 
 def first_line(statement: ast.AST) -> int:
-    """Return the line on which a statement starts, with its decorators."""
+    """Return the first line (from 1) of a statement or of its first decorator."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     assert isinstance(statement, ast.stmt | ast.ExceptHandler)
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
 
 def last_line(statement: ast.stmt) -> int:
-    """Return the line on which a statement ends."""
+    """Return the last line (from 1) of a statement."""
     return statement.end_lineno or statement.lineno

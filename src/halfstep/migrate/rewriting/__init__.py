@@ -1,1 +1,1 @@
-"""What is written in the place of amp, on `halfstep.Engine` or on `torch.amp`."""
+"""Writes the code that replaces amp, with `halfstep.Engine` or `torch.amp`."""

@@ -1,4 +1,4 @@
-"""Apex's wrappers, optimizers and layers, each with what it is written as on a target."""
+"""Apex's wrappers, optimizers and layers, each with its counterpart on a target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TORCHS_OWN = {
     *("device_ids", "output_device", "dim", "broadcast_buffers", "process_group", "bucket_cap_mb"),
     *("find_unused_parameters", "gradient_as_bucket_view", "static_graph"),
 }
-"""Arguments of torch's wrapper that Apex's does not take: a call with one is of torch's."""
+"""Arguments that only torch's wrapper takes: a call with one of them calls torch's wrapper."""
 _LAMB = {"adam_w_mode": "decoupled", "use_nvlamb": "always_adapt"}
 _NOVOGRAD = {"reg_inside_moment": "decay_in_momentum"}
 _DEFAULTS = {"bias_correction": "True", "amsgrad": "False", "wd_after_momentum": "False"}
@@ -31,12 +31,12 @@ Code = Callable[[ast.AST], str]
 
 @dataclass
 class Written:
-    """What a call becomes.
+    """The translation of a call.
 
     Attributes:
-        text: Its new source, or None where it is left.
-        imports: Lines to import what it needs.
-        reasons: What is left out, or why it is left.
+        text: The new source, or None if the call is not changed.
+        imports: The import statements that the new source needs.
+        reasons: Which arguments were left out, or why the call is not changed.
     """
 
     text: str | None = None
@@ -48,7 +48,7 @@ Translate = Callable[[bool, ast.Call, Code], Written]
 
 
 def _written(function: str, arguments: list[str], reasons: list[str] | None = None) -> Written:
-    """Return a call of a function, with the import of its first name."""
+    """Return a call of a function (given by its full path), with the import that it needs."""
     if function.startswith("torch."):
         imports = ["import torch"]
     else:
@@ -58,7 +58,7 @@ def _written(function: str, arguments: list[str], reasons: list[str] | None = No
 
 
 def _unpacks(call: ast.Call) -> bool:
-    """Tell whether a call has arguments that cannot be seen."""
+    """Tell whether a call has arguments `*args` or `**kwargs`, whose values are unknown."""
     return any(each.arg is None for each in call.keywords) or any(
         isinstance(each, ast.Starred) for each in call.args
     )
@@ -76,8 +76,8 @@ def _data_parallel(whole: bool, call: ast.Call, code: Code) -> Written:
         for each in call.keywords
         if each.arg in _DDP_ARITHMETIC
     ]
-    # Apex's wrapper left buffers alone, and did not mind parameters without a gradient where it
-    # reduced them at the end.
+    # Apex's wrapper did not broadcast buffers. With delay_allreduce, it accepted parameters without
+    # a gradient.
     given = {each.arg: code(each.value) for each in call.keywords}
     delayed = given.get("delay_allreduce", "False")
     unused = [] if delayed == "False" else [f"find_unused_parameters={delayed}"]
@@ -125,13 +125,13 @@ def _alike(
     defaults: dict[str, str] | None = None,
     renamed: dict[str, str] | None = None,
 ) -> Translate:
-    """Return a translation to an optimizer or layer that takes the same arguments but for some.
+    """Return a translation to an optimizer or layer with nearly the same arguments as Apex's.
 
     Args:
-        function: What it becomes.
-        places: Apex's order of arguments, where it is another one.
-        defaults: Arguments to write where Apex's default is another one.
-        renamed: Arguments under other names.
+        function: The full path of the counterpart.
+        places: Apex's order of the positional arguments, if the counterpart has a different order.
+        defaults: Arguments whose default differs in Apex, with Apex's default.
+        renamed: Maps Apex's name of an argument to the counterpart's.
     """
 
     def translate(whole: bool, call: ast.Call, code: Code) -> Written:
@@ -182,7 +182,7 @@ CALLS: dict[str, Translate] = {
     "MixedFusedLayerNorm": _alike("torch.nn.LayerNorm"),
     "MixedFusedRMSNorm": _alike("torch.nn.RMSNorm", defaults={"eps": "1e-5"}),
 }
-"""By the last name that a program calls them by."""
+"""Maps the last part of an Apex name to the translation of its calls."""
 
 CLASSES = {
     "DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
@@ -193,7 +193,10 @@ CLASSES = {
     "FusedSGD": "torch.optim.SGD",
     "FusedAdagrad": "torch.optim.Adagrad",
 }
-"""What an instance is of that was made by a counterpart's call, by the last name of its class."""
+"""Maps the last part of an Apex class name to the class of the objects that its counterpart makes.
+
+Used where a program names the class without calling it, for example in `isinstance`.
+"""
 
 SAME_ARGUMENTS = {"SyncBatchNorm", "FusedLayerNorm"}
-"""Classes whose counterparts take the same arguments in the same order, those that torch has."""
+"""Classes whose counterparts in torch take the same arguments in the same order."""

@@ -1,7 +1,7 @@
-"""Calls and names of Apex inside expressions, and what they are written as.
+"""Rewrites the calls and names of Apex inside expressions.
 
-What belongs to amp's protocol (initialize, scale_loss, step) is rewritten by the statement, in
-`rewrite.py`; here is what has a counterpart wherever it stands.
+amp's protocol (initialize, scale_loss, step) is rewritten in `rewrite.py`, a whole statement at a
+time. This file rewrites the names that have a counterpart in any expression.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Expressions:
     """Rewrites the expressions of a program.
 
     Args:
-        program: The facts.
-        target: What takes amp's place.
-        amp: Whether amp's own names are rewritten too.
-        losses: Source of the number of losses with scales of their own.
+        program: The parsed program.
+        target: Writes the code that replaces amp.
+        amp: Whether names from `apex.amp` are rewritten too.
+        losses: The source of `num_losses`.
 
     Attributes:
-        changed: Expressions, each with its new source; never one within another.
-        notes: What was left out, or left as it is, each at its statement.
+        changed: Maps an expression to its new source; no expression is inside another.
+        notes: Statements, each with a note on what was left out or not changed.
         amp_left: Uses of amp that have no counterpart.
     """
 
@@ -54,16 +54,16 @@ class Expressions:
     amp_left: list[ast.AST] = field(default_factory=list)
 
     def read(self, skipped: Iterable[ast.AST]) -> None:
-        """Rewrite all expressions but those in statements and calls that are rewritten whole."""
+        """Rewrite all expressions outside of `skipped`, which is rewritten elsewhere as a whole."""
         self._skipped = set(skipped)
         self._visit(self.program.source.tree)
 
     def code(self, node: ast.AST) -> str:
-        """Return the source of an expression with what was rewritten in it."""
+        """Return the source of an expression, with the expressions rewritten so far in it."""
         return changed_code(self.program.source, node, self.changed)
 
     def note(self, node: ast.AST, reason: str) -> None:
-        """Note what was left out."""
+        """Add a note to the statement of a node."""
         self.notes.append((self.program.source.statement(node), reason))
 
     def _visit(self, node: ast.AST) -> None:
@@ -107,7 +107,7 @@ class Expressions:
         return None
 
     def _class(self, node: ast.Name | ast.Attribute) -> str | None:
-        """Translate a class that `isinstance` asks for, or a layer that has another name."""
+        """Translate a class in a call of `isinstance`, or a layer that is assigned or passed on."""
         above = self.program.source.above(node)
         parent = next(each for each in above if not isinstance(each, ast.Tuple))
         asked = isinstance(parent, ast.Call) and dotted(parent.func) == "isinstance"
@@ -131,7 +131,7 @@ class Expressions:
         return written.text
 
     def _of_amp(self, node: ast.AST, name: str | None) -> str | None:
-        """Translate what is amp's own."""
+        """Translate `amp.state_dict`, `amp.load_state_dict` and `amp.master_params`."""
         if isinstance(node, ast.Call):
             if name in {"apex.amp.state_dict", "apex.amp.load_state_dict"}:
                 function = f"{self.target.object}.{name.rpartition('.')[2]}"
@@ -142,7 +142,7 @@ class Expressions:
         return None
 
     def _scales(self, node: ast.AST) -> str | None:
-        """Translate what reads loss scales."""
+        """Translate an expression that reads a loss scale."""
         qualified = self.program.imports.qualified
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             return self._scale(node.func) if node.func.attr == "loss_scale" else None
@@ -165,7 +165,10 @@ class Expressions:
         return self.target.scale() if _SCALERS.match(name) else None
 
     def _asked(self, node: ast.AST) -> str | None:
-        """Answer what a program asks of amp: whether it is there, what it has, its scales."""
+        """Translate tests on amp to `True` or `False`, reads of its scales, and amp as an argument.
+
+        The tests ask whether Apex is installed, as in `amp is not None`, or has a certain name.
+        """
         qualified = self.program.imports.qualified
         scale = self._scales(node)
         if scale is not None:
@@ -187,7 +190,10 @@ class Expressions:
         return None
 
     def _passed_on(self, node: ast.Name | ast.Attribute, parent: ast.AST) -> str | None:
-        """Pass on what takes amp's place, to what asks for its state."""
+        """Replace amp as an argument by the engine or scaler, if the function only uses its state.
+
+        Return None if that is not known.
+        """
         if isinstance(parent, ast.keyword) and self._is_passed(parent):
             return self.target.object
         if takes_state(self.program, node):
@@ -199,7 +205,7 @@ class Expressions:
         return self.target.object
 
     def _is_passed(self, node: ast.keyword) -> bool:
-        """Tell whether amp is passed on where what takes its place is there already."""
+        """Tell whether amp is passed on after `amp.initialize` in the same function."""
         source = self.program.source
         if self.program.imports.qualified(node.value) != "apex.amp":
             return False
@@ -210,7 +216,7 @@ class Expressions:
         )
 
     def _leftover(self, node: ast.Name | ast.Attribute) -> None:
-        """Note what is left of Apex, the longest name that has it."""
+        """Record a name of Apex that was not rewritten; of `a.b.c`, only the whole chain."""
         parent = self.program.source.parent[node]
         if isinstance(parent, ast.Attribute) or node in self._skipped:
             return
@@ -235,7 +241,7 @@ class Expressions:
                 self.note(node, reason)
 
     def _is_none(self, statement: ast.AST) -> bool:
-        """Tell whether `amp = None` says that Apex is not installed."""
+        """Tell whether a statement is an `amp = None` for the case that Apex is not installed."""
         if not (isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)):
             return False
         above = list(self.program.source.above(statement))

@@ -1,7 +1,8 @@
-"""Where a format matters and no region helps: fp16 inputs outside of autocast, a refused loss.
+"""Notes for code that fails outside of autocast or in it: fp16 inputs, and a refused loss.
 
-Apex's O1 changed torch's functions everywhere, and O2 the parameters. Autocast ends with its block,
-and to torch.amp parameters are fp32: what relied on the rest gets a note.
+Apex's O1 patched torch's functions in the whole program, and O2 cast the parameters. Autocast ends
+with its block, and with torch.amp the parameters stay in fp32. Code that depended on more gets a
+note.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _REFUSED = {"BCELoss", "binary_cross_entropy"}
 
 
 def _is_half(program: Program, call: ast.Call) -> bool:
-    """Tell whether a call makes an fp16 tensor of another: not an fp16 model."""
+    """Tell whether a call casts a tensor to fp16; a call that casts a model does not count."""
     if not isinstance(call.func, ast.Attribute):
         return False
     owner = program.source.code(call.func.value)

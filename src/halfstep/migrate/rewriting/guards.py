@@ -1,7 +1,7 @@
-"""Under which tests amp is initialized, and what is built where it is not.
+"""The tests under which amp is initialized.
 
-A program that trains with and without amp builds what takes amp's place in both cases, the second
-time switched off. A test that has nothing to do with amp is left to be what it was.
+If a program trains with and without amp, the rewritten program creates the engine or scaler in both
+cases, and switches it off in the second. Tests that have nothing to do with amp do not change.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _PURE = {
 
 
 def guards(about: Understanding, given: Initialize) -> list[ast.If]:
-    """Return the tests that decide whether `amp.initialize` is called, outermost first.
+    """Return the `if`s that decide whether `amp.initialize` is called, outermost first.
 
-    Without a branch that trains in plain fp32 there is nothing to decide.
+    The list is empty if the program has no branch that trains in plain fp32.
     """
     source = about.program.source
     switches = [node for node in about.branches.switches if about.program.losses_in(node)]
@@ -65,7 +65,7 @@ def guards(about: Understanding, given: Initialize) -> list[ast.If]:
 
 
 def changing(about: Understanding, given: Initialize, tests: list[ast.If]) -> bool:
-    """Tell whether a test around an `amp.initialize` changes while the program runs."""
+    """Tell whether the result of a test around an `amp.initialize` may change during the run."""
     source = about.program.source
     for test in tests:
         names = paths(test.test)
@@ -86,7 +86,7 @@ def changing(about: Understanding, given: Initialize, tests: list[ast.If]) -> bo
 
 
 def _without_apex(about: Understanding, statement: ast.stmt) -> bool:
-    """Tell whether a statement runs only where Apex is not installed: under `if amp is None`."""
+    """Tell whether a statement runs only if Apex is not installed: under `if amp is None`."""
     program = about.program
     for around in program.source.above(statement):
         test = around.test if isinstance(around, ast.If) else None
@@ -98,7 +98,7 @@ def _without_apex(about: Understanding, statement: ast.stmt) -> bool:
 
 
 def _asked(test: ast.expr) -> set[str]:
-    """Return the names and chains of attributes that a test reads, each as long as it is."""
+    """Return the names and attribute chains (`a.b.c`, in full) that a test reads."""
     found: set[str] = set()
     stack: list[ast.AST] = [test]
     while stack:
@@ -112,12 +112,15 @@ def _asked(test: ast.expr) -> set[str]:
 
 
 def _is_of(one: str, other: str) -> bool:
-    """Tell whether binding `other` changes `one`: itself, or what it is an attribute of."""
+    """Tell whether binding `other` changes `one`: they are equal, or `one` is `other.x`."""
     return one == other or one.startswith(f"{other}.")
 
 
 def simple(about: Understanding, given: Initialize, tests: list[ast.If]) -> ast.If | None:
-    """Return the `if` that only initializes amp, so that what takes its place can stand alone."""
+    """Return the `if` around `amp.initialize` if it does nothing else.
+
+    It can then be replaced by one statement that creates the engine or scaler.
+    """
     source = about.program.source
     if len(tests) != 1 or len(about.trained) != 1:
         return None
@@ -130,10 +133,12 @@ def simple(about: Understanding, given: Initialize, tests: list[ast.If]) -> ast.
 
 
 def branches_without(about: Understanding, test: ast.If) -> tuple[list[ast.stmt], bool]:
-    """Return the last statements of the branches that do not initialize amp.
+    """Return the last statement of each branch of `test` that does not initialize amp.
+
+    Branches that end the function or the program are left out.
 
     Returns:
-        The statements, and whether there is no `else`.
+        The statements, and whether the `if` has no `else`.
     """
     found: list[ast.stmt] = []
     trained = [each.statement for each in about.trained]
@@ -154,7 +159,7 @@ def branches_without(about: Understanding, test: ast.If) -> tuple[list[ast.stmt]
 
 
 def repeated(about: Understanding, given: Initialize) -> bool:
-    """Tell whether one `amp.initialize` is for several models that train side by side."""
+    """Tell whether one `amp.initialize` runs for several models that train side by side."""
     source, statement = about.program.source, given.statement
     losses = [each.statement for each in about.program.losses if about.live(each)]
     loop = source.loop(statement)
@@ -179,9 +184,9 @@ def repeated(about: Understanding, given: Initialize) -> bool:
 
 
 def called_for_amp(about: Understanding, given: Initialize) -> ast.Call | None:
-    """Return a call, under a test on amp, of the function that initializes it, if there is one.
+    """Return a call of the function that initializes amp, if the call is under a test on amp.
 
-    Where the test does not hold nothing builds what takes amp's place.
+    If the test is false, nothing would create the engine or scaler.
     """
     source = about.program.source
     switches = [node for node in about.branches.switches if about.program.losses_in(node)]
@@ -200,9 +205,10 @@ def called_for_amp(about: Understanding, given: Initialize) -> ast.Call | None:
 
 
 def returned_before(about: Understanding, given: Initialize, tests: list[ast.If]) -> ast.AST | None:
-    """Return a `return` under a test on amp, ahead of `amp.initialize` or on its other side.
+    """Return a `return` under a test on amp that ends the function without `amp.initialize`.
 
-    Where the losses stand in functions that this one does not call, training goes on without amp.
+    Only if a loss is in a function that this one does not call: it would then be trained without
+    an engine or scaler.
     """
     source, function = about.program.source, given.function
     switches = [node for node in about.branches.switches if about.program.losses_in(node)]
@@ -224,7 +230,7 @@ def returned_before(about: Understanding, given: Initialize, tests: list[ast.If]
 
 
 def _is_initialized(about: Understanding, node: ast.Return) -> bool:
-    """Tell whether a `return` is that of an `amp.initialize`, or stands behind one."""
+    """Tell whether a `return` contains an `amp.initialize`, or runs after one."""
     return any(
         each.statement is node
         or (
@@ -236,7 +242,7 @@ def _is_initialized(about: Understanding, node: ast.Return) -> bool:
 
 
 def _collects(loop: ast.AST, given: Initialize) -> bool:
-    """Tell whether a loop puts the models that it initializes into lists."""
+    """Tell whether a loop collects the models that it initializes in lists."""
     if any("[" in each for each in given.bound):
         return True
     return any(
@@ -251,7 +257,7 @@ def _is_main(node: ast.If) -> bool:
 
 
 def _makes(outer: ast.If, given: Initialize, inside: ast.stmt) -> bool:
-    """Tell whether the models or optimizers are made under a test, so that it is not about amp."""
+    """Tell whether a test decides which models or optimizers are created: it is not about amp."""
     side = outer.body if inside in outer.body else outer.orelse
     before = [each for each in side if each.lineno < given.statement.lineno]
     made = set().union(*(assigned(each) for each in before)) if before else set()
@@ -265,7 +271,7 @@ def _imports(statement: ast.stmt) -> bool:
 
 
 def _leaves(statement: ast.stmt) -> bool:
-    """Tell whether a branch ends the program or the function."""
+    """Tell whether a statement ends the program or the function."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         return last_name(statement.value.func) in {"exit", "quit", "abort"}
     return isinstance(statement, ast.Raise | ast.Return)

@@ -1,7 +1,7 @@
-"""The imports of a rewritten program: new ones in, Apex's out as far as nothing uses them.
+"""The imports of a rewritten program: adds new ones, and removes Apex's unused ones.
 
-With Apex goes what said whether it is installed: a `try` that only imported it, with its handlers,
-and the tests on what it left behind.
+It also removes the code that found out whether Apex is installed: a `try` that only imports Apex,
+with its handlers, and tests whose result is now known.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ def with_imports(
     rebound: set[str],
     answered: set[str],
 ) -> str:
-    """Return a program with other imports.
+    """Return a program with new imports and without unused imports of Apex.
 
     Args:
         text: The rewritten program.
-        imports: Lines to import what it needs now.
-        preamble: Statements that go behind all imports.
-        rebound: Names of Apex's that `imports` bind now.
-        answered: Sources of tests that were True or False before it was rewritten.
+        imports: The import statements that the program needs now.
+        preamble: Statements to insert after all imports.
+        rebound: Names that `imports` binds, and that an import of Apex therefore need not bind.
+        answered: Sources of tests that were already True or False in the original program; their
+            `if`s are kept.
     """
     source = Source(text)
     pruner = _Pruner(source, rebound, answered)
@@ -74,7 +75,7 @@ def _insert(edits: Edits, body: list[ast.stmt], place: int, texts: list[str]) ->
 
 
 def _first_user(body: list[ast.stmt], added: list[str]) -> ast.stmt | None:
-    """Return the first statement that needs what is added, as soon as it runs."""
+    """Return the first statement that uses a name of `added` when the module is executed."""
     names = {
         node.name if isinstance(node, Function) else node.id
         for each in added
@@ -105,7 +106,7 @@ def _blank_before(source: Source, statement: ast.stmt) -> int:
 
 
 class _Pruner:
-    """Removes Apex's names from imports where nothing uses them, and what is empty then."""
+    """Removes unused names of Apex from imports, and the blocks that become empty."""
 
     def __init__(self, source: Source, rebound: set[str], answered: set[str]) -> None:
         self.source = source
@@ -126,7 +127,7 @@ class _Pruner:
         }
 
     def prune(self, node: ast.AST) -> None:
-        """Prune what stands in a node."""
+        """Prune the statements in a node."""
         for suite in suites(node):
             for statement in suite:
                 self._prune(statement)
@@ -148,7 +149,7 @@ class _Pruner:
             self._drop(statement)
 
     def _global(self, statement: ast.Global) -> None:
-        """Remove names from a `global` that stood for Apex and are not used any more."""
+        """Remove unused names of Apex from a `global` statement."""
         kept = [name for name in statement.names if name not in self._bound - self._used]
         if len(kept) < len(statement.names):
             self.edits.replaced[statement] = [f"global {', '.join(kept)}"] if kept else []
@@ -185,7 +186,7 @@ class _Pruner:
         return all(self.edits.replaced.get(each, [""]) == [] for each in suite)
 
     def _try(self, statement: ast.Try) -> None:
-        """Remove a `try` that only imported Apex, with what it did when that failed."""
+        """Remove a `try` that only imports Apex, with its handlers; keep the rest of its body."""
         imports = [each for each in statement.body if isinstance(each, ast.Import | ast.ImportFrom)]
         apex = [each for each in imports if self.edits.replaced.get(each) == []]
         if not apex or len(apex) < len(imports) or not _only_imports(statement.body):
@@ -197,7 +198,7 @@ class _Pruner:
         ]
 
     def _if(self, statement: ast.If) -> None:
-        """Remove an `if` that only imported Apex, or whose test is answered."""
+        """Remove an `if` that only imports Apex; replace one with a constant test by its branch."""
         if self.source.code(statement.test) in self._answered:
             return
         if _is(statement.test, value=True):
@@ -208,7 +209,7 @@ class _Pruner:
             self._drop(statement)
 
     def _is_unset(self, statement: ast.stmt) -> bool:
-        """Tell whether `amp = None` prepared for Apex not being there."""
+        """Tell whether a statement is an `amp = None` whose name is not used any more."""
         return (
             isinstance(statement, ast.Assign)
             and isinstance(statement.value, ast.Constant)
@@ -228,14 +229,14 @@ class _Pruner:
 
 
 def _is(node: ast.expr, *, value: bool) -> bool:
-    """Tell whether a test is True or False whatever its other parts are, which call nothing."""
+    """Tell whether a test is always `value`, by a constant operand; it must not call anything."""
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or if value else ast.And):
         return not calls(node) and any(_is(each, value=value) for each in node.values)
     return isinstance(node, ast.Constant) and node.value is value
 
 
 def _only_imports(body: list[ast.stmt]) -> bool:
-    """Tell whether a suite imports and sets flags, and calls nothing that could fail."""
+    """Tell whether a suite only imports and sets flags, without values from calls."""
     kinds = ast.Import | ast.ImportFrom | ast.Assign | ast.Expr | ast.Pass | ast.Global
     return all(isinstance(each, kinds) for each in body) and not any(
         isinstance(each, ast.Assign) and calls(each) for each in body
@@ -247,7 +248,7 @@ def _is_import(statement: ast.AST) -> bool:
 
 
 def _imports_apex(node: ast.AST) -> bool:
-    """Tell whether a statement of a module imports Apex, apart from functions in it."""
+    """Tell whether a statement at module level imports Apex, outside of functions and classes."""
     for each in inner(node, functions=False):
         if isinstance(each, Function | ast.ClassDef):
             return False
@@ -261,7 +262,7 @@ def _imports_apex(node: ast.AST) -> bool:
 
 
 def _is_there(source: Source, line: str) -> bool:
-    """Tell whether a module imports what a line would, perhaps among other things."""
+    """Tell whether a module already has the import in `line`, perhaps with other names."""
     wanted = ast.parse(line).body[0]
     assert isinstance(wanted, ast.Import | ast.ImportFrom)
     alias = wanted.names[0]
@@ -279,7 +280,7 @@ def _is_there(source: Source, line: str) -> bool:
 
 
 def _after_imports(source: Source) -> int:
-    """Return the place behind the imports at the top of a module, and behind its docstring."""
+    """Return the index (from 0) after the docstring and the last import at the top of a module."""
     last = 0
     for place, statement in enumerate(source.tree.body):
         docstring = (

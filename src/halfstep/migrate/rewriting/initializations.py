@@ -1,4 +1,7 @@
-"""What an `amp.initialize` becomes: the object that takes amp's place, or nothing in inference."""
+"""Replaces each `amp.initialize` by the line that creates the engine or scaler.
+
+For inference (no optimizer), the call is removed.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,12 @@ _PAIR = ("models", "optimizers")
 
 @dataclass(frozen=True)
 class Initializations:
-    """Writes what takes the place of each `amp.initialize`.
+    """Writes the replacement of each `amp.initialize`.
 
     Args:
-        about: What the program does; it takes more reasons to leave it.
-        target: What takes amp's place.
-        edits: Takes the changes.
+        about: The analysis of the program; reasons not to rewrite are added to it.
+        target: Writes the code that replaces amp.
+        edits: The changes to the program, which are added here.
     """
 
     about: Understanding
@@ -51,7 +54,7 @@ class Initializations:
     edits: Edits
 
     def write(self, given: Initialize) -> None:
-        """Write what takes the place of an `amp.initialize`, or add the reason why it is left."""
+        """Replace an `amp.initialize`, or add the reason not to rewrite the program."""
         if given.optimizers:
             self._with_optimizers(given)
         else:
@@ -92,7 +95,7 @@ class Initializations:
                 self.edits.after[test].append(f"else:\n    {lines}")
 
     def _obstacle(self, given: Initialize, tests: list[ast.If]) -> tuple[ast.AST, str] | None:
-        """Return why nothing can be built where amp is initialized, with the place."""
+        """Return why no engine or scaler can be created here, with the node of the reason."""
         about = self.about
         if changing(about, given, tests):
             return given.call, CHANGES
@@ -108,7 +111,7 @@ class Initializations:
         return None
 
     def _without_optimizer(self, given: Initialize) -> None:
-        """Take an `amp.initialize` away that was for inference."""
+        """Remove an `amp.initialize` for inference; keep the assignment or return of the models."""
         rest = None
         if isinstance(given.statement, ast.Return):
             rest = f"return {given.models_text}"
@@ -123,7 +126,7 @@ class Initializations:
     def _setup(
         self, given: Initialize, recipe: RecipeArgument, rest: str | None
     ) -> list[str] | None:
-        """Return the lines in the place of `amp.initialize`, or None where it is left."""
+        """Return the lines that replace `amp.initialize`; None if the program is not rewritten."""
         made = "(" in given.models_text + given.optimizers_text
         if rest is None or isinstance(self.target, TorchTarget) or not made:
             return [self.target.setup(given, recipe, None), *([rest] if rest else [])]
@@ -134,7 +137,7 @@ class Initializations:
         return [rest, self.target.setup(pair, recipe, None)]
 
     def _named_without(self, given: Initialize, *, no_else: bool) -> Initialize | None:
-        """Return the models and optimizers by names that they have in branches without amp."""
+        """Return `given` with names that are also defined in branches without amp, or None."""
         texts = [*given.models, *given.optimizers]
         if isinstance(self.target, TorchTarget) or all(map(str.isidentifier, texts)):
             return given
@@ -144,7 +147,10 @@ class Initializations:
         return None if no_else else self._bound_to_a_pair(given)
 
     def _bound_to_a_pair(self, given: Initialize) -> Initialize | None:
-        """Return the models and optimizers by the names that the result of amp is bound to."""
+        """Return `given` with the two targets of `model, optimizer = amp.initialize(...)`.
+
+        Return None if the result is not assigned to a pair.
+        """
         value = given.statement.targets[0] if isinstance(given.statement, ast.Assign) else None
         if not isinstance(value, ast.Tuple) or len(value.elts) != len(_PAIR):
             return None
@@ -153,7 +159,7 @@ class Initializations:
         return replace(given, models_text=code(models), optimizers_text=code(optimizers))
 
     def _rest(self, given: Initialize) -> str | None:
-        """Return what is left of the statement: names that it binds anew, or a return."""
+        """Return the rest of the statement: an assignment to other names, a return, or None."""
         values = [given.models_text, given.optimizers_text]
         if isinstance(given.statement, ast.Return):
             return f"return {', '.join(values)}"

@@ -1,4 +1,4 @@
-"""What of Apex has no counterpart here, and who runs it."""
+"""Names of Apex that have no counterpart, and notes on how to run them."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ DROP_IN = {
     "apex.parallel.LARC": ("LARC",),
     "apex.parallel.optimized_sync_batchnorm": ("SyncBatchNorm",),
 }
-"""What halfstep.apex has beside amp, by module: that it has it is checked by a test."""
+"""The names in halfstep.apex outside of amp, by module; a test checks that they exist there."""
 
 
 def leftover(name: str) -> str | None:
-    """Say what to do about a name of Apex's that is left; None where it says nothing by itself."""
+    """Return the note for a name of Apex that was not rewritten; None if it needs no note."""
     if name in DROP_IN or any(each.startswith(f"{name}.") for each in DROP_IN):
-        return None  # a module: what matters is the name that a program takes from it
+        return None  # a module: the note belongs to the name that the program takes from it
     parts = name.split(".")
     for at in range(1, len(parts)):
         if parts[at] in DROP_IN.get(".".join(parts[:at]), ()):

@@ -1,4 +1,4 @@
-"""What a `with amp.scale_loss(...)` becomes: backwards on a target, and what stood beside them."""
+"""Replaces each `with amp.scale_loss(...)` by the target's backwards and the rest of its body."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ DELAYED_CHECK = "with delay_overflow_check, the program skips steps; {} skips th
 
 
 def loss_name(program: Program) -> str:
-    """Return the name for a loss that was computed in the argument of `scale_loss`."""
+    """Return the new name for a loss that is computed in the argument of `scale_loss`."""
     return fresh("loss", program.names)
 
 
 @dataclass
 class Losses:
-    """Writes scaled losses.
+    """Rewrites scaled losses.
 
     Args:
-        about: What the program does; it takes more reasons to leave it.
-        target: What takes amp's place.
-        edits: Takes the changes.
+        about: The analysis of the program; reasons not to rewrite are added to it.
+        target: Writes the code that replaces amp.
+        edits: The changes to the program, which are added here.
     """
 
     about: Understanding
@@ -44,11 +44,12 @@ class Losses:
     edits: Edits
 
     def write(self, loss: ScaledLoss, *, hoisted: bool) -> None:
-        """Write a `with amp.scale_loss(...)`.
+        """Rewrite a `with amp.scale_loss(...)`.
 
         Args:
             loss: The scaled loss.
-            hoisted: Whether the loss has been given a name, as it was computed in the argument.
+            hoisted: Whether the loss is computed in the argument of `scale_loss`, and was therefore
+                assigned to a new name.
         """
         if isinstance(loss.statement, ast.Expr):
             self._without_amp(loss, hoisted=hoisted)
@@ -80,7 +81,7 @@ class Losses:
         self.edits.replaced[loss.statement] = [*first, loss.statement.body]
 
     def _without_amp(self, loss: ScaledLoss, *, hoisted: bool) -> None:
-        """Write a backward of a side without amp."""
+        """Rewrite a plain backward in a branch without amp."""
         program = self.about.program
         text = loss_name(program) if hoisted else program.source.code(loss.loss)
         written = self.target.backward_text(text, self._options(loss.call), "", None)
@@ -90,8 +91,9 @@ class Losses:
         """Read the body of a `with amp.scale_loss(...)`.
 
         Returns:
-            Its backwards, whether it multiplies the scaled loss by a factor, and a statement that
-            uses the scaled loss for anything else, or None.
+            The statements of its backwards, each with the call; whether the body rebinds the scaled
+            loss, for example multiplied by a factor; and a node that uses the scaled loss for
+            anything else, or None.
         """
         found: dict[ast.stmt, ast.Call] = {}
         changed = False
@@ -107,7 +109,7 @@ class Losses:
                     continue
                 if not self._only_changes(statement, loss.name):
                     return found, changed, statement
-                changed = True  # by a factor, which scaled and true losses have alike
+                changed = True  # a factor applies to the scaled and to the unscaled loss alike
         source = self.about.program.source
         function = source.function(loss.statement) or source.tree
         for node in inner(function):
@@ -120,7 +122,7 @@ class Losses:
         return found, changed, None if found else loss.statement
 
     def _is_stored_in_vain(self, statement: ast.stmt, loss: ScaledLoss) -> bool:
-        """Tell whether a statement gives the scaled loss a name that nothing reads any more."""
+        """Tell whether a statement assigns the scaled loss to a name that is never read."""
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             return False
         (target,), value = statement.targets, statement.value
@@ -144,7 +146,10 @@ class Losses:
         )
 
     def _is_logged(self, node: ast.Name, loss: ScaledLoss) -> bool:
-        """Write the product for a scaled loss of which only the number is read, if so."""
+        """Replace a scaled loss by loss times scale if the program only reads its value.
+
+        Return whether it does.
+        """
         source = self.about.program.source
         parent = source.parent[node]
         read = isinstance(parent, ast.Attribute) and parent.attr in {"item", "detach", "data"}
@@ -163,7 +168,7 @@ class Losses:
         return True
 
     def _only_changes(self, statement: ast.stmt, name: str) -> bool:
-        """Tell whether all that a statement does with a name is to bind it anew."""
+        """Tell whether a statement uses a name only in assignments to that name."""
         for node in inner(statement):
             if isinstance(node, ast.Name) and node.id == name:
                 holder = self.about.program.source.statement(node)
@@ -174,7 +179,7 @@ class Losses:
         return True
 
     def _options(self, call: ast.Call) -> list[str]:
-        """Return the arguments of a backward that can stay."""
+        """Return the sources of the arguments of a backward that the target supports."""
         code = self.about.program.source.code
         if isinstance(self.target, TorchTarget):
             return [code(each) for each in (*call.args, *call.keywords)]
@@ -189,7 +194,7 @@ class Losses:
         return options
 
     def _reached(self, loss: ScaledLoss) -> str:
-        """Return the optimizers whose parameters a loss reaches, or "" for all."""
+        """Return the source of the optimizers whose parameters a loss reaches; "" for all."""
         given = argument(loss.call, "optimizers", 1)
         assert given is not None
         text = self.about.program.source.code(given)
@@ -211,7 +216,7 @@ class Losses:
         )
 
     def _loss_id(self, loss: ScaledLoss) -> str | None:
-        """Return the name of a loss's own scale."""
+        """Return the source of `loss_id` if the loss has a scale of its own, else None."""
         given = argument(loss.call, "loss_id", 2)
         several = any(self.about.recipes[each.call].losses != "1" for each in self.about.trained)
         if given is None or not several:

@@ -1,7 +1,8 @@
-"""Norms of gradients that a program takes after every backward, and uses behind its step.
+"""Norms of gradients that a program computes after every backward and reads after the step.
 
-What takes amp's place knows a norm once for each step. A norm that was bound to a name after every
-backward of an accumulation is therefore bound at the step, and is 0 until the first one.
+The engine or scaler provides the norm once per step. If a program assigns the norm to a name after
+every backward of an accumulation window, the rewritten program assigns it at the step, and assigns
+0 before the first step.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NOTE = (
 
 
 def name_of(about: Understanding, touch: Touch) -> str | None:
-    """Return the name that only takes a norm, if nothing reads it before the step."""
+    """Return the name that the norm is assigned to, or None if it is read before the step."""
     statement, step = touch.statement, touch.step
     if touch.scaled or step is None or touch.head is None:
         return None
@@ -48,7 +49,7 @@ def name_of(about: Understanding, touch: Touch) -> str | None:
 
 
 def default(about: Understanding, touch: Touch, name: str, zero: str, edits: Edits) -> None:
-    """Bind a norm before the loop, where a step may come after what reads it."""
+    """Assign `zero` to a norm before the loop, because it may be read before the first step."""
     source = about.program.source
     loop = source.loop(touch.statement)
     assert loop is not None

@@ -1,7 +1,8 @@
-"""How gradients are clipped and measured on `halfstep.Engine`, whose step does all of it.
+"""Clips, norms, steps and zeroing with `halfstep.Engine`, which does all of them in its step.
 
-The engine multiplies gradients by the loss scale until its step, so a program that reaches for them
-before that is left as it is, unless it clips or measures them: both the engine does itself.
+Gradients stay multiplied by the loss scale until the engine's step. So a program that reads or
+changes them earlier is not rewritten, unless it only clips them or computes their norm: the engine
+does both itself.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _PURE = {"float", "int", "len", "max", "min", "getattr", "hasattr", "get"}
 
 
 def on_engine(about: Understanding, target: EngineTarget, edits: Edits) -> None:
-    """Write what an engine needs about clips, steps and zeroing."""
+    """Rewrite clips, norms, steps and zeroing for an engine."""
     _Clips(about, target, edits).write()
     for move in about.steps:
         if move.statement in edits.replaced:
@@ -66,7 +67,7 @@ def on_engine(about: Understanding, target: EngineTarget, edits: Edits) -> None:
 
 
 def _whose(about: Understanding, move: Move) -> str:
-    """Return the optimizers that a step is limited to: "" for all of them."""
+    """Return the source of the optimizers that a step is limited to; "" for all of them."""
     if not about.program.several_optimizers:
         return ""
     if move.loop is not None:
@@ -83,11 +84,11 @@ class _Clips:
         self.result = fresh("result", about.program.names)
 
     def write(self) -> None:
-        """Let the engine clip, and take the norms from its step."""
+        """Move clips into the engine, and take norms from the result of its step."""
         clips = []
         for touch in self.about.windows.touches:
             if touch.scaled and touch.setting not in {"clip_norm", "clip_value"}:
-                continue  # Apex had not unscaled either
+                continue  # inside scale_loss: with Apex, the gradients were scaled here too
             if touch.setting in {"clip_norm", "clip_value"} and self._is_whole(touch):
                 clips.append(touch)
             elif touch.setting != "norm" or touch.step is None:
@@ -101,11 +102,11 @@ class _Clips:
         self._limit(clips)
 
     def _is_whole(self, touch: Touch) -> bool:
-        """Tell whether a clip is of all parameters that an optimizer holds, before its step."""
+        """Tell whether a clip precedes a step and covers all parameters of the optimizer."""
         return touch.step is not None and not (touch.of_model and models(self.about) > 1)
 
     def _replace(self, touch: Touch) -> None:
-        """Take a clip away, or the norm from the step."""
+        """Remove a clip, or replace a norm by the norm in the result of the step."""
         assert touch.step is not None
         assert touch.head is not None
         if touch.bound_to_place:
@@ -132,7 +133,10 @@ class _Clips:
         self.edits.expressions[touch.call] = norm
 
     def _at_the_step(self, touch: Touch) -> bool:
-        """Bind a norm that is taken after every backward at the step, where that is the same."""
+        """Assign a norm that is computed after every backward at the step instead, if possible.
+
+        Return whether it was possible.
+        """
         name = norms.name_of(self.about, touch)
         assert touch.step is not None
         if name is None or touch.call is None or self._blocked(touch, touch.step.statement):
@@ -154,7 +158,7 @@ class _Clips:
         return True
 
     def _blocked(self, touch: Touch, step: ast.stmt) -> bool:
-        """Tell whether what stands between a clip and its step must stay before the step."""
+        """Tell whether a statement between a clip and its step must stay before the step."""
         assert touch.head is not None
         code, optimizers = self.about.program.source.code, self.about.program.optimizers
         if self.about.program.losses_in(touch.head):
@@ -172,7 +176,7 @@ class _Clips:
         return False
 
     def _between(self, head: ast.stmt, step: ast.stmt) -> Iterator[ast.stmt]:
-        """Yield the statements from `head` to a step, the step's own branch opened."""
+        """Yield the statements from `head` to a step, also those before it in its own branch."""
         around = set(self.about.program.source.above(step))
         for each in self.about.windows.suite(head):
             if head.lineno <= each.lineno < step.lineno:
@@ -187,7 +191,7 @@ class _Clips:
                     )
 
     def _is_tensor(self, call: ast.Call) -> bool:
-        """Tell whether a program takes the norm that a clip returns for a tensor."""
+        """Tell whether a program uses the norm that a clip returns as a tensor."""
         source = self.about.program.source
         parent = source.parent[call]
         if isinstance(parent, ast.Attribute):
@@ -220,7 +224,7 @@ class _Clips:
             self.edits.notes[place].append(HALF_CLIP)
 
     def _limit(self, clips: list[Touch]) -> None:
-        """Write the limit where the engine is built."""
+        """Pass the limit of the clips to the engine."""
         if not clips:
             return
         kinds = _on_both_sides({(clip.setting, clip.limit, clip.tests) for clip in clips})
@@ -241,7 +245,7 @@ class _Clips:
         self.target.clip[setting] = _conditional(limit, tests)
 
     def _is_known(self, expression: ast.AST, used: ast.stmt) -> bool:
-        """Tell whether an expression means the same where the engine is built."""
+        """Tell whether an expression has the same value where the engine is created."""
         if any(last_name(call.func) not in _PURE for call in calls(expression)):
             return False
         return all(
@@ -294,7 +298,7 @@ class _Clips:
 
 
 def _on_both_sides(kinds: set[tuple[str, str, tuple[str, ...]]]) -> set[Any]:
-    """Return the kinds of clips, one for two that stand on the two sides of a test."""
+    """Return the kinds of clips; merge two equal ones on the two sides of a test into one."""
     if len(kinds) != len({True, False}):
         return kinds
     (one, limit, tests), (two, same, others) = sorted(kinds, key=lambda kind: len("".join(kind[2])))
@@ -306,7 +310,7 @@ def _on_both_sides(kinds: set[tuple[str, str, tuple[str, ...]]]) -> set[Any]:
 
 
 def paths_in(text: str) -> set[str]:
-    """Return the names in a piece of source."""
+    """Return the names and attribute chains (`a.b.c`) in a piece of source."""
     return set(re.findall(r"[\w.]+", text))
 
 

@@ -1,7 +1,7 @@
 """How gradients are unscaled and clipped, and optimizers stepped, with a `torch.amp.GradScaler`.
 
-A GradScaler unscales the gradients of an optimizer once for each of its steps: before whatever
-first reads them, else in the step.
+A GradScaler unscales the gradients of an optimizer once per step. The rewritten program unscales
+before the first statement that reads them; without such a statement, the step unscales.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HALF_CLIP = (
 
 
 def on_torch(about: Understanding, target: TorchTarget, edits: Edits) -> None:
-    """Write what a GradScaler needs about clips and steps."""
+    """Rewrite clips, reads of gradients and steps for a GradScaler."""
     unscaled: dict[ast.stmt, int] = {}
     for touch in about.windows.touches:
         _unscale(about, target, edits, touch, unscaled)
@@ -54,10 +54,10 @@ def _unscale(
     touch: Touch,
     unscaled: dict[ast.stmt, int],
 ) -> None:
-    """Unscale before what touches gradients, or say why that cannot be."""
+    """Unscale before a statement that touches gradients, or add the reason not to rewrite."""
     clips = touch.setting in {"clip_norm", "clip_value"}
     if touch.scaled and not clips:
-        return  # Apex had not unscaled either
+        return  # inside scale_loss: with Apex, the gradients were scaled here too
     step = touch.step
     if step is None:
         if _is_scaled(about, touch):
@@ -65,7 +65,7 @@ def _unscale(
         return
     next_loss = _next_loss(about, touch.statement)
     if not touch.scaled and next_loss is not None and next_loss < step.statement.lineno:
-        return  # gradients of the step before, which the scaler has unscaled
+        return  # gradients of the previous step, which the scaler has already unscaled
     assert touch.head is not None
     steps = _steps_of(about, touch)
     lines = [_unscaling(target, each) for each in steps]
@@ -94,7 +94,7 @@ def _unscale_here(
     step: Move,
     unscaled: dict[ast.stmt, int],
 ) -> None:
-    """Unscale before what touches gradients, once for each step."""
+    """Unscale before a statement that touches gradients, once for each step."""
     assert touch.head is not None
     lines = [_unscaling(target, step)]
     clips = touch.setting in {"clip_norm", "clip_value"}
@@ -121,7 +121,11 @@ def _unscale_here(
 
 
 def _steps_of(about: Understanding, touch: Touch) -> list[Move]:
-    """Return the steps for which gradients are touched: of one optimizer, or of all that follow."""
+    """Return the steps that use the touched gradients, in order.
+
+    These are the step of one optimizer or, if the optimizer is not known, all steps before the
+    next loss.
+    """
     first = touch.step
     assert first is not None
     if not about.program.several_optimizers or first.loop is not None:
@@ -141,7 +145,7 @@ def _steps_of(about: Understanding, touch: Touch) -> list[Move]:
 
 
 def _next_loss(about: Understanding, statement: ast.stmt) -> int | None:
-    """Return the line of the next scaled loss that may follow a statement, if there is one."""
+    """Return the line (from 1) of the next scaled loss that may follow a statement, or None."""
     function = about.program.source.function(statement)
     lines = [
         each.statement.lineno
@@ -155,7 +159,7 @@ def _next_loss(about: Understanding, statement: ast.stmt) -> int | None:
 
 
 def _optimizer_of(about: Understanding, touch: Touch) -> str | None:
-    """Return the optimizer whose gradients are touched, if it is known to be one."""
+    """Return the source of the optimizer whose gradients are touched, or None if not known."""
     if not touch.of_model:
         return touch.whose or None
     for each in about.trained:
@@ -170,7 +174,7 @@ def _unscaling(target: TorchTarget, step: Move) -> str:
 
 
 def _jumps(about: Understanding, head: ast.stmt, step: ast.stmt) -> list[ast.stmt]:
-    """Return the statements that leave a step out whose gradients have been unscaled."""
+    """Return the statements that skip a step after its gradients have been unscaled."""
     source = about.program.source
     loop = source.loop(step)
     return [
@@ -184,7 +188,7 @@ def _jumps(about: Understanding, head: ast.stmt, step: ast.stmt) -> list[ast.stm
 
 
 def _is_scaled(about: Understanding, touch: Touch) -> bool:
-    """Tell whether a backward came after the last step before what touches gradients."""
+    """Tell whether the touched gradients are scaled: a backward follows the previous step."""
     source, at = about.program.source, touch.statement.lineno
     function = source.function(touch.statement)
     before = [
@@ -197,7 +201,7 @@ def _is_scaled(about: Understanding, touch: Touch) -> bool:
 
 
 def _move(about: Understanding, edits: Edits, touch: Touch, unscale: list[str]) -> None:
-    """Clip before the step, and no more after every backward."""
+    """Move a clip or norm from its place after every backward to the line before the step."""
     assert touch.step is not None
     edits.replaced[touch.statement] = []
     clip = _written(about, touch)
@@ -211,7 +215,7 @@ def _move(about: Understanding, edits: Edits, touch: Touch, unscale: list[str]) 
 
 
 def _written(about: Understanding, touch: Touch) -> str:
-    """Return a clip with amp's master parameters written out."""
+    """Return the source of a clip, with `amp.master_params(...)` written out."""
     source = about.program.source
     text = source.code(touch.statement)
     for call in about.program.master_params(touch.statement):
@@ -229,7 +233,10 @@ def _step(target: TorchTarget, edits: Edits, move: Move) -> None:
 
 
 def _update(about: Understanding, target: TorchTarget, edits: Edits) -> None:
-    """Update the scale behind the last step of each suite, or where an optimizer steps again."""
+    """Update the scale after the last step of each suite.
+
+    If an optimizer steps several times in a suite, update the scale after each step.
+    """
     suites: dict[int, list[Move]] = {}
     for move in about.steps:
         if edits.replaced.get(move.statement):

@@ -1,7 +1,7 @@
-"""Where what takes amp's place lives, so that every function that used amp can reach it.
+"""Chooses where the engine or scaler is stored, so that all code that used amp can reach it.
 
-Amp was a global of its own. What takes its place is local to the function that initialized amp if
-nobody else used it, an attribute where only methods of one class did, and else a global.
+Amp was global. The engine or scaler is a local variable if only the function that initializes amp
+uses it, an attribute of `self` if only methods of one class use it, and else a global variable.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where it lives.
+    """Where the engine or scaler is stored.
 
     Attributes:
-        object: How it is written: `engine` or `self.engine`.
-        global_in: Functions that bind it and have to declare it global.
+        object: The expression for it, such as `engine` or `self.engine`.
+        global_in: Functions that assign it and have to declare it global.
     """
 
     object: str
@@ -33,19 +33,19 @@ class Placement:
 
 
 def place(program: Program, name: str, uses: Iterable[ast.AST]) -> Placement:
-    """Choose where `name`, or a free variant of it, lives.
+    """Choose where the engine or scaler is stored.
 
     Args:
-        program: The facts.
-        name: What it is called.
-        uses: Statements in which it will be used.
+        program: The parsed program.
+        name: Its name; a variant is used if the program already has this name.
+        uses: Nodes in which it will be used.
     """
     name = fresh(name, program.names)
     source = program.source
     homes = list(dict.fromkeys(each.function for each in program.initializes if each.optimizers))
     functions = [home for home in homes if home is not None]
     if len(functions) < len(homes):
-        return Placement(name, tuple(functions))  # the module itself binds it
+        return Placement(name, tuple(functions))  # assigned at the top level of the module
     users = list(uses)
     if len(functions) == 1 and all(functions[0] in source.above(each) for each in users):
         return Placement(name)
@@ -56,7 +56,7 @@ def place(program: Program, name: str, uses: Iterable[ast.AST]) -> Placement:
 
 
 def _class_of(program: Program, node: ast.AST) -> ast.ClassDef | None:
-    """Return the class of whose method a node is, or is a part."""
+    """Return the class of the method that a node is or is in; None if it is in no method."""
     source = program.source
     around = [node, *source.above(node)]
     methods = [each for each in around if isinstance(each, ast.FunctionDef)]

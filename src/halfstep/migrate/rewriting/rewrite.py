@@ -1,4 +1,4 @@
-"""Writes a program anew: amp's protocol becomes that of a target, where all of it is understood."""
+"""Rewrites the uses of amp in a program for a target, if migrate understands all of them."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ _CAST_BY_AUTOCAST = {"einsum", "matmul", "mm", "bmm", "baddbmm", "addmm", "addbm
 
 @dataclass
 class Rewriter:
-    """Collects what changes in a program.
+    """Collects the changes to a program.
 
     Args:
-        about: What the program does; it takes more reasons to leave it.
-        target: What takes amp's place.
+        about: The analysis of the program; reasons not to rewrite are added to it.
+        target: Writes the code that replaces amp.
         expressions: Rewrites expressions.
-        edits: Takes the changes.
+        edits: The changes to the program, which are added here.
     """
 
     about: Understanding
@@ -65,7 +65,7 @@ class Rewriter:
     edits: Edits
 
     def write(self) -> None:
-        """Rewrite amp's protocol, or add the reasons why it is left."""
+        """Rewrite the uses of amp, or add reasons not to."""
         self._place()
         self._refuse_levels()
         for node, side in self.about.branches.amp.items():
@@ -111,7 +111,7 @@ class Rewriter:
             self.edits.before[body[1 if documented else 0]].insert(0, f"global {where.object}")
 
     def _refuse_levels(self) -> None:
-        """Leave what a target cannot do."""
+        """Refuse levels that `torch.amp` cannot express, and find whether autocast is always on."""
         if isinstance(self.target, EngineTarget):
             return
         source = self.about.program.source
@@ -160,7 +160,7 @@ class Rewriter:
             self.edits.before[loss.statement].append(f"{head}\n    {tail[0]}")
 
     def _calls_of_forward(self) -> None:
-        """Call models whose `forward` is called: the engine casts what a call is given."""
+        """Replace `model.forward(x)` by `model(x)`: the engine casts the inputs of calls only."""
         about, code = self.about, self.about.program.source.code
         levels = {about.recipes[each.call].level for each in about.trained}
         if isinstance(self.target, TorchTarget) or levels <= {"O0", "O1"}:
@@ -172,7 +172,7 @@ class Rewriter:
                     self.edits.expressions[call.func] = model
 
     def _is_empty(self, node: ast.If) -> bool:
-        """Tell whether nothing is left of a branch, whose test does nothing itself."""
+        """Tell whether both sides of an `if` have become empty and its test has no side effect."""
         edits, about = self.edits, self.about
         does = ast.Call | ast.NamedExpr | ast.Await | ast.Yield
         acts = any(isinstance(each, does) for each in inner(node.test))
@@ -189,9 +189,9 @@ class Rewriter:
         return second in suite and suite.index(second) == suite.index(first) + 1
 
     def _without_backward(self) -> None:
-        """Drop or refuse steps that no backward came before: a target has nothing to step with.
+        """Remove or refuse steps without a backward before them: there are no gradients yet.
 
-        Programs stepped so once, before they trained, to make Apex allocate its masters.
+        Some programs step once before training, so that Apex allocates its master weights.
         """
         source, live = self.about.program.source, self.about.live
         for move in self.about.steps:
@@ -212,7 +212,7 @@ class Rewriter:
                 self.about.leave(step, NOT_ALWAYS)
 
     def _is_conditional(self, loss: ast.stmt, step: ast.stmt) -> bool:
-        """Tell whether a backward stands under a test that its step does not stand under."""
+        """Tell whether a backward is under a test, and its step is not under the same test."""
         pair = self.about.windows.apart(loss, step)
         if pair is None:
             return True
@@ -228,7 +228,7 @@ class Rewriter:
         return not all(holds)
 
     def _registered(self) -> None:
-        """Drop what told O1 to cast a function that autocast casts by itself."""
+        """Remove `amp.register_half_function(torch, name)` for functions that autocast casts."""
         about = self.about
         for call in calls(about.program.source.tree):
             if about.program.imports.qualified(call.func) != HALF_FUNCTION or len(call.args) != len(
@@ -242,7 +242,7 @@ class Rewriter:
                 self.edits.replaced[statement] = []
 
     def _expressions(self) -> None:
-        """Rewrite what stands in expressions, and see whether something of amp is left."""
+        """Rewrite expressions; refuse the program if a use of amp has no counterpart."""
         self._registered()
         about = self.about
         written = {
@@ -270,7 +270,7 @@ class Rewriter:
 
 
 def starred(statement: ast.AST) -> str | None:
-    """Say of `from apex.x import *` that it cannot be seen through, if so."""
+    """Return the note for a `from apex.x import *` whose names are unknown, else None."""
     if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
         path = statement.module or ""
         return STARS if is_apex(path) and plain(path) not in STARRED else None

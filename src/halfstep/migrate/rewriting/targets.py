@@ -1,4 +1,4 @@
-"""What is written in the place of amp: lines on `halfstep.Engine`, or on `torch.amp`."""
+"""Writes the lines that replace amp's, for `halfstep.Engine` or for `torch.amp`."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ MOVES = "a GradScaler starts from 65536 and adapts its scale"
 
 
 def _is_level_test(test: str | None, recipe: RecipeArgument) -> bool:
-    """Tell whether a test asks for nothing but a level above O0, which the recipe says anyway."""
+    """Tell whether a test is only `opt_level != "O0"`, which the recipe expresses already."""
     asked = f'{recipe.level_text} != "O0"'
     return test is not None and ast.dump(ast.parse(test)) == ast.dump(ast.parse(asked))
 
 
 class Target(Protocol):
-    """How each thing that amp does is written.
+    """Writes the replacement of each function of amp.
 
     Attributes:
-        object: The name of what takes amp's place.
-        called: What it is.
+        object: The expression for the engine or scaler in the program.
+        called: "the Engine" or "the GradScaler", for messages.
         steps_whole: Whether its step also unscales, clips and zeroes.
+        imports: The import statements that the written lines need, in order.
+        preamble: Statements that the written lines need after the imports, in order.
     """
 
     object: str
@@ -47,16 +49,20 @@ class Target(Protocol):
     preamble: dict[str, None]
 
     def setup(self, given: Initialize, recipe: RecipeArgument, test: str | None) -> str:
-        """Write what takes the place of `amp.initialize`.
+        """Write the statement that creates the engine or scaler.
 
-        `test` is when it was called, where that depends; "False" where it was not.
+        `test` is the source of the test under which it is on, or None if there is no test; "False"
+        switches it off.
         """
 
     def reasons(self, recipe: RecipeArgument) -> list[str]:
-        """Say what of the settings could not be translated."""
+        """Return notes on the settings that could not be translated."""
 
     def scales(self, losses: str) -> str:
-        """Write the loss scales of so many losses in the format of `amp.state_dict()`."""
+        """Write the loss scales in the format of `amp.state_dict()`.
+
+        `losses` is the source of the number of losses.
+        """
 
     def scale(self) -> str:
         """Write the loss scale, as a number."""
@@ -67,10 +73,10 @@ class Target(Protocol):
     def backward_text(
         self, loss: str, options: Sequence[str], optimizers: str, loss_id: str | None
     ) -> str:
-        """Write a backward; `optimizers` is "" where it reaches all."""
+        """Write a backward; `optimizers` is "" if the loss reaches the parameters of all."""
 
     def step(self, optimizer: str) -> str:
-        """Write a step; `optimizer` is "" for all."""
+        """Write a step; `optimizer` is "" for all optimizers."""
 
 
 @dataclass
@@ -86,7 +92,7 @@ class EngineTarget:
     preamble: dict[str, None] = field(default_factory=dict)
 
     def setup(self, given: Initialize, recipe: RecipeArgument, test: str | None) -> str:
-        """Write the engine."""
+        """Write the statement that creates the engine."""
         taken = "Engine" in self.program.names
         self.imports["import halfstep" if taken else "from halfstep import Engine"] = None
         text = recipe.text
@@ -101,11 +107,11 @@ class EngineTarget:
         return call_text(f"{self.object} = {'halfstep.' * taken}Engine", arguments)
 
     def reasons(self, recipe: RecipeArgument) -> list[str]:
-        """Say what has no field in a recipe."""
+        """Return notes on the settings that have no field in a recipe."""
         return [f"{each} is left out; write it into the recipe" for each in recipe.left_out]
 
     def scales(self, losses: str) -> str:
-        """Write a call of a function that goes into the program."""
+        """Write a call of `loss_scales_like_apex`, which is added to the program."""
         self.preamble[SCALES] = None
         return f"loss_scales_like_apex({self.object}, {losses})"
 
@@ -114,7 +120,7 @@ class EngineTarget:
         return f"{self.object}.loss_scale"
 
     def autocast(self) -> str:
-        """Write the engine's own context."""
+        """Write the head of a `with` for the engine's autocast."""
         return f"with {self.object}.autocast():"
 
     def backward_text(
@@ -146,11 +152,11 @@ class TorchTarget:
 
     @property
     def device(self) -> str:
-        """The name of the kind of device."""
+        """The name of the variable with the type of the device, "cuda" or "cpu"."""
         return fresh("AMP_DEVICE", self.program.names)
 
     def setup(self, given: Initialize, recipe: RecipeArgument, test: str | None) -> str:
-        """Write the scaler."""
+        """Write the statement that creates the scaler."""
         del given
         self._needs_device()
         tests = [f"({each})" if " or " in each else each for each in (test,) if each]
@@ -173,7 +179,7 @@ class TorchTarget:
         return call_text(f"{self.object} = torch.amp.GradScaler", options)
 
     def reasons(self, recipe: RecipeArgument) -> list[str]:
-        """Say what a GradScaler lacks."""
+        """Return notes on the settings that `torch.amp` does not have."""
         found = [f"{each} is left out: torch.amp has no such setting" for each in recipe.left_out]
         if recipe.levels & {"O2", "O3"}:
             found.append(AS_O1)
@@ -187,7 +193,7 @@ class TorchTarget:
         return found
 
     def scales(self, losses: str) -> str:
-        """Write the one scale, for each loss."""
+        """Write the scaler's one scale as the scale of every loss."""
         each = f'{{"loss_scale": {self.object}.get_scale()}}'
         return f'{{f"loss_scaler{{i}}": {each} for i in range({losses})}}'
 
@@ -196,7 +202,7 @@ class TorchTarget:
         return f"{self.object}.get_scale()"
 
     def autocast(self) -> str:
-        """Write torch's context."""
+        """Write the head of a `with torch.autocast(...)`."""
         self._needs_device()
         on = "" if self.always_on else f", enabled={self.object}.is_enabled()"
         return f"with torch.autocast({self.device}, dtype=torch.float16{on}):"
@@ -213,7 +219,7 @@ class TorchTarget:
         return f"{self.object}.step({optimizer})"
 
     def _scale(self, recipe: RecipeArgument) -> Any:
-        """Return the scale that was asked for; a recipe says None for the static scale of 1."""
+        """Return the requested loss scale; a recipe has None for the static scale 1."""
         scale = recipe.settings.get("loss_scale", "dynamic")
         return 1.0 if scale is None else scale
 

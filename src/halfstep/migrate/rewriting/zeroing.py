@@ -1,8 +1,9 @@
-"""When gradients are dropped: on `halfstep.Engine`, whose step drops those that it stepped with.
+"""The calls of `zero_grad`: which are still needed, and which programs keep gradients after a step.
 
-A `zero_grad` that always comes right behind a step is not needed any more. One that some step goes
-without lets gradients live on. The engine's step would drop them, and what a GradScaler has
-unscaled takes no scaled gradients any more: such a program is left.
+The engine's step clears the gradients that it used, so a `zero_grad` right after a step is removed.
+If some step has no `zero_grad` after it, its gradients are kept for the next one. Neither target
+supports that: the engine's step would clear them, and scaled gradients cannot be added to gradients
+that a GradScaler has unscaled. Such a program is not rewritten.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ UNSCALED = "but scaled gradients cannot be added to gradients that a GradScaler 
 
 
 def zeroing(about: Understanding, target: EngineTarget, edits: Edits) -> None:
-    """Write the `zero_grad`s that are still needed, and note steps that none belongs to."""
+    """Rewrite each `zero_grad` for the engine, and check that each step has one."""
     keeping(about, edits, DROPPED)
     for move in about.zero_grads:
         _zero(about, target, edits, move)
 
 
 def keeping(about: Understanding, edits: Edits, but: str) -> None:
-    """Note steps that no `zero_grad` belongs to, and leave programs that keep gradients for more.
+    """Note steps without any `zero_grad`, and refuse programs that keep gradients after a step.
 
     Args:
-        about: What the program does; it takes reasons to leave it.
-        edits: Takes the notes.
-        but: What becomes of gradients behind a step.
+        about: The analysis of the program; reasons not to rewrite are added to it.
+        edits: The changes to the program; notes are added here.
+        but: The end of the note: what the target does with gradients after a step.
     """
     if _zeroed_by_hand(about):
         return
@@ -68,7 +69,7 @@ def _zeroed_by_hand(about: Understanding) -> bool:
 
 
 def _zeroed_beside(about: Understanding, step: Move) -> bool:
-    """Tell whether something is zeroed beside a step, as the model by a name of its own."""
+    """Tell whether any object is zeroed near a step, for example a model under another name."""
     source = about.program.source
     return any(
         source.function(call) is source.function(step.statement)
@@ -78,7 +79,7 @@ def _zeroed_beside(about: Understanding, step: Move) -> bool:
 
 
 def _outlive(about: Understanding, step: Move, but: str) -> None:
-    """Leave a program in which a step may follow another without a `zero_grad` between them."""
+    """Refuse a program in which a step may follow another without a `zero_grad` between them."""
     source, at = about.program.source, step.statement
     turn = _turn(about, step)
     if turn is None:
@@ -90,7 +91,7 @@ def _outlive(about: Understanding, step: Move, but: str) -> None:
         return
     losses = [each.statement for each in _losses(about, turn)]
     if all(each.lineno > at.lineno for each in losses) and source.loop(at) is None:
-        return  # it primes the optimizer, before the first backward
+        return  # a step before training, which only creates the optimizer's state
     regular = {zero for zero in zeroed if any(_with(about, zero, each) for each in (at, *losses))}
     steps = {
         each.statement
@@ -104,7 +105,7 @@ def _outlive(about: Understanding, step: Move, but: str) -> None:
 
 
 def _turn(about: Understanding, step: Move) -> Loop | Function | None:
-    """Return what repeats a step: a loop, but none over several optimizers, or a function."""
+    """Return the loop or function that repeats a step; a loop over optimizers does not count."""
     source = about.program.source
     loop = source.loop(step.statement)
     while isinstance(loop, ast.For) and paths(loop.target) & paths(step.call.func):
@@ -113,7 +114,7 @@ def _turn(about: Understanding, step: Move) -> Loop | Function | None:
 
 
 def _losses(about: Understanding, around: Loop | Function) -> list[ScaledLoss]:
-    """Return the scaled losses within a loop or function, but for those in functions in it."""
+    """Return the scaled losses in a loop or function, without those in nested functions."""
     source = about.program.source
     own = around if isinstance(around, Function) else source.function(around)
     return [
@@ -126,10 +127,10 @@ def _losses(about: Understanding, around: Loop | Function) -> list[ScaledLoss]:
 
 
 def _with(about: Understanding, zero: ast.stmt, other: ast.stmt) -> bool:
-    """Tell whether a `zero_grad` runs as often as a step or a backward does.
+    """Tell whether a `zero_grad` runs as often as a step or a backward.
 
-    Where zeroing and the step stand under a test each, the tests are taken to belong together, as
-    in `if i % 4 == 0: zero_grad()` and `if i % 4 == 3: step()`.
+    If both are under a test, the tests are assumed to belong together, as in
+    `if i % 4 == 0: zero_grad()` and `if i % 4 == 3: step()`.
     """
     pair = about.windows.apart(zero, other)
     if pair is None:
@@ -139,12 +140,12 @@ def _with(about: Understanding, zero: ast.stmt, other: ast.stmt) -> bool:
 
 
 def _zero(about: Understanding, target: EngineTarget, edits: Edits, move: Move) -> None:
-    """Write a `zero_grad`, unless a step before it has done that already."""
+    """Rewrite a `zero_grad`; remove it if the gradients have been cleared already."""
     source = about.program.source
     function = source.function(move.statement)
     for each in about.trained:
         if each.function is function and move.statement.lineno < each.statement.lineno:
-            return  # there is no engine yet
+            return  # the engine does not exist yet
     if function not in {
         *about.program.training,
         *(source.function(step.statement) for step in about.steps),
@@ -165,7 +166,10 @@ def _zero(about: Understanding, target: EngineTarget, edits: Edits, move: Move) 
 
 
 def _optimizer_of(about: Understanding, move: Move) -> str | None:
-    """Return whose gradients a `zero_grad` drops, as a list; "" for all, None if not known."""
+    """Return the optimizer whose gradients a `zero_grad` clears, as the source of a list.
+
+    Return "" for all optimizers, and None if the optimizer is not known.
+    """
     if move.loop is not None:
         return "" if move.loop in about.program.optimizers else None
     if move.owner not in about.program.models or move.owner in about.program.optimizers:
@@ -177,10 +181,10 @@ def _optimizer_of(about: Understanding, move: Move) -> str | None:
 
 
 def _done(about: Understanding, move: Move) -> bool:
-    """Tell whether a `zero_grad` has nothing to drop: a step or another one is before it.
+    """Tell whether a `zero_grad` has nothing to clear after a step or another `zero_grad`.
 
-    Only what stands in the same suite counts: before the head of a loop or of a function may come
-    an evaluation that attacks the model, and leaves gradients in it.
+    Only statements before it in the same suite count. Before a loop or function begins, other code
+    may have left gradients, for example an evaluation with adversarial attacks.
     """
     source, windows = about.program.source, about.windows
     function = source.function(move.statement)
@@ -205,7 +209,7 @@ def _done(about: Understanding, move: Move) -> bool:
 
 
 def _leaves_gradients_alone(about: Understanding, statement: ast.stmt) -> bool:
-    """Tell whether a statement surely runs no backward: it calls methods, if anything."""
+    """Tell whether a statement certainly runs no backward: it calls only methods and builtins."""
     own = {
         each.name
         for each in inner(about.program.source.tree)

@@ -1,9 +1,9 @@
-"""Which of torch's functions O1 casts, and how, by the names that programs call.
+"""The names of torch's functions that O1 casts, by the format that it casts their inputs to.
 
-Apex's lists under Apex's names: programs change them before `amp.initialize`, as in
-`amp.lists.functional_overrides.FP32_FUNCS.remove("softmax")`. What torch has gained since, and
-autocast on CUDA treats the same way, stands apart (`..._SINCE`). A name that a version of torch
-does not have is passed over.
+The lists and their names are Apex's, because programs change them before `amp.initialize`, as in
+`amp.lists.functional_overrides.FP32_FUNCS.remove("softmax")`. The lists `..._SINCE` contain
+functions that torch got later; CUDA's autocast casts them to the same format. A name that the
+installed torch does not have is skipped.
 """
 
 from halfstep.apex.amp.lists import functional_overrides, tensor_overrides, torch_overrides

@@ -1,4 +1,4 @@
-"""Methods of tensors; those that are functions of `torch` as well stand in `torch_overrides`."""
+"""Methods of tensors, without those that are also functions of `torch` (see `torch_overrides`)."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Functions of `torch`; most of them are methods of tensors too."""
+"""Functions of `torch`; most of them are also methods of tensors."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""`apex.contrib.clip_grad`: torch's own clip, whose foreach kernels do what Apex's did."""
+"""`apex.contrib.clip_grad`: torch's `clip_grad_norm_`, which has foreach kernels as Apex's had."""
 
 from torch.nn.utils import clip_grad_norm_
 

@@ -1,4 +1,4 @@
-"""`apex.contrib.optimizers`: the wrapper for half parameters of before `amp`."""
+"""`apex.contrib.optimizers`: the wrapper for half-precision parameters from before `amp`."""
 
 from halfstep.apex.contrib.optimizers.fp16_optimizer import FP16_Optimizer
 

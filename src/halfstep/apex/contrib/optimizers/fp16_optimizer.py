@@ -1,4 +1,4 @@
-"""`apex.contrib.optimizers.FP16_Optimizer`: that of `fp16_utils`, with other defaults."""
+"""`apex.contrib.optimizers.FP16_Optimizer`: as in `fp16_utils`, with other defaults."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ if TYPE_CHECKING:
 
 
 class FP16_Optimizer(fp16_utils.FP16_Optimizer):  # noqa: N801  # Apex's name
-    """Wraps an optimizer of a model with half parameters; see `fp16_utils.FP16_Optimizer`.
+    """Wraps an optimizer of a model with half-precision parameters.
 
-    A dynamic scale starts at 65536 and grows after 1000 steps whose gradients were finite.
+    See `fp16_utils.FP16_Optimizer`. A dynamic loss scale starts at 65536 and grows after 1000 steps
+    with finite gradients.
 
     Args:
-        init_optimizer: What steps, on masters from now on.
-        static_loss_scale: The scale, where it is not dynamic.
-        dynamic_loss_scale: Whether the scale backs off and grows.
-        dynamic_loss_args: Refused, as it was.
-        verbose: Whether the parameters are listed.
+        init_optimizer: The optimizer; from now on it updates fp32 master weights.
+        static_loss_scale: The loss scale if it is not dynamic.
+        dynamic_loss_scale: Whether the loss scale is dynamic, with backoff and growth.
+        dynamic_loss_args: Refused, as in Apex.
+        verbose: Whether to print a list of the parameters.
 
     Raises:
         SystemError: If `dynamic_loss_args` is given.
@@ -44,9 +45,9 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):  # noqa: N801  # Apex's name
 
     @property
     def cur_scale(self) -> float:
-        """The loss scale now."""
+        """The current loss scale."""
         return self.loss_scale
 
     def zero_grad(self, set_grads_to_None: bool = True) -> None:  # noqa: N803  # Apex's name
-        """Drop the gradients, or fill them with zeros."""
+        """Set the gradients to None, or fill them with zeros."""
         super().zero_grad(set_grads_to_None)

@@ -1,4 +1,4 @@
-"""`apex.contrib.xentropy`: the cross entropy of each row, with label smoothing, on torch's own."""
+"""`apex.contrib.xentropy`: the cross entropy of each row, with label smoothing."""
 
 from halfstep.apex.contrib.xentropy.softmax_xentropy import SoftmaxCrossEntropyLoss
 

@@ -20,14 +20,14 @@ class SoftmaxCrossEntropyLoss:
         """Return a loss for each row.
 
         Args:
-            logits: Of shape [rows, classes], in any floating format; arithmetic is fp32 at least.
-            labels: Of shape [rows].
-            smoothing: Share of the probability that is spread over all classes.
-            padding_idx: Label of rows that do not count: their loss is 0.
-            half_to_float: Whether the losses of half logits are fp32.
+            logits: Shape [rows, classes], any floating-point format; arithmetic is at least fp32.
+            labels: Shape [rows], integer class indices from 0.
+            smoothing: The part of the target probability that is spread over all classes.
+            padding_idx: The label of rows to ignore; their loss is 0.
+            half_to_float: Whether the losses of half-precision logits are fp32.
 
         Returns:
-            Losses of shape [rows], in the format of the logits unless `half_to_float`.
+            Losses of shape [rows], in the format of the logits unless `half_to_float` is True.
         """
         wide = torch.promote_types(logits.dtype, torch.float32)
         losses = cross_entropy(
