@@ -1,1 +1,1 @@
-"""The run itself: epochs and validations, what is saved when, and how a run goes on or ends."""
+"""The loop of a run: epochs, validation, saving and resuming checkpoints, and the run's end."""

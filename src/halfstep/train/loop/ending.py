@@ -1,4 +1,4 @@
-"""How a run ends: its summary, or what is left of it to go on from."""
+"""Ends a run: writes its summary or, after a signal, raises an error that says how to resume."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def leave(training: Training, number: int) -> None:
-    """End a run that was saved, as a signal asks.
+    """Raise the exception that ends a run after a signal, once its checkpoint is written.
 
     Raises:
         KeyboardInterrupt: For SIGINT.
-        Stopped: For any other.
+        Stopped: For any other signal.
     """
     line = what_is_left(training)
     if number == signal.SIGINT:
@@ -33,7 +33,17 @@ def leave(training: Training, number: int) -> None:
 
 
 def declare_over(run: Path, summary: Summary, unsaved: Collection[Which]) -> None:
-    """Write the summary, if no checkpoint of what it says is unsaved."""
+    """Write the summary, which marks the run as over, unless a checkpoint is missing.
+
+    Args:
+        run: The run directory.
+        summary: The summary.
+        unsaved: Names of checkpoints that could not be written; see `CheckpointWriter.unsaved`.
+
+    Raises:
+        UserError: If a checkpoint or the summary could not be written. The run is then not over,
+            and can be resumed.
+    """
     missing = [f"checkpoints/{name}.pt" for name in sorted(unsaved)]
     try:
         if not missing:
@@ -54,7 +64,7 @@ def declare_over(run: Path, summary: Summary, unsaved: Collection[Which]) -> Non
 
 
 def summary(training: Training, observers: Observers, tag: str | None) -> Summary:
-    """Return the summary of a run that has come to its end."""
+    """Return the summary of a run that has ended."""
     config, setup, progress = training.config, training.setup, training.progress
     best, final = progress.best, progress.final
     seen = observers.figures("summary")
@@ -101,7 +111,7 @@ def _size(file: Path) -> int | None:
 
 
 def what_is_left(training: Training) -> str:
-    """Say what an interrupted run has left, and how to go on."""
+    """Return a line that says what an interrupted run has saved, and how to resume it."""
     run = training.run
     epoch = checkpoint.epoch_of(checkpoint.path(run, "last"))
     if epoch is not None:

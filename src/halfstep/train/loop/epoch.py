@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What the loop works with.
+    """The objects that the training loop uses.
 
     Attributes:
-        training: The run.
-        observers: Who watches it.
-        micro_batches: Forward and backward.
-        checkpoints: Where it is saved.
+        training: The run in progress.
+        observers: The observers of the run.
+        micro_batches: Runs the forward and backward passes.
+        checkpoints: Writes the checkpoints.
     """
 
     training: Training
@@ -34,11 +34,12 @@ class Loop:
 
 
 def train_epoch(loop: Loop) -> None:
-    """Train to the end of the epoch, to the run's last step, or until something goes wrong.
+    """Train to the end of the epoch, to the run's last step, or until the run fails.
 
     Raises:
-        LossScaleCollapse: If the loss scale cannot help any more.
-        Asked: If a signal came, to whichever process; everything is between two micro-batches then.
+        LossScaleCollapse: If the loss scale collapsed.
+        Asked: If any process received a signal. All processes are then between the same two
+            micro-batches.
         FailedElsewhere: If another process has an error.
     """
     training, observers, micro_batches = loop.training, loop.observers, loop.micro_batches
@@ -47,7 +48,7 @@ def train_epoch(loop: Loop) -> None:
     setup, progress = training.setup, training.progress
     engine, data, processes = setup.engine, setup.data, setup.processes
     observers.call("after_pause")
-    # A window that was open when the run stopped may have to be made again.
+    # Start at the first batch of the open window: if memory runs out, the whole window is rerun.
     start = progress.batch - progress.batch % engine.accumulate
     portions = in_step(processes, data.train, progress.epoch, start)
     batches = engine.batches(portions, to=setup.device)
@@ -60,7 +61,7 @@ def train_epoch(loop: Loop) -> None:
             device=setup.device,
             train=True,
             epoch=progress.epoch,
-            # Each process mixes and erases in its own way.
+            # A different number on each process, so that their random augmentations differ.
             number=number * processes.size + processes.rank,
         )
         observers.call("batch_prepared")
@@ -85,7 +86,7 @@ def train_epoch(loop: Loop) -> None:
 
 
 class _Windows:
-    """Closes the windows of an epoch; what is the same for each of them is found once."""
+    """Closes the accumulation windows of an epoch; values shared by all windows are set once."""
 
     def __init__(self, loop: Loop) -> None:
         training, observers = loop.training, loop.observers
@@ -102,13 +103,13 @@ class _Windows:
         self._forget = loop.micro_batches.close if training.config.auto_microbatch else None
 
     def close(self, *, last: bool) -> bool:
-        """Step, or leave the step out; then log and save what is due.
+        """Run or skip the optimizer step, then record figures and save a checkpoint if due.
 
         Args:
-            last: Whether the window is the last of the epoch.
+            last: Whether the window is the last one of the epoch.
 
         Returns:
-            Whether the run ends here.
+            Whether the run ends with this step.
         """
         loop, progress = self._loop, self._progress
         training, observers = loop.training, loop.observers
@@ -137,7 +138,7 @@ class _Windows:
 
 
 def _record_interval(training: Training, observers: Observers, result: StepResult | None) -> None:
-    """Read and record what has come up since the last line of figures."""
+    """Record the training figures of the steps since the last record."""
     engine = training.setup.engine
     seen = observers.figures("interval")
     norm = None if result is None else result.grad_norm

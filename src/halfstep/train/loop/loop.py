@@ -1,7 +1,7 @@
 """The run: epochs of training and validation under a recipe, from a config to a run directory.
 
-What happens within an epoch is in `epoch.py`, what a run leaves when it ends in `ending.py`; here
-is what comes before and between. Whatever else goes on in a run is an observer.
+The steps of an epoch are in `epoch.py`, the end of a run is in `ending.py`; this file has the code
+before the first epoch and between epochs. Everything else in a run is an observer.
 """
 
 from __future__ import annotations
@@ -56,20 +56,22 @@ def train(
     processes: Processes = ALONE,
     observers: Sequence[Observer] = (),
 ) -> Summary:
-    """Train what `config` says and leave the run directory `run`.
+    """Train a config and write the run directory `run`.
 
-    Of several processes each one calls this; the first one reads checkpoints, writes, and draws. No
-    other may train in the directory meanwhile. The checkpoints of a run that is replaced there stay
-    in `replaced/` until the new run has one. See `halfstep.train` for the arguments and the result;
-    `go_on` is its `resume`.
+    If several processes train the run, each of them calls this function. The first process reads
+    checkpoints, writes files and shows the progress bar. The directory is locked against other runs
+    during the call. If the run replaces an earlier one, the checkpoints of the earlier run stay in
+    `replaced/` until the new run has saved one. See `halfstep.train` for the arguments and the
+    result; `go_on` is its `resume`.
 
     Raises:
-        UserError: If anything about the config, the device or the directory is wrong; nothing was
-            trained then. If memory does not suffice. If what the summary would say could not be
-            written; there is none then, and the run can go on.
-        KeyboardInterrupt: With a message that says what is left, after a Ctrl-C in training.
-        Stopped: The same, after a SIGTERM or SIGUSR1. Both after a signal to any process.
-        FailedElsewhere: If another process raises one of these, or fails otherwise.
+        UserError: If the config, the device or the directory is invalid; nothing was trained then.
+            If memory does not suffice. If the summary, or a checkpoint whose results are in it,
+            could not be written; the run then has no summary and can be resumed.
+        KeyboardInterrupt: After Ctrl-C during training, on any process. The message says what is
+            saved and how to resume.
+        Stopped: After SIGTERM or SIGUSR1 during training, on any process, with the same message.
+        FailedElsewhere: If another process raises one of these errors, or fails otherwise.
     """
     wall = Stopwatch()
     wall.start()
@@ -117,8 +119,8 @@ def train(
 
 @contextmanager
 def _claimed(run: Path, config: Config, processes: Processes) -> Iterator[None]:
-    """Let the first process keep all others out of the run directory."""
-    # A node that is lost has its locks until the file server notices.
+    """Lock the run directory, on the first process, against other runs while the block runs."""
+    # The locks of a lost node remain until the file server notices, so a restarted run waits.
     patience = config.distributed.timeout / 2 if distributed.restarts() else 0.0
     with ExitStack() as stack:
 
@@ -132,7 +134,7 @@ def _claimed(run: Path, config: Config, processes: Processes) -> Iterator[None]:
 def _set_up(
     config: Config, device: torch.device, start: Start | None, processes: Processes
 ) -> Setup:
-    """Build what the config names, with the weights of a checkpoint if its file has them."""
+    """Build the objects of the config, with the checkpoint's weights if they are in its file."""
     weights = start.checkpoint.model if start and start.checkpoint.parts is None else None
     setup = set_up(config, device, weights, processes, initial_weights=start is None)
     schedules.warn_of_endless_rise(
@@ -151,7 +153,7 @@ def _take_directory(run: Path, config: Config, setup: Setup, start: Start | None
 
 
 def assemble(training: Training, observers: Observers) -> Loop:
-    """Return a loop over a run that was set up."""
+    """Return the objects of the training loop, for a run that was set up."""
     setup = training.setup
     return Loop(
         training,
@@ -178,7 +180,7 @@ def _epochs(loop: Loop, start: Start | None) -> None:
             if _is_over(training) and progress.final is None:
                 raise ValueError("the run is over and was never validated")
     elif config.on_nonfinite == "rollback":
-        loop.checkpoints.save()  # something to go back to, from the first step on
+        loop.checkpoints.save()  # so that a rollback is possible from the first step on
     while not _is_over(training):
         training.stopwatch.start()
         try:
@@ -199,7 +201,7 @@ def _epochs(loop: Loop, start: Start | None) -> None:
 
 
 def _is_over(training: Training) -> bool:
-    """Tell whether a run that stands between two epochs, or was picked up in one, is done."""
+    """Tell whether a run is over; it is between two epochs, or was just resumed within one."""
     config, progress = training.config, training.progress
     at_an_end = progress.batch == 0 and (training.all_steps_done or progress.note is not None)
     return progress.epochs >= config.epochs or at_an_end or progress.status != "finished"

@@ -1,6 +1,6 @@
-"""Where a run goes on from: which checkpoint, whether it fits, and what it leaves behind.
+"""Resuming a run: finds the checkpoint, checks that it fits the config, and cleans the directory.
 
-halfstep train digits --resume auto      # the newest whole checkpoint of the run, if there is one
+halfstep train digits --resume auto      # the run's newest undamaged checkpoint, if there is one
 halfstep train digits --resume runs/digits/fp32-seed0/checkpoints/step-00000043.pt
 """
 
@@ -31,19 +31,21 @@ _MAY_DIFFER = frozenset(
         *("data.cache_images", "data.cache_images_gigabytes", "data.cache_images_folder"),
     }
 )
-"""Fields and sections that do not change what is learned (but for rounding, of the device);
-`_refuse_inexact` decides on epochs."""
+"""Fields and sections of the config that may change at a resume, because they do not affect the
+trained weights (except for rounding differences of another device). `_refuse_inexact` decides
+whether `epochs` may change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a run goes on from.
+    """The checkpoint that a run resumes from.
 
     Attributes:
-        config: What is trained; the config as the run was started with it, see `_as_started`.
-        checkpoint: The state, but for what lies in parts.
-        file: Where it lies.
-        here: Whether that is the directory of the run itself.
+        config: The config to train, with the behaviour of the release that started the run; see
+            `_as_started`.
+        checkpoint: The content of the checkpoint file, without parts in other files.
+        file: Path of the checkpoint file.
+        here: Whether the file is in the directory of the run itself.
     """
 
     config: Config
@@ -53,12 +55,18 @@ class Start:
 
 
 def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> Start | None:
-    """Return what to go on from, or None to start anew; `wanted` is `halfstep.train`'s `resume`.
+    """Return the checkpoint to resume from, or None to start anew.
 
-    So many processes are to train on; the images of a step must stay the same.
+    Args:
+        run: The run directory.
+        wanted: The argument `resume` of `halfstep.train`.
+        config: The config of the run.
+        processes: Number of processes that continue the run. It may differ from the number that
+            made the checkpoint, if a batch over all processes keeps its number of images.
 
     Raises:
-        UserError: If what is asked for is not there, is damaged, or is of another config.
+        UserError: If the requested checkpoint does not exist, is damaged, or was made with another
+            config.
     """
     if wanted is None:
         return None
@@ -90,9 +98,10 @@ def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> S
 
 
 def _as_started(config: Config, stored: Checkpoint) -> tuple[Config, Checkpoint]:
-    """Let a run that an earlier release has started go on as it was.
+    """Adapt the config and the checkpoint of a run that an earlier release started.
 
-    Fields that it did not know have their defaults; 0.1.0 trained on every batch of an epoch.
+    In the checkpoint's config, fields that the release did not have get their defaults. Release
+    0.1.0 had no `drop_last` and trained on every batch of an epoch, so `drop_last` is set to False.
     """
     if "drop_last" in stored.config:
         before = {}
@@ -104,14 +113,15 @@ def _as_started(config: Config, stored: Checkpoint) -> tuple[Config, Checkpoint]
 
 
 def tidy(run: Path, start: Start) -> None:
-    """Make a run directory what it was when the checkpoint was made, so that nothing comes twice.
+    """Restore a run directory to its state at the checkpoint, so that nothing is recorded twice.
 
-    Where the checkpoint is from elsewhere, the directory becomes that of a copy of its run.
+    If the checkpoint is in another directory, that directory stays unchanged. The checkpoint, and
+    the best one of its run unless that is newer, are then linked or copied into `run`.
     """
     stored = start.checkpoint
     for left in run.rglob(".*.tmp"):
         left.unlink()
-    # What it goes on from is its own first checkpoint: a death before the next one loses nothing.
+    # The directory gets the checkpoint as its own, so that a crash before the next loses nothing.
     first = rotation.path(run, stored.step)
     if first.resolve() != start.file.resolve():
         rotation.link(start.file, first)
@@ -122,7 +132,7 @@ def tidy(run: Path, start: Start) -> None:
         return
     rotation.forget_after(run, stored.step)
     if stored.validated:
-        # A kill may have come between writing it and calling it so.
+        # The earlier process may have been killed after it wrote the file but before it linked it.
         rotation.link(start.file, checkpoint.path(run, "last"))
         best = stored.progress["best"]
         if best is not None and best["epoch"] == stored.epoch:
@@ -158,16 +168,16 @@ def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, proc
 
 
 def is_another_length(stored: Checkpoint, config: Config) -> bool:
-    """Tell whether a checkpoint was made by a run of another number of epochs."""
+    """Tell whether the run of a checkpoint was configured with another number of epochs."""
     return bool(stored.config["epochs"] != config.epochs)
 
 
 def _refuse_inexact(stored: Checkpoint, config: Config, file: Path) -> None:
-    """Refuse another number of epochs where the run would not be one that had it from the start.
+    """Refuse a changed number of epochs if a new run with that number would train differently.
 
-    A cosine, a one-cycle and a warm-up over a share of the run are laid out over all epochs from
-    the first step on, so that what goes on with another number would be no run that a config
-    describes.
+    A cosine schedule, a one-cycle schedule and a warm-up over a share of the run depend on the
+    number of epochs from the first step on. With another number from the checkpoint on, the run
+    would match no config.
     """
     if not is_another_length(stored, config):
         return
@@ -201,7 +211,7 @@ def _refuse_inexact(stored: Checkpoint, config: Config, file: Path) -> None:
 
 
 def _of_the_schedule(config: Config, shorter: int) -> str | None:
-    """Return why the rates of the epochs that both lengths have differ, or None."""
+    """Return why the learning rates of the first `shorter` epochs would change, or None."""
     schedule = config.schedule
     if isinstance(schedule, CosineConfig | OneCycleConfig):
         return f"schedule {schedule.name} is laid out over all epochs"

@@ -1,4 +1,4 @@
-"""When and how a run is saved, and how it is picked up again: everything but its files' format."""
+"""Saves the state of a run and loads it again; `store/checkpoint.py` defines the file format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
 
 class _Outcome(NamedTuple):
-    """What became of a checkpoint, made after so many epochs: whether it has all its names."""
+    """The result of writing a checkpoint.
+
+    Attributes:
+        names: Names that the checkpoint was to get, besides that of its step.
+        epochs: Number of finished epochs at the checkpoint.
+        written: Whether the checkpoint was written and has all its names.
+        warnings: Lines to warn with.
+    """
 
     names: tuple[Which, ...]
     epochs: int
@@ -34,14 +41,15 @@ class _Outcome(NamedTuple):
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run, whose observers may have a state in them, or a veto.
+    """Writes the checkpoints of one run. Observers may add their state, or veto a checkpoint.
 
-    A large one is copied and written in the background, one at a time. Its outcome is known by
-    `finish`, which comes before anything that depends on it: the next checkpoint, and the end.
+    A large checkpoint is copied and then written in the background, one at a time. `finish` waits
+    for it and handles its outcome. It is called before anything that depends on the outcome: the
+    next checkpoint and the end of the run.
 
     Attributes:
-        unsaved: Names of checkpoints that are not of the validation that they should be of, as that
-            could not be written; known to the first process.
+        unsaved: Names of checkpoints that are outdated, because the checkpoint of a newer
+            validation could not be written under that name; only set on the first process.
     """
 
     def __init__(self, training: Training, observers: Observers) -> None:
@@ -54,12 +62,13 @@ class CheckpointWriter:
     def save_if_sound(
         self, *names: Which, validated: bool = False, confusion: torch.Tensor | None = None
     ) -> None:
-        """Save a checkpoint, unless an observer has a veto.
+        """Save a checkpoint, unless an observer vetoes it.
 
         Args:
-            names: What else it is from now on.
-            validated: Whether the newest validation is of these weights.
-            confusion: Counts of that validation, if it is the best; see `metrics.write_tables`.
+            names: Names of the checkpoint, "last" or "best", besides that of its step.
+            validated: Whether the newest validation measured the current weights.
+            confusion: Confusion matrix of that validation, if it is the best so far; see
+                `metrics.write_tables`.
         """
         if not self._observers.any("veto_checkpoint"):
             self.save(*names, validated=validated, confusion=confusion)
@@ -69,12 +78,13 @@ class CheckpointWriter:
     ) -> None:
         """Save a checkpoint of the current state, between two micro-batches.
 
-        Of several processes every one calls it, and the first one writes; where they share the
-        model, each writes its part before that, and not in the background.
+        Every process calls this, and the first one writes the file. If the processes share the
+        model (FSDP2), each process writes its part before that, not in the background.
 
-        A resume goes on from the newest checkpoint. So what belongs to one is written before it,
-        and none is written while the best validation so far is in none: it has to be made again.
-        See `save_if_sound` for the arguments.
+        A run resumes from its newest checkpoint. So files that belong to a checkpoint are written
+        before it. And while the best validation so far could not be saved, no later checkpoint is
+        written, so that a resumed run repeats that validation. See `save_if_sound` for the
+        arguments.
         """
         training = self._training
         running = training.stopwatch.running
@@ -92,26 +102,26 @@ class CheckpointWriter:
             training.stopwatch.start()
 
     def finish(self) -> None:
-        """Wait for the checkpoint that is being written, and warn if it could not be.
+        """Wait for the checkpoint that is being written, and warn if it could not be written.
 
         Raises:
-            Exception: What its writing raised, other than for the disk.
+            Exception: The error that ended the writing, unless it is an OSError: that only warns.
         """
         if self._writing is not None:
-            background.wait()  # A Ctrl-C here leaves it to be waited for again.
+            background.wait()  # After a Ctrl-C here, `_writing` is still set for the next call.
             writing, self._writing = self._writing, None
             self._settle(writing.result())
 
     @contextmanager
     def finished(self) -> Iterator[None]:
-        """Do the same at the end of a block, however that ends."""
+        """Call `finish` at the end of the block, also after an exception."""
         try:
             yield
         finally:
             self.finish()
 
     def finish_if_done(self) -> None:
-        """Do the same if there is nothing to wait for."""
+        """Call `finish` if the background thread has finished writing."""
         if self._writing is not None and self._writing.done:
             self.finish()
 
@@ -123,7 +133,7 @@ class CheckpointWriter:
             self._writing = Background(partial(self._written, copied, names))
 
     def _written(self, state: Checkpoint, names: tuple[Which, ...]) -> _Outcome:
-        """Write a checkpoint, and what follows from it on the disk; in whichever thread."""
+        """Write a checkpoint and remove obsolete files; may run in the background thread."""
         run, keep = self._training.run, self._training.config.checkpoints.keep
         said: list[str] = []
         written = rotation.save(run, state, keep=keep, names=names, say=said.append)
@@ -148,9 +158,11 @@ class CheckpointWriter:
     def _state(
         self, names: tuple[Which, ...], confusion: torch.Tensor | None, *, validated: bool
     ) -> Checkpoint | None:
-        """Return what to write, after all that comes before it on the disk; or None, to not write.
+        """Return the checkpoint to write, after writing the files that must exist before it.
 
-        It is of the first process; the others help to make it, and have nothing to write.
+        Returns:
+            The checkpoint on the first process. None on the other processes, which only help to
+            build it; and None on all if it must not be written, or if a file before it failed.
         """
         training = self._training
         processes, run = training.processes, training.run
@@ -172,7 +184,7 @@ class CheckpointWriter:
         return self._checkpoint(tensors, each, validated=validated)
 
     def _tensors(self) -> dict[str, Any]:
-        """Return what a checkpoint has of weights and engine, or where it was written in parts."""
+        """Return the checkpoint fields of weights and engine, or write parts and refer to them."""
         training = self._training
         engine, averaged = training.setup.engine, training.config.average is not None
         if training.setup.model_is_shared:
@@ -213,14 +225,15 @@ class CheckpointWriter:
 
 
 def pick_up(training: Training, observers: Observers, stored: Checkpoint, folder: Path) -> None:
-    """Put a run that was just set up where a checkpoint in `folder` was made."""
+    """Load a checkpoint, whose file is in `folder`, into a run that was just set up."""
     restore.take_over(training.setup, stored, folder)
     training.progress.load_state_dict(stored.progress)
     seconds, of_all = training.progress.train_seconds, training.progress.wall_seconds
     training.stopwatch.add(seconds)
-    training.wall.add(max(seconds, of_all))  # Checkpoints of 0.1.0 have the first alone.
+    training.wall.add(max(seconds, of_all))  # Checkpoints of 0.1.0 have no wall_seconds.
     ranks = stored.ranks
     observers.load([each["observers"] for each in ranks])
-    # Last, as building draws random numbers. New processes keep those that they were set up with.
+    # Last, because the calls above may draw random numbers. A rank that is not in the checkpoint
+    # keeps the random state of its set-up.
     if training.processes.rank < len(ranks):
         random_state.restore(ranks[training.processes.rank]["rng"])

@@ -1,1 +1,1 @@
-"""Who watches a run, a file each: meters, guards, probes, trackers, early stopping, doctor."""
+"""Observers of a run, one per file: meters, guards, probes, trackers, early stopping, doctor."""

@@ -1,7 +1,7 @@
-"""Which share of the arithmetic ran in which format, observed where it is dispatched.
+"""Counts the share of the FLOPs in each number format, by intercepting dispatched operators.
 
-What a recipe declares and what a model does can differ: a layer may switch autocast off, be kept in
-fp32 as a norm, or have widths that FP8 cannot take. Here each product is counted as it comes by.
+A model can deviate from its recipe: a layer may switch autocast off, be kept in fp32 because it is
+a norm layer, or have widths that FP8 does not support. So each product is counted as it runs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Census(TorchDispatchMode):
-    """Counts products of a model while it is entered, around forward and backward.
+    """A context that counts the FLOPs of a model's products, in forward and backward passes.
 
     Attributes:
-        flops: Floating-point operations by format ("fp16"), forward and backward.
-        by_layer: Those of the forward pass, by the innermost layer's name and the format.
+        flops: FLOPs of forward and backward, by format, such as "fp16".
+        by_layer: FLOPs of the forward pass only, by the innermost layer's name and the format.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -40,7 +40,7 @@ class Census(TorchDispatchMode):
         self._hooks: list[Any] = []
 
     def shares(self) -> dict[str, float]:
-        """Return each format's share of all operations, 0 to 1, the largest first."""
+        """Return each format's share of all FLOPs, 0 to 1, the largest first."""
         total = sum(self.flops.values())
         return {name: count / total for name, count in self.flops.most_common()} if total else {}
 

@@ -1,8 +1,8 @@
-"""Doctor in every run: watches it train, and says why where it went wrong.
+"""Runs doctor in every run: it watches training, and writes a diagnosis if the run fails.
 
-A run leaves a diagnosis if it ends before its time, by its loss or by an exception, or if a loss or
-a gradient that its optimizer went on with was not finite; beside it the step that went bad, where
-there is one that can be run again. Any other run leaves nothing.
+A run gets a diagnosis if it fails because of its loss or an exception, or if a loss, or a gradient
+that the optimizer stepped with, was non-finite. A bundle with the failed step is written beside the
+diagnosis, if that step can be repeated. Other runs get neither.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ class Report:
     """The diagnosis of one process.
 
     Attributes:
-        rank: Which one.
-        processes: Of how many.
-        since: The step that it had watched from.
-        bundle: The directory with the step that went bad; None without one.
+        rank: Rank of the process.
+        processes: Number of processes of the run.
+        since: The step from which doctor watched: 0, or the step that the run was resumed at.
+        diagnosis: The verdicts.
+        evidence: The evidence that the verdicts rest on.
+        bundle: The directory with the failed step; None if there is none.
     """
 
     rank: int
@@ -65,7 +67,7 @@ class Report:
         return surest, self.rank
 
     def show(self, file: TextIO) -> None:
-        """Print it."""
+        """Print the report to `file`."""
         if self.processes > 1:
             print(f"of rank {self.rank} of {self.processes}:", file=file)
         print_diagnosis(self.diagnosis, file)
@@ -78,22 +80,22 @@ class Report:
             )
 
     def as_json(self) -> str:
-        """Return it as JSON."""
+        """Return the report as JSON."""
         record = json.loads(as_json(self.diagnosis, self.evidence))
         place = {"rank": self.rank, "processes": self.processes, "since": self.since}
         return json.dumps({**place, **record}, indent=1) + "\n"
 
 
 class Doctor(Observer):
-    """Watches a run train, and leaves a diagnosis if it goes wrong.
+    """Watches the training of a run, and writes a diagnosis if the run fails.
 
-    Of several processes each one watches itself, and the first one writes what the one that is
-    surest has found; after an exception, of which the others may know nothing, each one that has
-    one writes its own.
+    Each process watches itself, and the first process writes the report with the most confident
+    verdict. After an exception, which other processes may not know of, each process that raised one
+    writes its own report.
     """
 
     def begin(self, training: Training) -> None:
-        """Watch, unless another watch is active, which then reports."""
+        """Start to watch, unless another `Watch` is active, which then reports instead."""
         self._training = training
         self._bundle = diagnosis_file.bundle_of(training.run, training.processes.rank)
         self._watch: Watch | None = None
@@ -101,7 +103,7 @@ class Doctor(Observer):
             self._watch = Watch(bundle=diagnosis_file.unfinished(self._bundle), rests=True).start()
 
     def end(self, error: BaseException | None) -> None:
-        """Leave a diagnosis, if there is anything to diagnose."""
+        """Write a diagnosis if the run failed."""
         if self._watch is None:
             return
         try:
@@ -136,7 +138,7 @@ class Doctor(Observer):
 
 
 def _keep(bundle: Path, evidence: Evidence) -> bool:
-    """Make the bad step, if one was written, a bundle of the run."""
+    """Make the failed step, if it was written, the run's bundle; return whether that succeeded."""
     written = diagnosis_file.unfinished(bundle)
     if not is_saved(written):
         return False
@@ -161,7 +163,7 @@ def _leave(run: Path, report: Report, name: str) -> None:
 
 
 def read(run: Path) -> Report | None:
-    """Return the report that a run has left; None without one."""
+    """Return the report in a run directory; None if there is none."""
     found = diagnosis_file.read(run)
     if found is None:
         return None

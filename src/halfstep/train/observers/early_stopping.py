@@ -1,4 +1,4 @@
-"""Ends a run whose validation has stopped getting better."""
+"""Ends a run whose validation metric has stopped improving."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class EarlyStopping(Observer):
-    """Counts the validations since a better one."""
+    """Counts the validations since the last improvement, and ends the run after `patience`."""
 
     name = "early_stopping"
 
@@ -25,7 +25,7 @@ class EarlyStopping(Observer):
     def validated(self, figures: Figures) -> None:
         value = getattr(figures, self._config.metric)
         sign = 1 if self._config.metric == "accuracy" else -1
-        # A loss that is not a number is no better than any: the comparison is False.
+        # A loss of nan is never an improvement, because comparisons with nan are False.
         if self._target is None or sign * value > sign * self._target:
             self._target, self._waiting = value, 0
         else:
@@ -40,7 +40,7 @@ class EarlyStopping(Observer):
         )
 
     def state_dict(self) -> State:
-        """Return the best figure, and for how many validations it has been that."""
+        """Return the best value, and the number of validations since then."""
         return {"waiting": self._waiting, "target": self._target}
 
     def load_state_dict(self, state: State) -> None:
@@ -48,5 +48,5 @@ class EarlyStopping(Observer):
 
 
 def waited(states: dict[str, State]) -> int:
-    """Return for how many validations a run has waited, by the states of a checkpoint."""
+    """Return the validations since the last improvement, from the states in a checkpoint."""
     return int(states.get(EarlyStopping.name, {}).get("waiting", 0))

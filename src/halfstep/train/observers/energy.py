@@ -1,4 +1,4 @@
-"""The energy that a GPU has used, by the counter that its driver keeps (NVML), if it does."""
+"""Measures the energy of a GPU with the counter of its driver (NVML), if there is one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _JOULES_PER_MILLIJOULE = 1e-3
 
 
 class Energy(Observer):
-    """Counts from when it is made what this process's GPU uses, for whatever it does."""
+    """Measures the energy of this process's GPU since construction, including other programs'."""
 
     def __init__(self, device: torch.device, processes: Processes = ALONE) -> None:
         self._processes = processes
@@ -28,23 +28,23 @@ class Energy(Observer):
         self._is_whole = True
 
     def begin(self, training: Training) -> None:
-        """Report energy only if the whole run is counted, on all its GPUs."""
+        """Disable the report unless the counter covers the whole run and all its GPUs."""
         on_one_gpu = training.config.distributed.strategy != "dp"
         self._is_whole = training.resumed_at is None and on_one_gpu
 
     def summary(self) -> dict[str, float | None]:
-        """Return the energy of all processes; None if one does not know."""
+        """Return the energy of all processes in joules; None if one cannot measure its own."""
         mine = self.joules() if self._is_whole else None
         known, total = self._processes.sums([float(mine is not None), mine or 0.0])
         return {"energy_joules": total if known == self._processes.size else None}
 
     def joules(self) -> float | None:
-        """Return the energy so far, or None where nobody counts it."""
+        """Return this GPU's energy so far in joules; None without a counter."""
         return self._counter() - self._before if self._counter else None
 
 
 def _counter(device: torch.device) -> Callable[[], float] | None:
-    """Return what reads the energy counter of a GPU, in joules; None where there is none."""
+    """Return a function that reads a GPU's energy counter in joules; None without a counter."""
     try:
         import pynvml
     except ImportError:
@@ -59,6 +59,6 @@ def _counter(device: torch.device) -> Callable[[], float] | None:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         joules()
-    except pynvml.NVMLError:  # a part of a GPU, or one from before Volta, has no such counter
+    except pynvml.NVMLError:  # a MIG instance, or a GPU older than Volta, has no such counter
         return None
     return joules

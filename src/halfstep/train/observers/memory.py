@@ -1,7 +1,8 @@
-"""How much memory training takes, measured as the device allows.
+"""Measures the peak memory of training.
 
-On a GPU it is the most that torch had allocated. A CPU has no such counter, so it is the rise of
-the process's resident memory from right before training to its highest point; `kind` says which.
+On a GPU this is the peak of the memory that torch allocated. For a CPU torch has no such counter,
+so it is the growth of the process's resident memory from right before training to its peak.
+`PeakMemory.kind` says which of the two was measured.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _SAMPLE_EVERY_S = 0.01
 
 
 class PeakMemory(Observer):
-    """Measures from the beginning of training to its end."""
+    """Measures the peak memory from the beginning of training to its end."""
 
     def __init__(self, device: torch.device) -> None:
         self.kind: MemoryKind = "device" if device.type == "cuda" else "resident-rise"
@@ -69,21 +70,21 @@ class PeakMemory(Observer):
         }
 
     def peak(self) -> int:
-        """Return the most memory so far, in bytes."""
+        """Return the peak memory so far, in bytes."""
         if self.kind == "device":
             return max(self._before_pause, torch.cuda.max_memory_allocated(self._device))
         highest = max(self._sampled, _resident()) if self._sampler else _status("VmHWM")
         return max(self._before_pause, highest - self._baseline)
 
     def peak_reserved(self) -> int | None:
-        """Return the most that torch has taken from a GPU so far, in bytes; None elsewhere."""
+        """Return the peak GPU memory that torch reserved so far, in bytes; None on a CPU."""
         if self.kind != "device":
             return None
         return max(self._reserved_before_pause, torch.cuda.max_memory_reserved(self._device))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out what the block takes and gives back, such as a look into the run."""
+        """Exclude memory that the block allocates and frees, such as that of a probe."""
         self._before_pause = self.peak()
         self._reserved_before_pause = self.peak_reserved() or 0
         self._paused = True
@@ -113,7 +114,7 @@ def _give_back_freed_memory() -> None:
 
 
 def _reset_peak() -> bool:
-    """Make the kernel's own high-water mark start anew; a system without /proc cannot."""
+    """Reset the kernel's peak of resident memory; return False on a system without /proc."""
     try:
         _CLEAR_REFS.write_text(_RESET_PEAK)
     except OSError:
@@ -124,7 +125,7 @@ def _reset_peak() -> bool:
 def _resident() -> int:
     if _STATUS.exists():
         return _status("VmRSS")
-    # The highest so far, which is all that POSIX offers; macOS counts in bytes, others in KiB.
+    # The peak so far, because POSIX offers no current value; in bytes on macOS, in KiB elsewhere.
     highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return highest if sys.platform == "darwin" else highest * 1024
 

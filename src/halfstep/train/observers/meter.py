@@ -1,8 +1,9 @@
-"""Loss, accuracy and speed of a training interval, added up when many steps have come together.
+"""Loss, accuracy and speed of a training interval, computed for many steps at once.
 
-Reading the loss of every step would make a GPU wait for each of them, and to add it up there would
-cost each step a few small kernels. So losses and logits are kept as they come. Hits are counted in
-one pass over the logits of many steps; losses are read and added when the interval ends.
+Reading the loss of every step would stall a GPU in every step, and summing losses on the GPU would
+cost each step a few small kernels. So losses and logits are kept. Hits (correctly classified
+images) are counted in one pass over the logits of many steps; losses are read and summed when the
+interval ends.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ if TYPE_CHECKING:
     from halfstep.train.store.checkpoint import State
 
 LARGE = 2**12
-"""Logits of a micro-batch of which only the classes are kept."""
+"""A micro-batch with more logits than this keeps only the predicted classes, not the logits."""
 MOST = 2**17
-"""Logits after which hits are counted."""
+"""Hits are counted at the end of a step once more logits than this are kept."""
 
 _FP32 = Struct("f")
 _NOTHING = (0.0, 0, 0)
 MicroBatch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Mean loss, a scalar; logits (N, classes), or their classes, int64 (N,); labels likewise."""
+"""Mean loss, a scalar; logits (N, classes) or predicted classes, int64 (N,); labels likewise."""
 
 
 class Meter(Observer):
-    """Adds up losses and hits, in the end over all processes."""
+    """Sums losses and hits of an interval, at its end over all processes."""
 
     name = "meter"
 
@@ -49,21 +50,22 @@ class Meter(Observer):
         self._processes = processes
         self._clock = clock
         self._loss_sum, self._hits, self._images, self._seen = 0.0, 0, 0, 0
-        # Loss, hits and images of the open window when its process was resumed.
+        # Loss sum, hits and images that the open window already had when the run was resumed.
         self._window: tuple[float, int, int] = _NOTHING
-        # All micro-batches since hits were counted; those of the open window come last.
+        # Micro-batches since the last count of hits; those of the open window come last.
         self._micro_batches: list[MicroBatch] = []
         self._closed = self._waiting = 0
-        # Of each step: the loss that its window held already, and its number of micro-batches.
+        # For each step: the loss sum that its window already had, and its number of micro-batches.
         self._steps: list[tuple[float, int]] = []
-        # What is still on the device: hits, losses, and what each window of these is made of.
+        # Hits and losses that are still on the device. For each window of these: the loss sum that
+        # it already had, and the sizes of its micro-batches.
         self._found: list[torch.Tensor] = []
         self._losses: list[torch.Tensor] = []
         self._weights: list[tuple[float, list[int]]] = []
         self._started = clock()
 
     def micro_batch(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Keep a micro-batch; where labels are mixed, the greater part is the right one."""
+        """Keep a micro-batch; the true class of a mixed label is the one with the largest share."""
         size = logits.numel()
         if size > LARGE:
             logits, labels, size = _classes(logits), _classes(labels), LARGE
@@ -71,9 +73,9 @@ class Meter(Observer):
         self._micro_batches.append((loss, logits, labels))
 
     def stepped(self, step: int, result: StepResult | None) -> None:
-        """End a step, to which the micro-batches since the last belong.
+        """End a step, which consists of the micro-batches since the last step.
 
-        One that was left out for its loss counts for the speed only.
+        A step that an observer vetoed counts for the speed only.
         """
         if result is None:
             self._seen += self._window[2] + _images(self._open_window())
@@ -89,11 +91,11 @@ class Meter(Observer):
         self._window = _NOTHING
 
     def interval(self) -> dict[str, float]:
-        """Wait for the device, return what was added up, and start anew.
+        """Wait for the device, return the figures of the interval, and start a new interval.
 
         Returns:
-            `loss`, the mean over the images, and `accuracy`, 0 to 1; nan if all of them were in
-            steps that were left out. `images_per_second`, of training alone.
+            `loss`, the mean over the images, and `accuracy`, 0 to 1; both are nan if all steps were
+            vetoed. `images_per_second`, of training time only.
         """
         self._read()
         loss_sum, hits, counted, seen = self._processes.sums(
@@ -108,7 +110,7 @@ class Meter(Observer):
         return found
 
     def state_dict(self) -> State:
-        """Return what this process has added up so far; waits for the device."""
+        """Return this process's sums of the interval so far; waits for the device."""
         self._read()
         return {
             "loss_sum": self._loss_sum,
@@ -127,7 +129,7 @@ class Meter(Observer):
         self._window = tuple(state["window"])
 
     def redistributed(self, states: Sequence[State], *, first: bool) -> State | None:
-        """Give the sums of processes that are gone to the first one."""
+        """Return the sums of all saved states for the first process, and None for the others."""
         if not first:
             return None
         sums = ("loss_sum", "hits", "images", "seen")
@@ -150,7 +152,7 @@ class Meter(Observer):
         return self._micro_batches[self._closed :]
 
     def _count(self) -> None:
-        """Count the steps that are kept; nothing waits for the device."""
+        """Count the hits of all closed windows on the device, without waiting for the device."""
         closed, self._micro_batches = self._micro_batches[: self._closed], self._open_window()
         sizes, start = [labels.shape[0] for _, _, labels in closed], 0
         for held, count in self._steps:
@@ -164,7 +166,7 @@ class Meter(Observer):
         self._steps, self._closed, self._waiting = [], 0, 0
 
     def _read(self) -> None:
-        """Wait for what was found, and add it; losses step after step, in fp32."""
+        """Read hits and losses from the device and add them; losses step after step, in fp32."""
         self._count()
         if self._weights:
             losses = [each for some in self._losses for each in some.float().tolist()]
@@ -173,7 +175,7 @@ class Meter(Observer):
             self._losses, self._weights, self._found = [], [], []
 
     def _read_window(self) -> list[float]:
-        """Return loss, hits and images of the open window."""
+        """Return loss sum, hits and images of the open window; waits for the device."""
         loss_sum, hits, images = self._window
         if window := self._open_window():
             losses = torch.stack([loss for loss, _, _ in window]).float().tolist()
@@ -186,12 +188,13 @@ class Meter(Observer):
 def _weighted_sum(
     start: float, windows: Sequence[tuple[float, Sequence[int]]], losses: Sequence[float]
 ) -> float:
-    """Return `start` and the sums of windows, added one after the other in fp32.
+    """Add the loss sums of windows to `start`, one after the other, in fp32.
 
     Args:
-        start: What they are added to.
-        windows: Of each, what it holds already, and the sizes of the micro-batches to be added.
-        losses: Of all these micro-batches.
+        start: The sum so far.
+        windows: For each window, the loss sum that it already has, and the sizes of the
+            micro-batches to add.
+        losses: Mean losses of all these micro-batches, in order.
     """
     rest, total = iter(losses), start
     for held, sizes in windows:
@@ -204,7 +207,7 @@ def _weighted_sum(
 
 
 def _fp32(value: float) -> float:
-    """Return the nearest fp32 number: of a sum or product of two, what fp32 arithmetic gives."""
+    """Round to fp32; for a sum or product of two fp32 numbers, this equals fp32 arithmetic."""
     try:
         return float(_FP32.unpack(_FP32.pack(value))[0])
     except OverflowError:
@@ -212,7 +215,7 @@ def _fp32(value: float) -> float:
 
 
 def _hits(micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
-    """Return how many images are classified as their labels say: int64, on the device."""
+    """Return the number of correctly classified images, an int64 scalar on the device."""
     total: torch.Tensor | None = None
     for _, group in groupby(micro_batches, _dimensions):
         _, logits, labels = zip(*group, strict=True)
@@ -224,7 +227,7 @@ def _hits(micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
 
 
 def _dimensions(micro_batch: MicroBatch) -> tuple[int, int]:
-    """Return what tells classes from logits, and from mixed labels: those of a kind go together."""
+    """Return the dimensions of logits and labels, by which `_hits` groups micro-batches."""
     return micro_batch[1].ndim, micro_batch[2].ndim
 
 
@@ -233,5 +236,8 @@ def _images(micro_batches: Sequence[MicroBatch]) -> int:
 
 
 def _classes(scores: torch.Tensor) -> torch.Tensor:
-    """Return the classes that logits, or the parts of mixed labels, are greatest for."""
+    """Return the class with the highest score, int64 (N,), of logits or mixed labels (N, classes).
+
+    Class indices (N,) are returned unchanged.
+    """
     return scores.argmax(1) if scores.ndim == 2 else scores

@@ -1,12 +1,13 @@
-"""What becomes of a step whose loss is not finite: `on_nonfinite` of a config.
+"""Handles steps with a non-finite loss, as the field `on_nonfinite` of a config says.
 
-Under "stop" there is no guard, and `NonFiniteSteps` ends the run. The other two, `NonFinite`, ask
-the device before every update, whatever the recipe:
+With "stop", losses are not checked before an update; `NonFiniteSteps` ends the run afterwards. With
+"skip" and "rollback", `NonFinite` reads from the device before every update whether the loss is
+finite, under any recipe:
 
-- "skip" leaves the step out.
-- "rollback" goes back to the newest checkpoint with all its weights finite, and on with the batch
-  after the one that did it: batches between that checkpoint and here are not repeated, and the
-  schedule goes on from where the checkpoint was.
+- "skip" skips the step.
+- "rollback" loads the newest checkpoint and continues with the next batch. Batches since that
+  checkpoint are not repeated; the schedule continues from the checkpoint's position.
+  `veto_checkpoint` prevents checkpoints of non-finite weights, so that a rollback can help.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
     from halfstep.train.store.checkpoint import State
 
 MOST_IN_A_ROW = 20
-"""Steps left out one after the other after which the weights, and not the batches, are to blame."""
+"""Number of consecutive skipped steps that ends a run: the weights are then the likely cause."""
 MOST_ROLLBACKS = 3
-"""Times that a run goes back before it is given up."""
+"""Number of rollbacks after which the next non-finite loss ends the run."""
 
 
 def remedy(recipe: Recipe) -> str:
-    """Return what to try after a loss that was not finite under `recipe`."""
+    """Return advice for a run under `recipe` that had a non-finite loss."""
     if recipe.overflows_early and recipe.scaling is None:
         return "a recipe that scales the loss (fp16 or o2), or a lower optimizer.lr"
     if recipe.overflows_early:
@@ -48,7 +49,7 @@ def remedy(recipe: Recipe) -> str:
 
 
 class NonFinite(Observer):
-    """Leaves out the steps of one run whose loss was not finite."""
+    """Skips the steps of a run that have a non-finite loss, and rolls back if configured."""
 
     name = "nonfinite"
 
@@ -62,7 +63,7 @@ class NonFinite(Observer):
         self._finite &= loss.isfinite()
 
     def veto(self) -> bool:
-        """Tell whether the window that closes now may not be stepped; waits for the device."""
+        """Skip the step if a loss of its window is non-finite on any process; reads the device."""
         self._refused = self._training.processes.any(not bool(self._finite))
         return self._refused
 
@@ -70,12 +71,15 @@ class NonFinite(Observer):
         self._finite.fill_(True)  # noqa: FBT003  (torch's signature)
 
     def step_done(self, result: StepResult | None) -> None:
-        """After a step that was left out for its loss, go back if asked to, or give up."""
+        """Roll back or end the run, if necessary, after a step that this observer skipped."""
         if self._refused:
             self._leave_behind()
 
     def veto_checkpoint(self) -> bool:
-        """Refuse weights that are not finite, and leave them behind; waits for the device."""
+        """With "rollback", refuse a checkpoint of non-finite weights, and roll back or end the run.
+
+        Waits for the device.
+        """
         if not self._rolls_back or self._weights_are_finite():
             return False
         self._leave_behind()
@@ -101,7 +105,7 @@ class NonFinite(Observer):
             restore.roll_back(self._training)
 
     def _is_hopeless(self) -> str | None:
-        """Return why the run should end rather than leave out yet another window, or None."""
+        """Return why the run should end instead of skipping another step, or None."""
         progress, recipe = self._training.progress, self._training.setup.engine.recipe
         if self._rolls_back and progress.rollbacks >= MOST_ROLLBACKS:
             return (
@@ -117,17 +121,17 @@ class NonFinite(Observer):
         return None
 
     def _weights_are_finite(self) -> bool:
-        """Tell whether a checkpoint made now could be gone back to; waits for the device."""
+        """Tell whether weights and buffers are finite on all processes; waits for the device."""
         tensors = map(local, self._training.setup.engine.bare_model.state_dict().values())
         finite = all(bool(each.isfinite().all()) for each in tensors if each.is_floating_point())
         return not self._training.processes.any(not finite)
 
 
 class NonFiniteSteps(Observer):
-    """Finds the first step whose loss was not finite, and ends a run that was updated with one.
+    """Finds the first step with a non-finite loss; ends a run whose optimizer applied such a step.
 
-    It looks at each log interval, which costs nothing, at the losses of all processes. Where a loss
-    scale skips the update, there is nothing to end the run for.
+    It checks the losses of all processes at each log interval, when the run waits for the device
+    anyway. A step that the loss scale skipped does not end the run.
     """
 
     name = "nonfinite_steps"
@@ -151,7 +155,7 @@ class NonFiniteSteps(Observer):
         self._losses = []
 
     def interval(self) -> dict[str, float]:
-        """Wait for the device, and end the run if the weights were updated with such a loss."""
+        """Wait for the device; end the run if the weights were updated with a non-finite loss."""
         nonfinite, poisoned = self._bad_steps()
         self._windows, self._before = [], []
         if self._progress.first_nonfinite_step is None:
@@ -165,7 +169,7 @@ class NonFiniteSteps(Observer):
         return {}
 
     def state_dict(self) -> State:
-        """Return what is known of the interval; waits for the device."""
+        """Return the findings of the interval so far; waits for the device."""
         return {
             "windows": len(self._windows),
             "bad": list(self._bad_steps()),
@@ -181,7 +185,7 @@ class NonFiniteSteps(Observer):
         return {**states[0], "finite": all(each["finite"] for each in states)}
 
     def _bad_steps(self) -> tuple[int | None, int | None]:
-        """Return the first step whose loss was not finite, and the first that was still made."""
+        """Return the first step with a non-finite loss, and the first of these that was applied."""
         finite = []
         if self._windows:
             own = _are_finite([losses for _, losses, _ in self._windows])
@@ -195,7 +199,7 @@ class NonFiniteSteps(Observer):
 
 
 def _are_finite(windows: Sequence[Sequence[torch.Tensor]]) -> list[bool]:
-    """Wait for the losses of windows; return of each whether all of them are finite."""
+    """Read the losses of windows from the device; return for each window whether all are finite."""
     losses = [loss for window in windows for loss in window]
     values = torch.stack(losses).tolist() if losses else []
     if all(map(math.isfinite, values)):

@@ -1,4 +1,4 @@
-"""Who watches a run: the observers that its config asks for, and those of its caller."""
+"""Builds the observers of a run: those that its config requests, and those of its caller."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def named(config: Config) -> list[Observer]:
-    """Make the observers that `observers` of a config names.
+    """Create the user's observers, which the field `observers` of a config names.
 
     Raises:
         UserError: If one cannot be imported or created, or is not an observer; or if a package
@@ -49,7 +49,7 @@ def named(config: Config) -> list[Observer]:
 
 
 def of_run(training: Training, own: Sequence[Observer], *, quiet: bool) -> list[Observer]:
-    """Return the observers of a run, in their order; `own` are the user's."""
+    """Return all observers of a run, in the order of their calls; `own` are those of the user."""
     config, device, processes = training.config, training.setup.device, training.processes
     memory = PeakMemory(device)
     recording = [MetricsLines(), Bar(memory.peak, quiet=quiet), Sinks()]
@@ -67,7 +67,11 @@ def of_run(training: Training, own: Sequence[Observer], *, quiet: bool) -> list[
 
 
 def steps_and_losses(training: Training, own: Sequence[Observer] = ()) -> list[Observer]:
-    """Return those that every step needs; one of `own`, the user's, may have a step left out."""
+    """Return the observers that affect or measure every step.
+
+    If one of them, or one of `own`, the user's observers, can veto a step, they include
+    `StatisticsKeeper`.
+    """
     config, device = training.config, training.setup.device
     guards: list[Observer] = [NonFinite(training)] if config.on_nonfinite != "stop" else []
     veto = any(overrides(each, "veto") for each in (*guards, *own))

@@ -1,7 +1,7 @@
-"""Looks into a run between its steps: how far gradients are from fp32's, what memory holds.
+"""Measures a run between two steps: its gradients' deviation from fp32, formats, and memory use.
 
-A probe takes one training batch, always the same, and leaves no trace: gradients are taken apart
-from the parameters', BatchNorm's statistics and random states are put back.
+A probe uses one training batch, always the same, and has no effect on training: its gradients are
+not written to the parameters, and BatchNorm's statistics and random states are restored.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Bytes, counted tensor by tensor; the same on every device.
+    """Memory in use, by kind, in bytes. The sizes of tensors are summed: the same on every device.
 
     Attributes:
         parameters: Parameters and buffers of the model.
-        gradients: One for each parameter, in the format that the recipe keeps them in.
-        optimizer: Its state, and master weights and compensations where the recipe has them.
-        activations: What the forward pass of one micro-batch keeps for the backward, as it is.
-        compressed: What it keeps of activations in a few bits an element; None under a recipe that
-            compresses none.
+        gradients: Gradients of all parameters, in the dtype in which the recipe keeps them.
+        optimizer: Optimizer state, and the master weights and compensations of the recipe.
+        activations: Tensors that the forward pass of one micro-batch saves for the backward without
+            compression.
+        compressed: Activations that it saves in a few bits per element; None if the recipe
+            compresses no activations.
     """
 
     parameters: int
@@ -54,8 +55,11 @@ class Probe:
     """Measures a model in training on one batch.
 
     Attributes:
-        engine: Whose model; between two windows whenever something is measured.
-        twin: The same model in fp32, on the same device; its weights do not matter.
+        engine: The engine of the model. Measure only while no accumulation window is open.
+        twin: The same model in fp32, on the same device. Its weights are overwritten.
+        images: Images of the batch, on the device.
+        labels: Labels of the batch, on the device.
+        loss: The loss function.
     """
 
     engine: Engine
@@ -65,11 +69,11 @@ class Probe:
     loss: Loss = functional.cross_entropy
 
     def gradients(self) -> dict[str, float]:
-        """Compare gradients with those of the twin at the weights of now.
+        """Compare the gradients with those of the fp32 twin, at the current weights.
 
         Returns:
-            `gradient_cosine`, of the angle between all of them and fp32's, and `gradient_error`,
-            the norm of the difference over the norm of fp32's.
+            `gradient_cosine`, the cosine similarity of all gradients and the fp32 gradients;
+            `gradient_error`, the norm of their difference divided by that of the fp32 gradients.
         """
         ours, exact = self._ours(), self._exact()
         error = torch.linalg.vector_norm(ours - exact) / torch.linalg.vector_norm(exact)
@@ -77,10 +81,11 @@ class Probe:
         return {"gradient_cosine": float(cosine), "gradient_error": float(error)}
 
     def formats(self, expected: str) -> dict[str, Any]:
-        """Count which format a step's arithmetic runs in; the recipe asks for `expected`.
+        """Count the FLOPs of a micro-batch by number format; `expected` is the recipe's format.
 
         Returns:
-            Plain data: shares by format, and the layers that are exceptions with the reason.
+            Plain data: `flops`, the total; `shares` of them by format; and `exceptions`, the layers
+            that computed in another format, with the reason.
         """
         with Census(self.engine.bare_model) as census:
             self._ours()
@@ -91,12 +96,12 @@ class Probe:
         }
 
     def held(self) -> Held:
-        """Count what memory holds after a step has been taken."""
+        """Return the memory in use after a step, by kind."""
         engine = self.engine
         model_tensors = [*engine.bare_model.parameters(), *engine.bare_model.buffers()]
         own = {id(tensor) for tensor in model_tensors}
         state = engine.state_dict()
-        # As they are saved: moments of a few bits are tensors of a library's own in the optimizer.
+        # From the saved state, because low-bit moments in the optimizer are tensor subclasses.
         states = [saved["state"] for saved in state["optimizers"]]
         kept = [*_tensors(state["techniques"]), *_tensors(states)]
         masters = [
@@ -125,7 +130,7 @@ class Probe:
                 loss = self._loss(engine.bare_model)
             params = _trained(engine.bare_model)
             grads = engine.grad(loss, params, allow_unused=True)
-        # What the forward pass has noted of the statistics belongs to no step.
+        # The forward pass copied BatchNorm's statistics for a step, but no step follows.
         engine.zero_grad()
         return _flat(grads)
 
@@ -134,7 +139,7 @@ class Probe:
         self.twin.train()
         exactly = MatmulPrecision("ieee")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TF32 is set aside on purpose
+            warnings.simplefilter("ignore")  # TF32 is switched off on purpose
             exactly.prepare([self.twin], [])
         try:
             with _leaving_no_trace(self.twin):
@@ -150,7 +155,7 @@ class Probe:
         return self.loss(model(self.images).float(), self.labels)
 
     def _activations(self) -> tuple[int, int | None]:
-        """Return the bytes that are kept as they are, and those of what is compressed."""
+        """Return the bytes of uncompressed and of compressed activations; see `Held`."""
         model = self.engine.bare_model
         own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
         seen: dict[int, tuple[int, bool]] = {}
@@ -163,7 +168,7 @@ class Probe:
         with (
             _leaving_no_trace(model),
             _looking(self.engine) as kept,
-            # Those of a technique stand inside them, and take everything.
+            # A compressing technique has its own hooks inside of these, which get all tensors.
             torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
             self.engine.autocast(),
         ):
@@ -179,7 +184,10 @@ class Probe:
 
 @contextmanager
 def _looking(engine: Engine) -> Iterator[list[Callable[[], dict[int, tuple[int, bool]]]]]:
-    """Leave random numbers of techniques alone; yield what gives the storages that they keep."""
+    """Preserve the techniques' random numbers; yield functions that return the storages they keep.
+
+    The functions map a storage's address to its bytes, and to whether it is compressed.
+    """
     found = [each for each in engine.techniques if isinstance(each, CompressedActivations)]
     with ExitStack() as stack:
         yield [stack.enter_context(each.looked_at()) for each in found]
@@ -187,7 +195,7 @@ def _looking(engine: Engine) -> Iterator[list[Callable[[], dict[int, tuple[int, 
 
 @contextmanager
 def _leaving_no_trace(model: nn.Module) -> Iterator[None]:
-    """Put buffers, delayed scales and random states back."""
+    """Restore buffers, FP8's delayed scales and random states after the block."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     devices = [buffer.device for buffer in model.parameters() if buffer.device.type == "cuda"][:1]
     with torch.random.fork_rng(devices), scales_kept(model):
@@ -211,6 +219,6 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def _size(tensors: Iterable[torch.Tensor]) -> int:
-    # Tied parameters and views of one storage are held once.
+    # Tied parameters and views of one storage count once.
     once = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}
     return sum(tensor.numel() * tensor.element_size() for tensor in once.values())

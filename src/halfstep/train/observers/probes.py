@@ -1,6 +1,6 @@
-"""When a run is looked into: the last step of each epoch, and the weights after it.
+"""Probes a run at the end of each epoch: the effect of its last step, and the weights after it.
 
-A run with probes ends in the same weights as one without.
+A run with probes ends with the same weights as a run without.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ if TYPE_CHECKING:
 
 
 class ProbeWarning(UserWarning):
-    """A run cannot be looked into any more."""
+    """There are no more probes, because memory does not suffice."""
 
 
 class Probes(Observer):
-    """Looks into a run.
+    """Measures a run with a `Probe` at the end of each epoch.
 
     Args:
-        paused: Leaves out of the peak of memory what a look takes.
+        config: The config of the run.
+        setup: The objects of the run.
+        paused: Returns a context that excludes a probe's memory from the peak memory.
     """
 
     name = "probes"
@@ -60,7 +62,7 @@ class Probes(Observer):
         self._newest: dict[str, float] = {}
 
     def before_step(self, *, last: bool) -> None:
-        """Remember the weights before the last step of an epoch, outside of the GPU's memory."""
+        """Copy the weights to the CPU before the last step of an epoch."""
         self._unchanged = self._before = None
         if not last or self._too_large:
             return
@@ -70,7 +72,7 @@ class Probes(Observer):
             self._give_up(error)
 
     def stepped(self, step: int, result: StepResult | None) -> None:
-        """See which of them the step has changed, if it was made."""
+        """Compute the share of weights that the step did not change, unless it was skipped."""
         if self._before is None or result is None or not result.stepped:
             return
         pairs = zip(self._before, self._held(), strict=True)
@@ -79,10 +81,10 @@ class Probes(Observer):
         self._before = None
 
     def epoch_done(self) -> dict[str, float]:
-        """Look at the weights that an epoch ended with; return the figures.
+        """Probe the weights at the end of an epoch; return the figures.
 
-        A look needs the gradients of fp32, so where memory just suffices for training it does not
-        for the look: there is none from then on, and the run continues.
+        A probe needs more memory than training, because it computes fp32 gradients. If memory runs
+        out, the run continues without further probes.
         """
         if self._too_large:
             return {}
@@ -93,7 +95,7 @@ class Probes(Observer):
             self._give_up(error)
             self._setup.engine.zero_grad()
             return {}
-        # A run that was picked up behind the last step of its epoch has not seen that step.
+        # None if the step was skipped, or if the run was resumed after the epoch's last step.
         if self._unchanged is not None:
             figures["unchanged_share"] = self._unchanged
             self._unchanged_shares.append(self._unchanged)
@@ -101,7 +103,7 @@ class Probes(Observer):
         return figures
 
     def summary(self) -> dict[str, Any]:
-        """Return what was found, and the share that a step leaves unchanged, on average."""
+        """Return the results, and the mean share of weights that a step leaves unchanged."""
         shares = self._unchanged_shares
         return {
             "formats": self._formats,
@@ -131,12 +133,12 @@ class Probes(Observer):
         warnings.warn(said, ProbeWarning, stacklevel=3)
 
     def _held(self) -> list[torch.Tensor]:
-        """Return the weights that the optimizer updates, masters where there are any."""
+        """Return the weights that the optimizer updates: master weights if the recipe has them."""
         groups = self._setup.engine.optimizer.param_groups
         return [param for group in groups for param in group["params"]]
 
     def _build(self) -> Probe:
-        """Make a probe whose twin lives for one look, so that training has its memory back."""
+        """Build a probe with a new fp32 twin, which is freed afterwards to save memory."""
         config, setup = self._config, self._setup
         if self._batch is None:
             images, labels = next(setup.data.train.epoch(1))

@@ -1,8 +1,8 @@
-"""Where the figures of a run go besides `metrics.jsonl`: TensorBoard, or accelerate's services.
+"""Sends the figures of a run to TensorBoard and to tracking services, besides `metrics.jsonl`.
 
-Services are packages of their own, asked for before a run begins; what they cannot deliver later (a
-network that is gone) ends the tracking there and not the run. `accelerate.tracking` talks to them;
-TensorBoard, which needs no service, goes without it.
+Services need packages of their own, which are checked before a run begins. If a service fails
+later, for example without a network, tracking by that service ends and the run continues. The
+services are called through `accelerate.tracking`; TensorBoard is called directly.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ PROJECT = "halfstep"
 _IDS = "tracking.json"
 _OF_PROCESSES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _EVERY_S = 1.0
-"""How long figures may wait to be written to an event file: a batch of them costs little more."""
+"""Minimum seconds between two writes to an event file: many figures cost little more than one."""
 
 
 class TrackingWarning(UserWarning):
-    """Figures no longer reach one of the places where they should go; the run continues."""
+    """A sink failed and gets no more figures; the run continues."""
 
 
 class Sink(Protocol):
-    """A place where figures go."""
+    """A destination of the figures of a run."""
 
     def scalars(self, figures: Mapping[str, float], step: int) -> None:
         """Record figures such as "train/loss" of an optimizer step."""
@@ -51,18 +51,20 @@ class Sink(Protocol):
         """Record an image, uint8, shape (3, height, width)."""
 
     def close(self) -> None:
-        """Write out what is not yet."""
+        """Write the remaining figures, and close the sink."""
 
 
 class TensorBoard:
     """Event files in the run directory.
 
     Args:
-        resumed_at: The step that the run continues from; what was written after it is hidden.
+        run: The run directory.
+        resumed_at: The step that the run was resumed at: TensorBoard hides earlier events after
+            that step. None for a new run.
     """
 
     def __init__(self, run: Path, resumed_at: int | None) -> None:
-        # Importing it is slow, and runs without it need not.
+        # Imported here, because the import is slow and runs without TensorBoard do not need it.
         from torch.utils.tensorboard.writer import SummaryWriter
 
         if getattr(threading.excepthook, "func", None) is not _print_unless_tensorboard:
@@ -88,7 +90,7 @@ class TensorBoard:
             self._writer.close()
 
     def _write(self) -> None:
-        """Write the figures that wait: an event for all of a step, and not one for each."""
+        """Write the waiting figures: one event for all figures of a step, not one for each."""
         self._written = time.monotonic()
         waiting, self._waiting = self._waiting, []
         file: Any = self._writer.file_writer  # torch types it as None
@@ -100,9 +102,9 @@ class TensorBoard:
 def _print_unless_tensorboard(
     before: Callable[[threading.ExceptHookArgs], object], ended: threading.ExceptHookArgs
 ) -> None:
-    """Print what ends a thread, but not what ends the one that writes TensorBoard's event file.
+    """Print the exception that ended a thread, except for TensorBoard's writing thread.
 
-    Its writer raises that again when it is next used, and a warning says so then.
+    TensorBoard's writer raises that exception again at its next use, and `_Guarded` then warns.
     """
     if not type(ended.thread).__module__.startswith("tensorboard."):
         before(ended)
@@ -110,13 +112,15 @@ def _print_unless_tensorboard(
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """What accelerate's tracker of a service is given, besides the name of the project.
+    """How to construct accelerate's tracker for a service.
 
     Attributes:
-        title: The argument that is the run's title, if there is one.
-        known: The argument that is the id of a run that goes on.
-        id_of: Returns the id of what the tracker holds.
-        again: Further arguments for a run that goes on.
+        package: The Python package of the service.
+        tracker: Name of the class in `accelerate.tracking`.
+        title: Name of the argument for the run's title; None if there is none.
+        known: Name of the argument for the id of a resumed run.
+        id_of: Returns the id of the service's run object.
+        again: Further arguments for a resumed run.
     """
 
     package: str
@@ -136,7 +140,7 @@ _SERVICES = {
     "swanlab": _Service(
         "swanlab", "SwanLabTracker", "experiment_name", "id", lambda run: run.id, again=_GOES_ON
     ),
-    # trackio knows a run by its name, which may be taken.
+    # trackio identifies a run by its name. The title is not passed, as it may be in use already.
     "trackio": _Service(
         "trackio", "TrackioTracker", None, "name", lambda run: run.name, again=_GOES_ON
     ),
@@ -150,9 +154,10 @@ _SERVICES = {
 
 
 class Tracked:
-    """A run of a service; the service's own variables (WANDB_MODE, MLFLOW_TRACKING_URI) say where.
+    """A run at a tracking service, whose own environment variables set its destination.
 
-    See `build` for the arguments.
+    Examples of these variables are WANDB_MODE and MLFLOW_TRACKING_URI. See `build` for the
+    arguments.
     """
 
     def __init__(
@@ -177,11 +182,11 @@ class Tracked:
         self._tracker.log(dict(figures), step=step)
 
     def picture(self, name: str, image: torch.Tensor, step: int) -> None:
-        """Record an image, where accelerate can."""
+        """Record an image, if accelerate or mlflow supports that for the service."""
         pixels = image.permute(1, 2, 0).numpy()
         if hasattr(self._tracker, "log_images"):
             self._tracker.log_images({name: [pixels]}, step=step)
-        elif self._tracker.name == "mlflow":  # accelerate gives it figures of matplotlib alone
+        elif self._tracker.name == "mlflow":  # accelerate sends only matplotlib figures to mlflow
             file = f"{name}-{step:08d}.png"
             importlib.import_module("mlflow").log_image(pixels, artifact_file=file)
 
@@ -190,9 +195,9 @@ class Tracked:
 
 
 def _first_of_accelerate() -> None:
-    """Hide the other processes from accelerate, so that it logs from this one.
+    """Hide the other processes from accelerate, so that it logs from this process alone.
 
-    Seeing several, it would join them, set their threads and wait for the others.
+    Otherwise accelerate would join the processes, set their thread counts, and wait for the others.
     """
     from accelerate import PartialState
 
@@ -204,7 +209,7 @@ def _first_of_accelerate() -> None:
 
 
 def require(names: Sequence[str]) -> None:
-    """Refuse places whose package is not installed, before a run begins."""
+    """Refuse tracking services whose packages are not installed."""
     for name in names:
         for package in (_SERVICES[name].package, "accelerate") if name in _SERVICES else ():
             if importlib.util.find_spec(package) is None:
@@ -222,14 +227,14 @@ def build(
     settings: Mapping[str, Any],
     resumed_at: int | None,
 ) -> list[Sink]:
-    """Return the places that a config's `tracking` names.
+    """Return the sinks that the field `tracking` of a config names.
 
     Args:
-        names: Of tensorboard and the services.
+        names: "tensorboard" or names of services.
         run: The run directory.
-        title: What the run is called.
+        title: The title of the run.
         settings: The config, as plain data.
-        resumed_at: The step that the run continues from, if it does.
+        resumed_at: The step that the run was resumed at; None for a new run.
     """
     require(names)
     own = {"tensorboard": partial(TensorBoard, run, resumed_at)}
@@ -240,7 +245,7 @@ def build(
 
 
 class _Guarded:
-    """A sink whose first failure is a warning, and which is not called again."""
+    """Wraps a sink: the first failure causes a warning, and the sink is not called again."""
 
     def __init__(self, name: str, make: Callable[[], Sink]) -> None:
         self._name = name
@@ -277,7 +282,7 @@ class _Guarded:
 
 
 def _known_id(run: Path, name: str, resumed_at: int | None) -> str | None:
-    """Return what a run that goes on was called by a service."""
+    """Return the id that a service gave to a resumed run; None for a new run."""
     if resumed_at is None or not (run / _IDS).is_file():
         return None
     known: str | None = parse_json((run / _IDS).read_text(encoding="utf-8")).get(name)

@@ -1,7 +1,6 @@
-"""Running statistics of norm layers, put back where an observer has a step left out.
+"""Restores the running statistics of norm layers when an observer vetoes a step.
 
-The engine does so for the steps that it skips itself. Here they are put back for those that it is
-not even asked to make.
+The engine restores them for the steps that it skips itself. A vetoed step never reaches the engine.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class StatisticsKeeper(Observer):
-    """Keeps the statistics of before each window, those of compiled code too."""
+    """Keeps a copy of the statistics from before each window, also for compiled models."""
 
     name = "statistics"
 
@@ -33,17 +32,17 @@ class StatisticsKeeper(Observer):
         self._statistics.close()
 
     def around_micro_batch(self) -> AbstractContextManager[None]:
-        """Keep what is there before the forward passes in it."""
+        """Copy the statistics before the first forward pass of a window."""
         return self._statistics.step_going_on()
 
     def stepped(self, step: int, result: StepResult | None) -> None:
-        """Put back what is kept, if the step was left out."""
+        """Restore the statistics if the step was vetoed; then forget the copy."""
         if result is None:
             self._statistics.settle(torch.ones(()))
         self._statistics.forget()
 
     def state_dict(self) -> State:
-        """Return what an open window keeps, on the CPU: another process may unpickle it."""
+        """Return the open window's copy, on the CPU, because another process may unpickle it."""
         saved = self._statistics.state_dict()
         return {"saved": None if saved is None else [tensor.cpu() for tensor in saved]}
 

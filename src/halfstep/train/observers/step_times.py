@@ -1,11 +1,11 @@
-"""How long each optimizer step takes, data included, on the device's own clock.
+"""Measures the time of each optimizer step, including data loading, on the device's own clock.
 
-A GPU is not waited for: events are put between its steps, and read when it has long passed them.
+A GPU is not synchronized: events are recorded between its steps, and read many steps later.
 
-`CoreWait` says how long the threads of a run wait for a core that other processes have. A thread
-that waits is ready to compute, so that the run is slower than it would be alone. Where several
-threads share an operation (OpenMP) it is much slower: those that are done wait for the others by
-spinning, which keeps cores from them.
+`CoreWait` measures how long the threads of a run wait for a CPU core that other processes use. Such
+a thread is ready to compute, so the run is slower than it would be alone. If several threads share
+an operation (OpenMP), the run is much slower: threads that are done spin while they wait for the
+others, and so keep cores from them.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
     from halfstep.engine import StepResult
 
     Times = Mapping[str, tuple[int, int]]
-    """By thread: nanoseconds that it computed, and that it was ready to and waited for a core."""
+    """By thread id: nanoseconds of computing, and nanoseconds of waiting for a core."""
 
 _WARM_UP = 3
-"""First steps of a process that choose kernels and fill caches."""
+"""Number of first steps of a process that do not count: they choose kernels and fill caches."""
 _MOST_PENDING = 1000
 DISTURBED = 0.1
-"""From which share of waiting on the times of a run say little about the run."""
+"""Share of waiting, 0 to 1, from which on the step times of a run are not meaningful."""
 _EVERY_S = 0.25
 _ENOUGH_S = 5.0
-"""Of computing and waiting, before there is a warning."""
+"""Minimum seconds of computing and waiting, summed over threads, before a warning."""
 
 
 class CoreWaitWarning(UserWarning):
-    """The run is slow because others have the cores."""
+    """The run is slow, because other processes use the cores."""
 
 
 def thread_times() -> Times:
-    """Return the times of all threads of this process; none where the kernel does not say.
+    """Return the times of all threads of this process; empty if the kernel does not report them.
 
     The source is Linux's `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst).
     """
     found = {}
     for thread in Path("/proc/self/task").glob("*"):
-        # One that ends meanwhile is gone.
+        # The file of a thread that has just ended does not exist.
         with suppress(OSError, ValueError):
             computed, waited, _ = map(int, (thread / "schedstat").read_text().split())
             found[thread.name] = (computed, waited)
@@ -60,10 +60,10 @@ def thread_times() -> Times:
 
 
 class CoreWait:
-    """Adds up what the threads of this process compute and wait in training.
+    """Sums the time that the threads of this process compute and wait for a core in training.
 
     Attributes:
-        next_look: By its clock, the time before which `step_done` does nothing.
+        next_look: Time, in seconds of `clock`, before which `step_done` does nothing.
     """
 
     def __init__(
@@ -81,19 +81,19 @@ class CoreWait:
 
     @property
     def share(self) -> float | None:
-        """The share of the time, 0 to 1, in which threads that could compute had no core.
+        """Share of the time, 0 to 1, that threads which were ready to compute waited for a core.
 
-        None where the kernel does not say, or there was no time to tell.
+        None if the kernel does not report it, or before the first measurement.
         """
         total = self._computed + self._waited
         return self._waited / total if total else None
 
     def begin(self) -> None:
-        """Start anew after a pause, which does not count."""
+        """Start measuring again after a pause, which does not count."""
         self._before, self.next_look = self._read(), self._clock() + _EVERY_S
 
     def step_done(self, now: float) -> None:
-        """Count the time since the last look, if that is some time ago, by the same clock."""
+        """Add the times since the last reading, if `now`, in seconds of `clock`, is late enough."""
         if now < self.next_look:
             return
         before = self._before
@@ -106,7 +106,7 @@ class CoreWait:
             self._warn_once()
 
     def _warn_once(self) -> None:
-        """Say what to write where threads that spin make it worse, and that can be helped."""
+        """Warn, with a remedy, if spinning threads make the waiting worse and can be avoided."""
         passive = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
         if not self._spins or passive or torch.get_num_threads() == 1:
             return
@@ -123,12 +123,12 @@ class CoreWait:
 
 
 class StepTimes(Observer):
-    """Takes the time from the end of each step to the end of the next.
+    """Measures the time from the end of each step to the end of the next.
 
-    The first step after a pause, which may start data workers, is not counted, nor is warm-up.
+    The first step after a pause, which may start data workers, and the warm-up steps do not count.
 
     Attributes:
-        cores: How long the steps waited for a core.
+        cores: Measures how long threads waited for a core.
     """
 
     def __init__(
@@ -144,12 +144,12 @@ class StepTimes(Observer):
         self._seconds: list[float] = []
 
     def after_pause(self) -> None:
-        """Start anew: the next step has nothing to be measured from."""
+        """Start again: the next step has no start time, so it does not count."""
         self._before = None
         self.cores.begin()
 
     def stepped(self, step: int, result: StepResult | None) -> None:
-        """Count the time since the last step ended."""
+        """Record the time since the last step ended."""
         clock, before = self._clock(), self._before
         if clock >= self.cores.next_look:
             self.cores.step_done(clock)
@@ -165,7 +165,7 @@ class StepTimes(Observer):
             self._read(leave=_MOST_PENDING)
 
     def summary(self) -> dict[str, float | None]:
-        """Return the median, what 95 of 100 steps stayed within, and the wait for cores."""
+        """Return median and 95th percentile of the step times, and the share of core waiting."""
         return {
             "step_seconds_median": self.quantile(0.5),
             "step_seconds_p95": self.quantile(0.95),
@@ -173,7 +173,7 @@ class StepTimes(Observer):
         }
 
     def quantile(self, share: float) -> float | None:
-        """Return the seconds that this share of the steps (0 to 1) stayed within.
+        """Return the quantile `share` (0 to 1) of the step times, in seconds.
 
         None if no step was counted. Waits for the device.
         """

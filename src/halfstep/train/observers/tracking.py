@@ -1,7 +1,6 @@
-"""Observers that record what a run comes to: in `metrics.jsonl`, on a progress bar, in sinks.
+"""Observers that record the figures of a run: in `metrics.jsonl`, on a progress bar, and in sinks.
 
-The files are for programs and for later; the bar is for the person who watches, and is not drawn
-where nobody does. The first of several processes alone has them.
+The bar is drawn only on a terminal. Only the first process has these observers.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ class MetricsLines(Observer):
             self._log.append(kind, figures)
 
     def before_checkpoint(self) -> None:
-        """Write the lines that wait, or that a full disk did not take when they came."""
+        """Write all lines that are not written yet, so that they precede the checkpoint."""
         self._log.write_out()
 
 
 @contextmanager
 def _going_on() -> Iterator[None]:
-    """Warn where the disk does not take a line, which is no reason to end a run."""
+    """Warn if lines cannot be written, instead of ending the run."""
     try:
         yield
     except OSError as error:
@@ -54,7 +53,7 @@ def _going_on() -> Iterator[None]:
 
 
 class Bar(Observer):
-    """Draws how far a run is, unless `quiet`."""
+    """Shows a progress bar, unless `quiet`; prints a line for each validation."""
 
     def __init__(
         self, memory_bytes: Callable[[], int], *, quiet: bool, console: Console | None = None
@@ -98,7 +97,7 @@ class Bar(Observer):
 
 
 class Sinks(Observer):
-    """Gives figures to the sinks of the config."""
+    """Passes figures to the sinks that the config names."""
 
     def begin(self, training: Training) -> None:
         self._training = training
@@ -115,7 +114,7 @@ class Sinks(Observer):
             sink.close()
 
     def record(self, kind: str, figures: Mapping[str, Any]) -> None:
-        """Hand on what is a number."""
+        """Pass those figures that are floats to the sinks."""
         scalars = {f"{kind}/{name}": v for name, v in figures.items() if isinstance(v, float)}
         for sink in self._sinks:
             sink.scalars(scalars, figures["step"])

@@ -1,1 +1,1 @@
-"""How processes train together: started, joined, named, and what they tell each other."""
+"""Processes that train one run together: starting, joining, naming, and communication."""

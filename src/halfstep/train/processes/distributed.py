@@ -1,10 +1,11 @@
-"""Joins the processes that torchrun started, and says in one line what became of a lost one.
+"""Joins the processes that torchrun started, and reports a lost process in one line.
 
     torchrun --nproc-per-node 2 -m halfstep train digits
     halfstep train digits --processes 2
 
-torchrun gives each process its rank, and a store that outlives it. Gradients go by NCCL between
-GPUs and by gloo between CPUs; what the trainer itself has to say always goes by gloo.
+torchrun gives each process its rank, and a key-value store that outlives the process. Gradients are
+exchanged through NCCL between GPUs and through gloo between CPUs; the trainer's own messages always
+use gloo.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ if TYPE_CHECKING:
 _ROLL_CALL_S = 5.0
 _POLL_S = 0.02
 _NCCL_GRACE_S = 60.0
-"""How much later NCCL's collectives time out than the trainer's, which name the missing rank."""
+"""NCCL's collectives time out this much later than the trainer's, which name the missing rank."""
 _TIMEOUT_ERRORS = ("timed out", "timeout")
 _CONNECTION_ERRORS = ("gloo", "connection closed by peer", "connection reset", "broken pipe")
 
 
 class Lost(Exception):  # noqa: N818  (nothing is wrong with this process)
-    """Another process died or hangs: which one, or nothing where another process says so."""
+    """Another process died or hangs; the message names it, or is "" if another rank reports it."""
 
 
 def restarts() -> int:
@@ -51,12 +52,12 @@ def restarts() -> int:
 
 
 def local() -> int:
-    """Return which of the processes on its machine this one is, from 0."""
+    """Return the index of this process among those on its machine, from 0."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def began(run: Path) -> bool:
-    """Tell whether this very job began the run in a directory, before a restart."""
+    """Tell whether this torchrun job started the run in a directory, before a restart."""
     try:
         environment = parse_json((run / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -68,7 +69,9 @@ def began(run: Path) -> bool:
 def joined(device_name: str, timeout: float) -> Iterator[Processes]:
     """Join the other processes while the block runs; without torchrun this process is alone.
 
-    `timeout` is in seconds: how long another process is waited for.
+    Args:
+        device_name: The config's `device`.
+        timeout: Seconds to wait for another process.
 
     Raises:
         UserError: If there are too few GPUs.
@@ -104,16 +107,17 @@ def joined(device_name: str, timeout: float) -> Iterator[Processes]:
         if line is None:
             raise
         raise Lost(line) from error
-    with suppress(RuntimeError):  # another one that has left early is no matter any more
+    with suppress(RuntimeError):  # a process that left early no longer matters
         dist.destroy_process_group()
 
 
 def _meet(timeout: float) -> tuple[Store, int, int]:
-    """Return a store for this attempt alone, the rank of this process, and how many there are.
+    """Return a store for this attempt alone, the rank of this process, and the number of processes.
 
-    torchrun keeps one store for all restarts of a job (torch 2.15), with the addresses of processes
-    that are dead. Each node counts restarts for itself, so the first rank makes up a unique prefix
-    for the attempt, and tells it to all who ask now.
+    torchrun keeps one store for all restarts of a job (torch 2.15), which still contains the
+    addresses of dead processes. Each node counts restarts on its own, so the count cannot identify
+    the attempt. Instead the first rank chooses a unique prefix for the attempt, and sends it to
+    every rank that requests it.
     """
     store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
     deadline = time.monotonic() + timeout
@@ -132,7 +136,10 @@ def _ask(store: Store, rank: int, timeout: float) -> str:
 
 
 def _invite(store: Store, size: int, deadline: float) -> str:
-    """Answer every question, old ones too, until all ranks have the name."""
+    """Send the prefix to every rank that requests it, until all ranks have confirmed it.
+
+    Outdated requests of earlier attempts are answered as well.
+    """
     name = f"halfstep/{uuid.uuid4().hex}"
     answered: set[str] = set()
     while store.add(f"{name}/here", 0) < size - 1:
@@ -149,11 +156,11 @@ def _invite(store: Store, size: int, deadline: float) -> str:
 
 
 def own_device(name: str) -> torch.device:
-    """Return the device of this one of several processes on a machine.
+    """Return the device of this process; `name` is the config's `device`.
 
     Raises:
-        UserError: If a config gives all of them the same GPU, or there are fewer GPUs than
-            processes.
+        UserError: If the config names one GPU for several processes of this machine, or if there
+            are fewer GPUs than processes.
     """
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if ":" in name and here > 1:
@@ -167,10 +174,10 @@ def own_device(name: str) -> torch.device:
 
 
 def refuse_too_few_gpus(name: str, processes: int) -> None:
-    """Refuse more processes on this machine than there are GPUs for, if they want one each.
+    """Refuse more processes than GPUs on this machine, if each process needs its own GPU.
 
     Raises:
-        UserError: If there are fewer GPUs, or none that torch can use.
+        UserError: If there are fewer GPUs than processes, or none that torch can use.
     """
     if ":" in name or pick_device(name).type != "cuda":
         return
@@ -185,7 +192,11 @@ def refuse_too_few_gpus(name: str, processes: int) -> None:
 def _explained(
     error: Exception, store: Store, rank: int, hosts: list[str], timeout: float
 ) -> str | None:
-    """Return what a collective's error means; "" if another rank reports it, else None."""
+    """Return a line that explains the error of a collective.
+
+    The line is "" if another rank reports the error. None means that the error is not about other
+    processes.
+    """
     said = str(error).lower()
     of_others = isinstance(error, dist.DistError) or any(
         word in said for word in _CONNECTION_ERRORS
@@ -206,9 +217,9 @@ def _explained(
 
 
 def _roll_call(store: Store, rank: int, size: int) -> set[int]:
-    """Return the ranks that answer: those whose collective has timed out, too."""
+    """Return the ranks that respond: the living ones, whose collective also timed out."""
     present = {rank}
-    with suppress(RuntimeError, dist.DistError):  # the store may have gone with its process
+    with suppress(RuntimeError, dist.DistError):  # the process of the store may have ended
         store.set(f"here/{rank}", "")
         until = time.monotonic() + _ROLL_CALL_S
         while len(present) < size and time.monotonic() < until:

@@ -1,10 +1,10 @@
-"""Starts several processes of one run on this machine, by torchrun's own agent.
+"""Starts several processes of one run on this machine, with torchrun's agent.
 
-The agent watches the processes, ends all when one fails, and starts them again as often as it may.
-How a run ended that is not to be started again (bad input, a signal, a bad result) is left in a
-file, so that the code that halfstep exits with is the run's own. Each process is in a session of
-its own, which no signal to the launcher's group reaches: it sees to it itself that it does not
-outlive the launcher.
+The agent watches the processes, ends all of them if one fails, and restarts them up to
+`max_restarts` times. If a run must not be restarted (invalid input, a signal, a bad result), its
+process writes its exit code to a file, and the launcher exits with that code. Each process has its
+own session, which signals to the launcher's process group do not reach. So each process itself
+makes sure that it does not outlive the launcher.
 """
 
 from __future__ import annotations
@@ -27,26 +27,29 @@ if TYPE_CHECKING:
 
 _OUTCOME = "HALFSTEP_OUTCOME"
 LAUNCHER = "HALFSTEP_LAUNCHER"
-"""The variable that tells `halfstep train` the process id of what it must not outlive."""
+"""Environment variable with the id of the process that `halfstep train` must not outlive."""
 _FAILED = 1
 _BY_SIGNAL = 128
 _LONGEST_SAVE_S = "120"
 
 
 def launch(arguments: Sequence[str], *, processes: int, max_restarts: int) -> int:
-    """Run `halfstep ARGUMENTS` in several processes, restarted so often; return the exit code."""
-    # Importing it is slow.
+    """Run `halfstep ARGUMENTS` in several processes; return the exit code.
+
+    If a process fails, all are restarted, at most `max_restarts` times.
+    """
+    # Imported here, because the import is slow.
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # It would log, in many lines, what the processes say in one; each module by itself.
+    # Each module of the agent would log, in many lines, errors that the processes report in one.
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     threads = max(1, (os.cpu_count() or 1) // processes)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    # A process that is asked to stop writes a checkpoint first.
+    # Enough time for a stopped process to write a checkpoint.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _LONGEST_SAVE_S)
     config = LaunchConfig(
         min_nodes=1,
@@ -78,26 +81,29 @@ def launch(arguments: Sequence[str], *, processes: int, max_restarts: int) -> in
 
 
 def end_with_launcher() -> None:
-    """Let this process end with the one that launched it, if one did that wants it so."""
-    # Not for what this process starts in turn.
+    """Have this process killed when its launcher ends, if a launcher set `LAUNCHER`."""
+    # Removed, so that the children of this process do not inherit the variable.
     launcher = os.environ.pop(LAUNCHER, None)
     if launcher is not None:
         end_with(int(launcher))
 
 
 def _killed(rank: int, first: ProcessFailure) -> str:
-    """Say that the first process that failed was killed, as it had no time to say it itself."""
+    """Return a line if a signal killed the first failed process, which could not report it itself.
+
+    Return "" if the process exited by itself.
+    """
     if first.exitcode >= 0:
         return ""
     return f"rank {rank} (process {first.pid}) was killed by {first.signal_name()}\n"
 
 
 def leave_outcome(code: int) -> None:
-    """Tell the process that launched this one that the run is over, and how."""
+    """Write the run's exit code to the launcher's file, which marks the run as over."""
     with suppress(OSError, KeyError):
         Path(os.environ[_OUTCOME]).write_text(str(code), encoding="utf-8")
 
 
 def is_over() -> bool:
-    """Tell whether the run ended before this process was started once more."""
+    """Tell whether the run was already over when this process was restarted."""
     return Path(os.environ[_OUTCOME]).exists() if _OUTCOME in os.environ else False

@@ -1,7 +1,8 @@
-"""No process of a run outlives the one that started it, however that ends.
+"""Makes sure that no process of a run outlives the process that started it.
 
-SIGKILL leaves no time to end others, so each process asks the kernel to. On Linux; elsewhere it
-goes on until it notices by itself.
+A process that is ended by SIGKILL cannot end its children. So each child asks the kernel to kill it
+when its parent ends. This works on Linux only; on other systems a child runs until it notices the
+end of its parent by itself.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import sys
 import threading
 
 _PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl: the signal that a process gets when the one that started it ends."""
+"""Option of Linux's prctl that sets the signal which a process gets when its parent ends."""
 
 
 def end_with(parent: int) -> None:
-    """Let this process be killed when its parent ends, now if it has ended already."""
+    """Have this process killed when its parent ends; at once if the parent has already ended."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -27,10 +28,10 @@ def end_with(parent: int) -> None:
 
 
 def end_with_distant(ancestor: int) -> None:
-    """Let this process be killed when a process ends that did not start it itself.
+    """Have this process killed when `ancestor`, a process other than its parent, ends.
 
-    A fork server lives as long as what it has started. Workers of a killed run would keep it alive,
-    and never see their own parent end.
+    The parent of a data worker can be a fork server, which lives as long as its children. After a
+    run is killed, its workers would keep the fork server alive, and so never see their parent end.
     """
     if sys.platform != "linux":
         return

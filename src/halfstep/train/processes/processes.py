@@ -1,8 +1,8 @@
-"""The processes that train one run together: what they tell each other, and agree on.
+"""Communication between the processes that train one run together.
 
-What is said here is small and lies on the CPU: counts, flags, errors, figures, a checkpoint that is
-read. Gradients are the engine's business. A process alone goes through the same calls, which then
-do nothing.
+The data exchanged here is small and on the CPU: counts, flags, errors, figures, a loaded
+checkpoint. The engine exchanges the gradients. A single process makes the same calls, which then do
+not communicate.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OTHER_ERROR = 1
 
 
 class FailedElsewhere(Exception):  # noqa: N818  (the error is another process's, and said there)
-    """Another process has an error, for which it exits with `code`, and says so itself."""
+    """Another process has an error, reports it itself, and exits with `code`."""
 
     def __init__(self, code: int) -> None:
         super().__init__("another process has an error")
@@ -35,14 +35,14 @@ class FailedElsewhere(Exception):  # noqa: N818  (the error is another process's
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """One of several processes, and the others; alone by default.
+    """This process and the others that train the same run; by default there are no others.
 
     Attributes:
-        rank: Which one this is, from 0.
-        size: How many there are.
-        device: What this one trains on; None where the config alone decides.
-        group: Sends CPU tensors and objects; None for a process without others.
-        hosts: The machine that each rank is on.
+        rank: Rank of this process, from 0.
+        size: Number of processes.
+        device: The device that this process trains on; None if the config alone decides.
+        group: The process group for CPU tensors and objects; None without torchrun.
+        hosts: Host name of each rank, by rank.
     """
 
     rank: int = 0
@@ -53,16 +53,16 @@ class Processes:
 
     @property
     def joined(self) -> bool:
-        """Whether there is a process group, if only of one."""
+        """Whether there is a process group, possibly with only one process."""
         return self.group is not None
 
     @property
     def is_first(self) -> bool:
-        """Whether this one writes files and prints."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     def describe(self) -> dict[str, Any]:
-        """Return what there is to say of several processes, as plain data; nothing of one alone."""
+        """Return number, hosts and job of the processes, as plain data; {} if not `joined`."""
         if not self.joined:
             return {}
         return {"processes": self.size, "hosts": list(self.hosts), "job": job()}
@@ -89,7 +89,7 @@ class Processes:
         return any(said for (said,) in self.numbers([flag]))
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the value of every rank, by rank: on the first one only, elsewhere nothing."""
+        """Return the values of all ranks, by rank, on the first rank; an empty list elsewhere."""
         if self.size == 1:
             return [value]
         gathered: list[Any] | None = [None] * self.size if self.is_first else None
@@ -97,11 +97,11 @@ class Processes:
         return gathered or []
 
     def together(self, function: Callable[[], _Result]) -> _Result:
-        """Call a function everywhere, and go on only if it fails nowhere.
+        """Call a function on every rank; return its result if it fails on none of them.
 
         Raises:
-            Exception: On the lowest rank whose call raised, what it raised.
-            FailedElsewhere: On all others.
+            Exception: The exception of the call, on the lowest rank whose call raised.
+            FailedElsewhere: On all other ranks, if the call raised on any.
         """
         try:
             result, error = function(), None
@@ -118,11 +118,11 @@ class Processes:
         raise FailedElsewhere(codes[speaker])
 
     def from_first(self, function: Callable[[], _Result]) -> _Result:
-        """Call a function on the first rank, and return its result everywhere.
+        """Call a function on the first rank; return its result on every rank.
 
         Raises:
-            Exception: On the first rank, what the call raised.
-            FailedElsewhere: On all others.
+            Exception: The exception of the call, on the first rank.
+            FailedElsewhere: On all other ranks, if the call raised.
         """
         result = self.together(lambda: function() if self.is_first else None)
         if self.size > 1:
@@ -132,7 +132,7 @@ class Processes:
         return result  # type: ignore[return-value]  # every rank has it now
 
     def take_buffers_of_first(self, model: nn.Module) -> None:
-        """Give buffers, such as BatchNorm's running statistics, the values of the first rank."""
+        """Set buffers, such as BatchNorm's running statistics, to the values of the first rank."""
         if self.size > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer.detach(), src=0)
@@ -142,7 +142,7 @@ ALONE = Processes()
 
 
 def job() -> str:
-    """Return torchrun's name of the job, the same after a restart."""
+    """Return torchrun's id of the job, which does not change at a restart; "" without torchrun."""
     return os.environ.get("TORCHELASTIC_RUN_ID", "")
 
 

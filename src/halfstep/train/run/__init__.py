@@ -1,1 +1,1 @@
-"""A run in training: how far it is, how it goes through its batches, and who may watch it."""
+"""A run in progress: its position, micro-batches, signals, validation, and observer interface."""

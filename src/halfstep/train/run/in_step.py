@@ -1,8 +1,8 @@
-"""An epoch that several processes go through in step, each with its own part of every batch.
+"""Keeps several processes at the same batch of an epoch; each has its own part of every batch.
 
-Before each batch they tell each other what they have: how many images, the end of the epoch, an
-error, or the signal that one of them got. So they all stop at the same place, and none waits for
-one that has left.
+Before each batch, every process sends its state to the others: the number of its images, the end of
+its epoch, an error, or a signal that it received. So all processes stop at the same batch, and none
+waits for a process that has already stopped.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _BATCH, _END, _ASKED, _ERROR = range(4)
 
 
 class Portion(NamedTuple):
-    """What one process has of a batch.
+    """The part of a batch that one process has.
 
     Attributes:
-        images: (N, channels, height, width); N may be 0 in validation.
-        labels: int64 (N,).
-        counted: How many of them count: N, or 0 of a dummy batch.
-        total: How many count on all processes together.
+        images: Shape (N, channels, height, width); N may be 0 in validation.
+        labels: int64, shape (N,).
+        counted: Number of these images that belong to the batch: N, or 0 for a dummy batch, which a
+            process gets if the batch has no images for it.
+        total: Number of images that belong to the batch, over all processes.
     """
 
     images: torch.Tensor
@@ -49,11 +50,12 @@ def in_step(
 ) -> Iterator[Portion]:
     """Iterate over this process's portions of the batches of one epoch.
 
-    A process that has fewer of them, in validation, has empty portions in the end. Each process
-    must iterate to the end, or until an exception. See `Batches.epoch` for the last arguments.
+    In validation, a process that has fewer batches than others yields empty portions at the end.
+    Every process must iterate to the end or until an exception, because the processes communicate
+    before each batch. See `Batches.epoch` for `epoch` and `start`.
 
     Raises:
-        Asked: Everywhere, if a signal came anywhere.
+        Asked: On all processes, if any process received a signal.
         FailedElsewhere: If another process has an error.
     """
     items = batches.epoch(epoch, start)
@@ -78,7 +80,12 @@ def in_step(
 def _next(
     items: Iterator[Batch], batches: Batches, number: int
 ) -> tuple[Batch | None, int, int, Exception | None]:
-    """Return the next batch, what there is to say and its detail, and this process's error."""
+    """Load this process's next batch.
+
+    Returns:
+        The batch or None; the state, such as `_BATCH`; a detail of the state: the number of images
+        that count, the number of the signal, or the exit code of the error; the error or None.
+    """
     try:
         batch = next(items)
     except StopIteration:

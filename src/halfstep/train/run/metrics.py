@@ -1,7 +1,7 @@
-"""What a validation measures, and the tables of it that a run leaves.
+"""The metrics of a validation, and the tables that a run writes of them.
 
 classes.csv      class,images,right,recall              a line for each class
-confusion.csv    a row for each true class, a column for each predicted one, counts of images
+confusion.csv    counts of images: a row for each true class, a column for each predicted class
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ if TYPE_CHECKING:
 
 _TOP = 5
 _MOST_CLASSES = 2000
-"""With more of them the confusion matrix (the square of it) outgrows what it tells."""
+"""With more classes there is no confusion matrix, because its size is their number squared."""
 
 
 class Metrics:
-    """Adds up the metrics of a validation, on the device.
+    """Accumulates the metrics of a validation, on the device.
 
-    Of several processes each adds its images; what is read, by all of them in the same order, is of
-    all images. torchmetrics sums its counts over the processes by itself.
+    Each process adds its own images; the properties return the metrics of the images of all
+    processes. Reading a property may communicate, so all processes must read the same properties
+    in the same order. torchmetrics sums its counts over the processes by itself.
 
     Args:
-        classes: Number of classes; top-5 accuracy is measured where there are more than 5.
-        device: Where logits are.
-        processes: Those that validate together.
+        classes: Number of classes; with more than 5, top-5 accuracy is measured.
+        device: Device of the logits.
+        processes: The processes that validate together.
     """
 
     def __init__(self, classes: int, device: torch.device, processes: Processes = ALONE) -> None:
         self._processes = processes
-        # validate_args looks at the values of every batch, which would wait for the device.
+        # validate_args would read the values of every batch, and so wait for the device.
         settings: dict[str, Any] = {"validate_args": False, "sync_on_compute": processes.size > 1}
         chosen: dict[str, Metric | MetricCollection] = {
             f"top{among}": MulticlassAccuracy(classes, top_k=among, average="micro", **settings)
@@ -67,7 +68,7 @@ class Metrics:
         """Add a batch.
 
         Args:
-            logits: Shape (N, classes), of any floating-point format; measured in fp32.
+            logits: Shape (N, classes), any floating-point dtype; the metrics are computed in fp32.
             labels: int64, shape (N,).
         """
         with torch.autocast(logits.device.type, enabled=False):
@@ -86,30 +87,41 @@ class Metrics:
 
     @property
     def top1(self) -> float:
-        """Share of the images whose class was first, 0 to 1."""
+        """Share of the images whose class has the highest logit, 0 to 1."""
         return float(self._ranks["top1"].compute())
 
     @property
     def top5(self) -> float | None:
-        """Share of the images whose class was among the first five; None with five or fewer."""
+        """Share of the images whose class is among the five highest logits, 0 to 1.
+
+        None with five classes or fewer.
+        """
         return float(self._ranks["top5"].compute()) if "top5" in self._ranks else None
 
     @property
     def macro_f1(self) -> float:
-        """Mean over the classes of the harmonic mean of precision and recall, 0 to 1.
+        """Unweighted mean over the classes of F1 (harmonic mean of precision and recall), 0 to 1.
 
-        Of classes that are in the images or in the predictions, each as much as any other.
+        Only classes that occur in the labels or in the predictions count.
         """
         return float(self._ranks["macro_f1"].compute())
 
     @property
     def confusion(self) -> torch.Tensor | None:
-        """Counts, int64, shape (classes, classes): rows are true, columns predicted."""
+        """Confusion matrix on the CPU: counts, int64, shape (classes, classes).
+
+        Rows are true classes, columns predicted classes. None with more than 2,000 classes.
+        """
         return None if self._confusion is None else self._confusion.compute().cpu()
 
 
 def by_class(confusion: torch.Tensor, classes: Sequence[str]) -> list[tuple[str, int, int, float]]:
-    """Return each class's name, images, how many were right, and its recall (nan of none)."""
+    """Return for each class: name, number of images, number of hits, recall (nan without images).
+
+    Args:
+        confusion: Confusion matrix of counts, shape (classes, classes).
+        classes: Names of the classes.
+    """
     images, right = confusion.sum(1).tolist(), confusion.diagonal().tolist()
     return [
         (name, total, hits, hits / total if total else float("nan"))
@@ -118,7 +130,7 @@ def by_class(confusion: torch.Tensor, classes: Sequence[str]) -> list[tuple[str,
 
 
 def write_tables(folder: Path, confusion: torch.Tensor, classes: Sequence[str]) -> None:
-    """Write `classes.csv` and `confusion.csv`, of counts (classes, classes)."""
+    """Write `classes.csv` and `confusion.csv` from a confusion matrix, shape (classes, classes)."""
     table = [(*row[:3], f"{row[3]:.6f}") for row in by_class(confusion, classes)]
     write_atomically(
         folder / "classes.csv", csv_text([("class", "images", "right", "recall"), *table])

@@ -1,11 +1,11 @@
-"""Forward and backward of a micro-batch, in pieces where memory does not suffice for the whole.
+"""Forward and backward of a micro-batch, in pieces if the whole does not fit in memory.
 
-The pieces are several losses of one micro-step, weighted by their share of it, so that the window
-holds the gradient of the whole batch. Out of memory, the window so far is made again: a backward
-that was interrupted has dropped it.
+Each piece has its own loss, weighted by the piece's share of the images, so that the window
+accumulates the gradient of the whole batch. If memory runs out, the whole window so far is rerun
+in smaller pieces, because the interrupted backward left incomplete gradients, which are dropped.
 
-Of several processes each has its part of the batch, weighted so that the mean over the processes is
-the mean over the images; and all of them split when one must.
+With several processes, each has a part of the batch. Losses are weighted so that the mean over the
+processes is the mean over the images. If one process must split its part, all processes do.
 """
 
 from __future__ import annotations
@@ -43,7 +43,15 @@ LossAndLogits = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """This process's part of a micro-batch, and the images of all parts that count."""
+    """The part of a micro-batch that this process has.
+
+    Attributes:
+        images: Shape (size, channels, height, width), on the device.
+        labels: int64, shape (size,), or fp32 probabilities, shape (size, classes).
+        size: Number of images.
+        counts: Whether the images count; False for a dummy batch.
+        total: Number of images of the micro-batch that count, over all processes.
+    """
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -53,12 +61,12 @@ class _Part:
 
 
 class MicrobatchWarning(UserWarning):
-    """A batch is split for want of memory."""
+    """A batch is split into pieces, because it does not fit in memory."""
 
 
 @dataclass
 class MicroBatches:
-    """Runs micro-batches through an engine."""
+    """Runs the forward and backward passes of micro-batches through an engine."""
 
     engine: Engine
     config: Config
@@ -69,25 +77,31 @@ class MicroBatches:
 
     def __post_init__(self) -> None:
         self._shared: tuple[bool, int] | None = None
-        # Where a step is one batch, nothing is uneven, and weighting would only cost exactness.
+        # A step of one batch needs no weights; weighting would only add rounding errors.
         self._weighted = self.engine.accumulate > 1
         self._window: list[_Part] = []
         self._can_be_whole = self.processes.size == 1 and not self.config.auto_microbatch
         self._wrapped = self.engine.model
 
     def expect(self, portion: Portion) -> None:
-        """Say what part of its batch the next micro-batch is; by default it is all of it."""
+        """Set which portion of a batch the next micro-batch is; by default it is a whole batch."""
         self._shared = portion.counted > 0, portion.total
 
     def add(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
-        """Add the gradients of a micro-batch, on the device and normalised, to the window.
+        """Add the gradients of a micro-batch to the accumulation window.
+
+        Args:
+            images: Normalised, shape (N, channels, height, width), on the device.
+            labels: int64, shape (N,), or fp32 probabilities, shape (N, classes), if labels are
+                mixed.
 
         Returns:
-            Its mean loss, a scalar, and its logits (N, classes), both detached.
+            The mean loss, a scalar, and the logits, shape (N, classes), both detached.
 
         Raises:
             UserError: If there is not enough memory for a single image.
-            RuntimeError: As torch does, if memory does not suffice and the batch may not be split.
+            RuntimeError: Torch's error, if memory does not suffice and the config does not set
+                `auto_microbatch`.
         """
         if self._can_be_whole and self.progress.pieces == 1:
             return self._whole(images, labels)
@@ -102,7 +116,7 @@ class MicroBatches:
         return done
 
     def _whole(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
-        """Run a micro-batch that is one piece, and all of it this process's, as most are."""
+        """Run a micro-batch in one piece, in a run of one process: the fast path of most runs."""
         engine, model = self.engine, self._wrapped
         with engine.autocast():
             step_observer.active.runs(model, self.loss, images, labels)
@@ -125,12 +139,12 @@ class MicroBatches:
         return _in_fp32(value), logits.detach()
 
     def remember(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """Take note of a micro-batch of the open window whose gradients are there already."""
+        """Keep a micro-batch whose gradients a resumed run already has, in case of a rerun."""
         if self.config.auto_microbatch:
             self._window.append(self._part(images, labels))
 
     def close(self) -> None:
-        """End the window."""
+        """Forget the micro-batches of the window, because the window closes."""
         self._window = []
 
     def _part(self, images: torch.Tensor, labels: torch.Tensor) -> _Part:
@@ -138,12 +152,18 @@ class MicroBatches:
         counts, total = self._shared or (True, size)
         self._shared = None
         if not counts and self.config.distributed.sync_batchnorm:
-            # Images that do not count must not be in the statistics that all processes share.
+            # Dummy images must not enter the BatchNorm statistics that all processes share.
             images, labels, size = images[:0], labels[:0], 0
         return _Part(images, labels, size, counts, total)
 
     def _attempt(self, parts: Sequence[_Part], samples: int | None) -> LossAndLogits | None:
-        """Return the loss and the logits of the last of `parts`, or None when out of memory."""
+        """Run `parts`; return loss and logits of the last, or None if any process lacks memory.
+
+        Args:
+            parts: Parts of one accumulation window, in order.
+            samples: Number of images over which the losses are averaged, over all processes; None
+                if the engine does not weight by images.
+        """
         if not self.config.auto_microbatch:
             return self._run(parts, samples)
         done = None
@@ -152,7 +172,7 @@ class MicroBatches:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-        # Out of the except block, or the traceback would keep alive what did not fit.
+        # After the except block, because the traceback keeps the tensors of the failed pass alive.
         if not self.processes.any(done is None):
             return done
         self.engine.zero_grad()
@@ -162,8 +182,8 @@ class MicroBatches:
 
     @property
     def _model(self) -> nn.Module:
-        # A process that runs out of memory is not to leave the others waiting within a backward:
-        # without its wrapper, a model's gradients are averaged when the window closes.
+        # With its wrapper (DDP), a model averages gradients during the backward, where processes
+        # would wait for one that ran out of memory. Without, they are averaged at window close.
         bare = self.config.auto_microbatch and self.processes.joined
         return self.engine.bare_model if bare else self.engine.model
 
@@ -186,17 +206,17 @@ class MicroBatches:
         return loss_sum, torch.cat(logits_of_pieces)
 
     def _run_whole(self, part: _Part, samples: int | None) -> LossAndLogits:
-        """Do the same for a micro-batch that is a window of one piece, as most are."""
+        """Run one part in one piece; the fast path of `_run`."""
         loss, logits = self._piece(part, part.total, samples)
         return _in_fp32(loss), logits
 
     def _piece(self, piece: _Part, total: int, samples: int | None) -> LossAndLogits:
-        """Run a piece of a part; `total` images are in the window."""
+        """Run a piece of a part, and weight its loss by its share of `total` images."""
         with self.engine.autocast():
             logits = self._model(piece.images)
-            # The mean of nothing is not a number.
+            # The mean loss of no images would be nan.
             loss = self.loss(logits, piece.labels) if piece.size else logits.float().sum()
-        # The mean over processes that follows divides by their number.
+        # Multiplied by the number of processes, because averaging gradients divides by it.
         share = self.processes.size * piece.size / total if piece.counts else 0.0
         self.engine.backward(loss if share == 1 else loss * share, samples=samples)
         with step_observer.active.aside():
@@ -229,7 +249,7 @@ def _in_fp32(loss: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def out_of_memory_explained(config: Config) -> Iterator[None]:
-    """Say what to try when memory does not suffice."""
+    """Turn an out-of-memory error in the block into a UserError that says what to try."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -246,7 +266,7 @@ def out_of_memory_explained(config: Config) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that there was not enough memory, on whatever device."""
+    """Tell whether an error reports that memory ran out, on any device."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
         said in str(error) for said in ("can't allocate memory", "not enough memory")
     )

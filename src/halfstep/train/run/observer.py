@@ -1,8 +1,9 @@
-"""What may watch a run in training: the seam under meters, guards, trackers and a user's own.
+"""The interface of a run's observers: meters, guards, trackers, and those of the user.
 
-An observer overrides the hooks that it needs; the others cost nothing, as `Observers` lists for
-each hook who overrides it. The loop calls the hooks and names no observer. Of several processes
-each has its own observers, called in the same order everywhere, so that they may communicate.
+An observer overrides the hooks that it needs. Other hooks cost nothing, because `Observers` lists
+for each hook the observers that override it. The loop calls the hooks and knows no individual
+observer. Each process has its own observers; all processes call them in the same order, so that an
+observer may communicate with the same observer on other processes.
 """
 
 from __future__ import annotations
@@ -155,10 +156,10 @@ HOOKS = tuple(
 
 
 class Observers:
-    """The observers of one run, called in their order: the first begins first and ends last.
+    """The observers of one run. Hooks are called in the order of the observers, `end` in reverse.
 
     Raises:
-        UserError: If two of them have one name.
+        UserError: If two observers have the same name.
     """
 
     def __init__(self, observers: Sequence[Observer], processes: Processes) -> None:
@@ -179,7 +180,7 @@ class Observers:
 
     @contextmanager
     def watching(self, training: Training) -> Iterator[None]:
-        """Let them watch what trains inside."""
+        """Call `begin` of all observers before the block, and `end` after it."""
         with ExitStack() as stack:
             for each in self._all:
                 each.begin(training)
@@ -187,7 +188,7 @@ class Observers:
             yield
 
     def calls(self, hook: str) -> Calls:
-        """Return what `call` calls, for a loop that asks once and calls often."""
+        """Return the functions that `call` would call, for a loop that calls a hook often."""
         return Calls(self._hooks[hook], self._calls[hook])
 
     def call(self, hook: str, *given: Any, **named: Any) -> None:
@@ -196,23 +197,27 @@ class Observers:
             each(*given, **named)
 
     def figures(self, hook: str) -> dict[str, Any]:
-        """Return what `interval`, `epoch_done` or `summary` have come to, together."""
+        """Call the hook `interval`, `epoch_done` or `summary`; return all figures in one dict."""
         answers = [answer for each in self._calls[hook] for answer in _listed(each())]
         return {name: value for answer in answers for name, value in answer.items()}
 
     def record(self, kind: str, figures: Mapping[str, Any]) -> None:
-        """Let those of the first process record figures."""
+        """Call `record` of the observers of the first process."""
         if self._processes.is_first:
             self.call("record", kind, figures)
 
     def any(self, hook: str) -> bool:
-        """Tell whether one of them, on any process, answers a hook with yes."""
-        # Every one is asked, as each may communicate.
+        """Call a hook; tell whether any observer on any process returned True."""
+        # Every observer is called, even after a True, because each may communicate.
         answers = [each() for each in self._hooks[hook]]
         return bool(answers) and self._processes.any(any(answers))
 
     def reason_to_end(self) -> str | None:
-        """Return why the run should end, as the lowest rank that has a reason says."""
+        """Return why the run should end, or None to continue; the same decision on all processes.
+
+        The first process returns the reason of the lowest rank that has one. Other processes return
+        their own reason, or "" if they have none.
+        """
         if not self._hooks["ends"]:
             return None
         reasons = [each() for each in self._hooks["ends"]]
@@ -223,11 +228,11 @@ class Observers:
         return next((reason for reason in said if reason is not None), mine or "")
 
     def has(self, hook: str) -> bool:
-        """Tell whether one of them, on this process, overrides a hook."""
+        """Tell whether any observer of this process overrides a hook."""
         return bool(self._hooks[hook])
 
     def around_micro_batch(self, run: Callable[..., _Result]) -> Callable[..., _Result]:
-        """Return `run`, a forward and backward pass, in what they want it to run in."""
+        """Wrap `run`, a forward and backward pass, in the observers' context managers."""
         entered = self._hooks["around_micro_batch"]
         if not entered:
             return run
@@ -239,15 +244,20 @@ class Observers:
         return run_within
 
     def state_dict(self) -> dict[str, State]:
-        """Return the states of this process, by name."""
+        """Return the states of this process's observers, by the observers' names."""
         states = {each.name: each.state_dict() for each in self._all}
         return {name: state for name, state in states.items() if state is not None}
 
     def load(self, states: Sequence[Mapping[str, State]]) -> None:
-        """Take over the states of a checkpoint, by rank, of any number of processes.
+        """Load the observers' states of a checkpoint.
+
+        Args:
+            states: For each rank of the run that made the checkpoint, the states by name. The
+                number of ranks may differ from the present one.
 
         Raises:
-            UserError: If a user's own observer raises, which says nothing of the checkpoint.
+            UserError: If `load_state_dict` of a user's observer raises. This error does not mean
+                that the checkpoint is invalid.
         """
         processes = self._processes
         for each in self._all:
@@ -270,11 +280,12 @@ class Observers:
 
 
 class Calls:
-    """What to call for a hook that returns nothing: found once, and called in each step.
+    """The functions to call for a hook that returns nothing, for a loop that calls it often.
 
     Args:
-        methods: The hook of each observer that overrides it, in order.
-        heard: The same, where somebody hears what they ask of torch.
+        methods: The methods of the observers that override the hook, in order.
+        heard: The functions to call instead if the active step observer listens to torch calls;
+            see `_calls`.
     """
 
     __slots__ = ("_heard", "_methods")
@@ -289,11 +300,15 @@ class Calls:
 
 
 _METERING = {"batch_loaded", "batch_prepared", "micro_batch", "stepped", "interval", "record"}
-"""Hooks in which halfstep's own observers look at a step, and change nothing that is trained."""
+"""Hooks in which halfstep's own observers only measure, without effect on training."""
 
 
 def _calls(observers: Sequence[Observer], hook: str) -> list[Callable[..., Any]]:
-    """Return what to call for a hook, in order: our own that follow each other go together."""
+    """Return the functions to call for a hook, in order.
+
+    Methods of halfstep's own observers that only measure are called through `_aside`; consecutive
+    ones share one call.
+    """
     calls: list[Callable[..., Any]] = []
     having = [each for each in observers if overrides(each, hook)]
     for aside, each in groupby(having, lambda one: hook in _METERING and _is_ours(one)):
@@ -303,7 +318,7 @@ def _calls(observers: Sequence[Observer], hook: str) -> list[Callable[..., Any]]
 
 
 def _aside(methods: Sequence[Callable[..., Any]], *given: Any, **named: Any) -> list[Any]:
-    """Call methods where nobody hears what they ask of torch; return their answers."""
+    """Call methods, return their results; a step observer does not listen to their torch calls."""
     if not step_observer.active.listens:
         return [method(*given, **named) for method in methods]
     with step_observer.active.aside():
@@ -319,7 +334,7 @@ def _is_ours(observer: Observer) -> bool:
 
 
 def overrides(observer: Observer, hook: str) -> bool:
-    """Tell whether an observer has a hook of its own."""
+    """Tell whether an observer overrides a hook."""
     return getattr(type(observer), hook) is not getattr(Observer, hook)
 
 

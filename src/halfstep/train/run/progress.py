@@ -1,4 +1,4 @@
-"""How far a run has come: everything that is counted, and goes into its checkpoints."""
+"""The position of a run: its counters and scores, which its checkpoints contain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from halfstep.train.store.run_directory import Status  # noqa: TC001  # pydantic
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A validation, and the epoch (from 1) that it came after; see `Figures` for the others."""
+    """The scores of the validation after `epoch` (from 1); see `Figures` for the other fields."""
 
     loss: float
     accuracy: float
@@ -22,24 +22,26 @@ class Score:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run has come.
+    """The counters and scores of a run.
 
     Attributes:
-        epochs: Finished epochs; one that `max_steps` cuts short counts.
-        batch: Batches done of the epoch after them.
-        images: Training images seen.
-        train_seconds: Time in training, over all processes that worked on the run.
-        wall_seconds: Time from reading the data to the last checkpoint, over the same.
-        dropped: Windows that were left out, or taken back, because of a loss that was not finite.
-        dropped_in_a_row: How many the newest ones are.
-        rollbacks: Times that the run went back to a checkpoint.
-        pieces: How many pieces a batch is split into, for want of memory.
-        first_nonfinite_step: Step whose loss was the first that was not finite.
+        epochs: Number of finished epochs, including one that `max_steps` cut short.
+        batch: Number of finished batches of the current epoch.
+        images: Number of training images seen.
+        train_seconds: Training time, including the time before the run was resumed.
+        wall_seconds: Time from reading the data to the newest checkpoint, including the time before
+            the run was resumed.
+        dropped: Number of steps that an observer vetoed, usually for a non-finite loss, or that a
+            rollback undid.
+        dropped_in_a_row: Number of vetoed steps since the last step that ran.
+        rollbacks: Number of rollbacks to a checkpoint.
+        pieces: Number of pieces that a batch is split into, because memory does not suffice.
+        first_nonfinite_step: The first step with a non-finite loss, counted from 1.
         best: The best validation.
-        final: The newest one.
-        status: How the run stands; not part of a checkpoint.
-        error: What ended it early, in one line; not part of a checkpoint.
-        note: What ended it in good order before its last epoch; not part of a checkpoint.
+        final: The newest validation.
+        status: Status of the run; not part of a checkpoint.
+        error: Why the run failed, in one line; not part of a checkpoint.
+        note: Why the run stops before its last epoch without failing; not part of a checkpoint.
     """
 
     epochs: int = 0
@@ -64,7 +66,7 @@ class Progress:
         return self.epochs + 1
 
     def stop(self, status: Status, error: str) -> None:
-        """End the run as one that went wrong."""
+        """Mark the run as failed, which ends it."""
         self.status, self.error = status, " ".join(error.split())
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,10 +74,10 @@ class Progress:
         return {name: value for name, value in asdict(self).items() if name not in _OF_THIS_PROCESS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned.
+        """Load the state that `state_dict` returned.
 
         Raises:
-            ValueError: If it is of other types.
+            ValueError: If a value has the wrong type.
         """
         found = _STATE.validate_python(state)
         for name in found.state_dict():

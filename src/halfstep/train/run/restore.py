@@ -1,4 +1,4 @@
-"""Gives a run the weights, optimizer and schedule of a checkpoint, to go on or to go back."""
+"""Loads weights, optimizer and schedule from a checkpoint, for a resume or a rollback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def take_over(setup: Setup, stored: Checkpoint, folder: Path) -> None:
-    """Give engine and schedule the state of a checkpoint in a folder, each process its part."""
+    """Load a checkpoint, whose file is in `folder`, into engine and schedule.
+
+    If the checkpoint is in parts, each process loads its own part.
+    """
     if stored.parts is None:
         load_whole({"models": [stored.model], "engine": stored.engine}, setup.engine)
     else:
@@ -27,7 +30,10 @@ def take_over(setup: Setup, stored: Checkpoint, folder: Path) -> None:
 
 
 def roll_back(training: Training) -> None:
-    """Take weights, optimizer and schedule from the newest checkpoint, and stay in the data."""
+    """Load weights, optimizer and schedule from the newest checkpoint.
+
+    The position in the data does not change: the run continues with its next batch.
+    """
     file, stored = training.processes.from_first(lambda: _newest(training.run))
     before = training.step
     take_over(training.setup, stored, file.parent)

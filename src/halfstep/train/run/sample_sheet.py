@@ -1,4 +1,4 @@
-"""A picture of some validation images, each over its true class and what the model says of it."""
+"""A picture of some validation images, each with its true and its predicted class below it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ def draw(
     classes: Sequence[str],
     normalisation: tuple[Sequence[float], Sequence[float]],
 ) -> torch.Tensor:
-    """Return the sheet.
+    """Draw the images in a grid, with their true and predicted classes.
 
     Args:
-        images: As the model saw them: normalised, shape (N, channels, height, width), any device;
-            of two or more than three channels the first, or the first three, are shown.
-        labels: True classes, shape (N,).
-        predictions: Predicted ones, shape (N,); green where they are right, red elsewhere.
+        images: Inputs of the model: normalised, shape (N, channels, height, width), any device. The
+            first three channels are shown; with fewer than three, only the first one.
+        labels: Indices of the true classes, shape (N,).
+        predictions: Indices of the predicted classes, shape (N,); their names are green if right,
+            red if wrong.
         classes: Names of the classes.
-        normalisation: Mean and standard deviation of each channel, which is undone.
+        normalisation: Mean and standard deviation of each channel, to undo the normalisation.
 
     Returns:
-        uint8, shape (3, height, width), four images a row.
+        The picture, uint8, shape (3, height, width), with four images in a row.
     """
     centre, spread = (torch.tensor(each).view(-1, 1, 1) for each in normalisation)
     pixels = images.detach().cpu().float() * spread + centre
@@ -65,5 +66,5 @@ def _tile(image: torch.Tensor, true: str, predicted: str, *, right: bool) -> tor
 
 
 def _plain(name: str) -> str:
-    """Return what the built-in font, which has Latin letters only, can write of a name."""
+    """Cut a name to the tile's width, with "?" for letters that the built-in Latin font lacks."""
     return name.encode("latin-1", "replace").decode("latin-1")[:_LETTERS]

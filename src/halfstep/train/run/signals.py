@@ -1,9 +1,8 @@
-"""Signals that ask a run to stop: noted when they come, obeyed between two micro-batches.
+"""Signals that request a run to stop: recorded on arrival, acted on between two micro-batches.
 
-A scheduler that wants its machine back sends SIGTERM or SIGUSR1 some time before SIGKILL, and a
-person presses Ctrl-C. Whatever is going on, the update or the checkpoint that is being made is
-finished first, so that nothing is lost; a second Ctrl-C waits only for a checkpoint that is being
-written in the background.
+A job scheduler sends SIGTERM or SIGUSR1 some time before SIGKILL, and a user presses Ctrl-C. The
+run first finishes the current update or checkpoint, so that nothing is lost. A second Ctrl-C waits
+only for a checkpoint that is being written in the background.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SIGNALS = tuple(
 
 
 class Stopped(Exception):  # noqa: N818  (not an error: the run was asked to)
-    """The run was asked to stop by a signal; the message says what is left, and how to go on."""
+    """A signal stopped the run; the message says what is saved and how to resume."""
 
     def __init__(self, number: int, line: str) -> None:
         super().__init__(line)
@@ -37,10 +36,10 @@ class Stopped(Exception):  # noqa: N818  (not an error: the run was asked to)
 
 
 class StopRequests:
-    """Notes the signals while its block runs; outside the main thread it notes none.
+    """Records stop signals while its block runs; outside the main thread it does nothing.
 
     Attributes:
-        number: The first signal that came, or None.
+        number: Number of the first signal that arrived, or None.
     """
 
     def __init__(self) -> None:
@@ -51,7 +50,7 @@ class StopRequests:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
-                # None: installed by something other than Python, and not ours to put back.
+                # None: not installed from Python, so that Python could not restore it.
                 if handler not in {signal.SIG_IGN, None}:
                     self._before[number] = signal.signal(number, self._note)
         return self
@@ -61,11 +60,11 @@ class StopRequests:
             signal.signal(number, handler)
 
     def obeyed(self, data: Data) -> Data:
-        """Return the data with batches that end with `Asked` when a signal has come."""
+        """Return `data` with batches whose iteration raises `Asked` after a signal."""
         return replace(data, train=_Obedient(data.train, self), val=_Obedient(data.val, self))
 
     def until_asked(self, items: Iterator[_Item]) -> Iterator[_Item]:
-        """Yield items, and raise `Asked` in place of the next one when a signal has come."""
+        """Yield the items; after a signal, raise `Asked` instead of yielding the next one."""
         while True:
             if self.number is not None:
                 raise Asked(self.number)
@@ -74,7 +73,7 @@ class StopRequests:
             except StopIteration:
                 return
             except Exception:
-                # Ctrl-C reaches the processes that load too, and their end is an error here.
+                # Ctrl-C also ends the data workers, which raises an error here.
                 if self.number is not None:
                     raise Asked(self.number) from None
                 raise
@@ -90,7 +89,7 @@ class StopRequests:
 
 
 class _Obedient(Batches):
-    """Batches whose epochs are left when a signal has come."""
+    """Batches whose iteration raises `Asked` after a signal."""
 
     def __init__(self, batches: Batches, requests: StopRequests) -> None:
         self.__dict__ |= vars(batches)
@@ -102,7 +101,7 @@ class _Obedient(Batches):
 
 
 class Asked(Exception):  # noqa: N818  (control flow between loader and loop)
-    """A signal came; raised between two batches."""
+    """The process received a signal; raised between two batches."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -1,4 +1,4 @@
-"""A run in training, as its observers see it: what it works with, and how far it has come."""
+"""A run in progress, as its observers see it: its objects and its position."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Stopwatch:
-    """Counts seconds of a run, over all processes that worked on it."""
+    """Measures the seconds of a run, including those before it was resumed."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -26,41 +26,41 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """The time so far."""
+        """Seconds so far."""
         running = 0.0 if self._since is None else time.perf_counter() - self._since
         return self._seconds + running
 
     @property
     def running(self) -> bool:
-        """Whether it counts now."""
+        """Whether the stopwatch is running."""
         return self._since is not None
 
     def add(self, seconds: float) -> None:
-        """Add what was counted before, in another process."""
+        """Add seconds that an earlier process of the run measured."""
         self._seconds += seconds
 
     def start(self) -> None:
-        """Count from now on."""
+        """Start or continue measuring."""
         self.stop()
         self._since = time.perf_counter()
 
     def stop(self) -> None:
-        """Count no more."""
+        """Stop measuring; keep the seconds so far."""
         self._seconds, self._since = self.seconds, None
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A run in training.
+    """A run in progress.
 
     Attributes:
-        config: What the run is.
-        setup: Data, model, optimizer; `setup.engine` owns the last two.
+        config: The config of the run.
+        setup: Data, model and optimizer; `setup.engine` owns the model and the optimizer.
         run: The run directory.
-        resumed_at: The step that it goes on from; None for a new run.
-        progress: How far it has come.
-        stopwatch: Runs while it trains.
-        wall: Runs from reading the data to the end.
+        resumed_at: The step that the run was resumed at; None for a new run.
+        progress: The counters and scores of the run.
+        stopwatch: Measures the training time.
+        wall: Measures the time from reading the data to the end.
     """
 
     config: Config
@@ -73,26 +73,26 @@ class Training:
 
     @property
     def processes(self) -> Processes:
-        """Those that train together."""
+        """The processes that train the run together."""
         return self.setup.processes
 
     @property
     def title(self) -> str:
-        """What the run is called where it is one of many."""
+        """Title of the run among other runs: its config, recipe and seed."""
         return f"{self.config.name} {self.setup.engine.recipe.name} seed {self.config.seed}"
 
     @property
     def step(self) -> int:
-        """Windows so far: optimizer steps, and those left out; never goes back."""
+        """Number of steps so far, including skipped and rolled-back ones; never decreases."""
         return self.setup.engine.steps + self.progress.dropped
 
     @property
     def all_steps_done(self) -> bool:
-        """Whether `max_steps`, or the last epoch's last step, is reached."""
+        """Whether the run has reached `max_steps` or the last step of its last epoch."""
         return self.step >= self.setup.steps
 
     def leave_out(self) -> None:
-        """Drop the gradients of the window that closes now, which counts as a step left out."""
+        """Skip a step: drop the gradients of the window that closes, and count the step."""
         engine = self.setup.engine
         for optimizer in engine.optimizers:
             step_observer.active.drops(optimizer)

@@ -1,4 +1,4 @@
-"""Validation: the metrics of the engine's model, under the recipe that it trains with."""
+"""Validation: metrics of the engine's model, under the recipe that it is trained with."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a validation found.
+    """The figures of a validation.
 
     Attributes:
         loss: Mean cross-entropy.
-        accuracy: Share of the images whose class was first, 0 to 1.
-        top5: Share of those whose class was among the first five; None with five classes or fewer.
-        macro_f1: Mean over the classes of the harmonic mean of precision and recall; None where
-            only the loss and the accuracy were recorded.
-        confusion: Counts, int64, shape (classes, classes), rows true and columns predicted; None
-            with more than 2,000 classes.
-        samples: A picture of the first images and what the model says, uint8 (3, height, width).
+        accuracy: Share of the images whose class has the highest logit, 0 to 1.
+        top5: Share of the images whose class is among the five highest logits, 0 to 1; None with
+            five classes or fewer.
+        macro_f1: Unweighted mean over the classes of F1 (harmonic mean of precision and recall), 0
+            to 1; None if only the loss and the accuracy were recorded.
+        confusion: Confusion matrix: counts, int64, shape (classes, classes); rows are true classes,
+            columns predicted classes. None with more than 2,000 classes.
+        samples: A picture of the first images with their true and predicted classes, uint8, shape
+            (3, height, width).
     """
 
     loss: float
@@ -48,15 +50,16 @@ class Figures:
 
 
 def validate(setup: Setup) -> Figures:
-    """Run the validation split through the model.
+    """Validate the model on the validation split.
 
-    The forward pass is the recipe's; the loss is computed in fp32 from its logits, so that a narrow
-    format cannot overflow in the measuring itself. Several processes share the images, and all of
-    them return the figures of the whole split; the picture is of this one's own images.
+    The forward pass runs under the recipe. The loss is computed in fp32 from the logits, so that
+    computing the loss cannot overflow in a narrow format. With several processes, each one
+    validates a part of the images, and all return the figures of the whole split; `samples` shows
+    images of this process.
     """
     device, data, processes = setup.device, setup.data, setup.processes
-    # Not the wrapper of several processes: some have a batch more than others. Where they share
-    # the model itself, the others run a dummy batch.
+    # Not the wrapper (DDP), because some processes have one batch more than others. If the
+    # processes share the model (FSDP2), a process without a batch runs a dummy batch instead.
     model = setup.engine.bare_model
     metrics = Metrics(len(data.classes), device, processes)
     samples = None

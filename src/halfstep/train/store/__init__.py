@@ -1,1 +1,1 @@
-"""What a run leaves on disk: its directory, checkpoints, figures; written atomically."""
+"""The files of a run: its directory, checkpoints and figures."""

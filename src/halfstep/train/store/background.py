@@ -1,7 +1,7 @@
-"""What a run writes while it trains on: a function in a thread of its own.
+"""Runs a function in a background thread, so that a run can write files while it trains.
 
-A process that is forked has only the thread that forked it, and every lock that another one held
-stays held there. So a fork, as of the workers of a loader, waits until nothing is written.
+A forked process has only the thread that called fork, and locks that other threads held stay locked
+in it forever. So a fork, for example of data workers, waits until no background thread is running.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _threads: set[threading.Thread] = set()
 
 
 class Background(Generic[_Result]):
-    """A call of a function that goes on beside the caller; the process does not end before it.
+    """A call of a function in a thread. The process does not exit before the call has ended.
 
     Args:
-        function: What is called, once.
+        function: The function, which is called once.
     """
 
     def __init__(self, function: Callable[[], _Result]) -> None:
@@ -34,11 +34,11 @@ class Background(Generic[_Result]):
 
     @property
     def done(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the call has ended."""
         return not self._thread.is_alive()
 
     def result(self) -> _Result:
-        """Wait for the end of the call, and return or raise what it did."""
+        """Wait for the call to end, and return its result or raise its exception."""
         _join(self._thread)
         if self._error is not None:
             raise self._error
@@ -52,7 +52,7 @@ class Background(Generic[_Result]):
 
 
 def wait() -> None:
-    """Wait until nothing is written in the background of this process."""
+    """Wait until no background thread of this process is running."""
     for thread in tuple(_threads):
         _join(thread)
 

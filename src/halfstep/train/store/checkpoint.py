@@ -1,10 +1,11 @@
-"""One checkpoint: everything a run needs to go on exactly, and to be used without its data set.
+"""A checkpoint: everything needed to resume a run exactly, or to use its model without the data.
 
-The file is what `torch.save` writes, so any torch reads it: a zip archive with a CRC-32 of each of
-its parts, by which damage is found. Loading runs no code: tensors and plain containers only.
+`torch.save` writes the file, so any version of torch can read it. The file is a zip archive with a
+CRC-32 checksum of each member, by which damage is detected. Loading it runs no code, because it
+contains only tensors and plain containers.
 
-Where several processes share a model, its tensors and the engine's lie in a directory beside the
-file; see `parts`.
+If several processes share a model (FSDP2), the tensors of the model and of the engine are in a
+directory beside the file; see `parts`.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ _OF_DAMAGE = (
 )
 
 State = dict[str, Any]
-"""What an observer has to save: tensors on the CPU and plain data."""
+"""The saved state of an observer: tensors on the CPU and plain data."""
 
 
 class Rank(TypedDict):
-    """What one of several processes has of its own: random numbers, and its observers' states."""
+    """The state that differs between processes: random number generators and observers."""
 
     rng: dict[str, Any]
     observers: dict[str, State]
@@ -56,25 +57,26 @@ class Checkpoint:
 
     Attributes:
         model: The model's state dict, in fp32 whatever the recipe.
-        averaged: The same with the averages in place of the weights; None where none are kept.
-        engine: The engine's state dict: optimizer, loss scale, schedule, a half-filled window.
-        schedule: State of a schedule that moves with validations; empty for all others.
-        epoch: Finished epochs.
-        batch: Batches done of the epoch after them.
-        step: Finished optimizer steps.
-        validated: Whether `loss` and `accuracy` are of exactly these weights.
+        averaged: The same, with the weights replaced by their averages; None without averaging.
+        engine: The engine's state dict: optimizer, loss scale, schedule, and a window that is not
+            full yet.
+        schedule: State of a schedule that steps after each validation; empty for all others.
+        epoch: Number of finished epochs.
+        batch: Number of finished batches of the current epoch.
+        step: Number of finished steps, including skipped ones.
+        validated: Whether `loss` and `accuracy` were measured with exactly these weights.
         loss: Loss of the newest validation; nan before the first.
-        accuracy: Its accuracy, 0 to 1; nan before the first.
+        accuracy: Accuracy of the newest validation, 0 to 1; nan before the first.
         classes: Names of the classes, in the order of the logits.
         preprocessing: `image_shape` (channels, height, width), and `mean` and `std` of each
             channel, for pixels from 0 to 1.
         rng: States of the random number generators; see `random_state`.
-        progress: Counters and the best validation; see `progress`.
+        progress: Counters, the best and the newest validation; see `Progress`.
         config: The whole config, as plain data.
-        observers: State of each observer that has one, by its name; see `observer`.
-        others: What each process but the first has of its own, by rank: `rng` and `observers`.
-        parts: Where `model`, `averaged` and `engine` lie if not in the file itself; they are empty
-            until they are read from there.
+        observers: State of each observer that has one, by the observer's name; see `Observer`.
+        others: `rng` and `observers` of every process except the first, by rank.
+        parts: The directory that contains `model`, `averaged` and `engine`, which are then empty in
+            the file until `load` reads them; None if the file itself contains them.
     """
 
     model: dict[str, Any]
@@ -98,32 +100,32 @@ class Checkpoint:
 
     @property
     def ranks(self) -> list[Rank]:
-        """What each process has of its own, by rank."""
+        """`rng` and `observers` of every process, by rank."""
         return [{"rng": self.rng, "observers": self.observers}, *self.others]
 
     @property
     def weights(self) -> dict[str, Any]:
-        """The weights that were validated: the averages where they are kept, else the model's."""
+        """State dict with the weights that were validated: the averages if the run keeps any."""
         return self.model if self.averaged is None else self.averaged
 
 
 def path(run: Path, which: Which) -> Path:
-    """Return where a run keeps its best or last validated checkpoint."""
+    """Return the path of a run's best or last validated checkpoint."""
     return run / "checkpoints" / f"{which}.pt"
 
 
 def save(file: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; one that was there before stays whole until the new one is."""
+    """Write a checkpoint file atomically; an earlier file is kept until the new one is complete."""
     fields = {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__}
     state = {"format": migration.FORMAT, **fields}
     write_atomically(file, functools.partial(_write, _with_strings_once(state)))
 
 
 def load(file: Path) -> Checkpoint:
-    """Read a whole checkpoint onto the CPU, in this process alone.
+    """Load a checkpoint with its parts onto the CPU, in this process alone.
 
     Raises:
-        UserError: If there is none, if it is damaged, or if it holds anything but data.
+        UserError: If the file does not exist, is damaged, or contains anything but data.
     """
     stored = look_into(file)
     if stored.parts is None:
@@ -133,7 +135,7 @@ def load(file: Path) -> Checkpoint:
 
 
 def look_into(file: Path) -> Checkpoint:
-    """Read a checkpoint onto the CPU, but for what lies in parts, which are verified only."""
+    """Load a checkpoint file onto the CPU; parts in other files are verified but not loaded."""
     background.wait()
     with _readable(file):
         _verify(file)
@@ -148,7 +150,7 @@ def look_into(file: Path) -> Checkpoint:
 
 
 def _refuse_other_types(stored: Checkpoint) -> None:
-    """Refuse fields that `save` never writes so."""
+    """Refuse a checkpoint with a field of a type or length that `save` never writes."""
     sections = ("model", "engine", "schedule", "preprocessing", "rng", "progress", "config")
     numbers = {"epoch": int, "batch": int, "step": int, "validated": bool}
     if not all(isinstance(getattr(stored, name), dict) for name in (*sections, "observers")):
@@ -175,17 +177,17 @@ def _refuse_other_types(stored: Checkpoint) -> None:
 
 
 def named_parts(file: Path) -> Parts | None:
-    """Return the parts that a file names, without looking at anything else; None if it names none.
+    """Return the field `parts` of a checkpoint file, without reading tensors; None if not set.
 
     Raises:
-        OSError: If that cannot be told: the file is damaged, or cannot be read now.
+        OSError: If the file is damaged or cannot be read.
     """
     named: Parts | None = _glance(file).get("parts")
     return named if isinstance(named, dict) else None
 
 
 def epoch_of(file: Path) -> int | None:
-    """Return after how many epochs a checkpoint was made; None where there is none to be read."""
+    """Return the number of finished epochs of a checkpoint; None if the file cannot be read."""
     try:
         epoch: int | None = _glance(file).get("epoch")
     except OSError:
@@ -194,10 +196,10 @@ def epoch_of(file: Path) -> int | None:
 
 
 def _glance(file: Path) -> dict[str, Any]:
-    """Return what a file holds, without reading its tensors.
+    """Return the content of a checkpoint file, without reading its tensors (memory-mapped).
 
     Raises:
-        OSError: If it is damaged, or cannot be read now.
+        OSError: If the file is damaged or cannot be read.
     """
     try:
         with _readable(file):
@@ -208,18 +210,18 @@ def _glance(file: Path) -> dict[str, Any]:
 
 
 def size(file: Path) -> int:
-    """Return the bytes of a checkpoint, its parts included."""
+    """Return the size of a checkpoint in bytes, including its parts."""
     named = named_parts(file)
     return file.stat().st_size + (parts_of.size(file.parent, named) if named else 0)
 
 
 @contextmanager
 def explained(file: Path) -> Iterator[None]:
-    """Refuse, in one line, a checkpoint of whose content something cannot be used."""
+    """Turn an error from unusable checkpoint content into a UserError of one line."""
     try:
         yield
     except (UserError, torch.OutOfMemoryError, dist.DistError):
-        raise  # They say nothing of the file.
+        raise  # The content of the file did not cause these.
     except (RuntimeError, *_OF_OTHER_CONTENT) as error:
         raise UserError(f"{str(file)!r} is not a checkpoint of halfstep") from error
 
@@ -241,11 +243,13 @@ def _readable(file: Path) -> Iterator[None]:
 
 
 def refuse_compressed(file: Path) -> None:
-    """Refuse an archive that unpacks to more than its size: torch.save compresses nothing.
+    """Refuse a compressed archive, which may unpack to any size; torch.save never compresses.
+
+    A file that is not a zip archive is not refused here, because torch refuses it.
 
     Raises:
-        OSError: If a part of it is compressed.
-        zipfile.BadZipFile: If it is a damaged archive; a file that is none is left to torch.
+        OSError: If a member of the archive is compressed.
+        zipfile.BadZipFile: If the archive is damaged.
     """
     if not zipfile.is_zipfile(file):
         return
@@ -256,7 +260,12 @@ def refuse_compressed(file: Path) -> None:
 
 
 def _verify(file: Path) -> None:
-    """Compare all parts of a file with their checksums."""
+    """Compare all members of a checkpoint file with their checksums.
+
+    Raises:
+        OSError: If a member is damaged or compressed.
+        zipfile.BadZipFile: If the file is not an intact zip archive.
+    """
     refuse_compressed(file)
     with zipfile.ZipFile(file) as archive:
         damaged = archive.testzip()
@@ -265,10 +274,10 @@ def _verify(file: Path) -> None:
 
 
 class _Recording:
-    """Passes on what is written, and remembers why that failed.
+    """A file for `torch.save` that keeps the error of a failed write.
 
     Attributes:
-        error: Why a write failed, or None.
+        error: The error of a failed write, or None.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -277,7 +286,7 @@ class _Recording:
         self.error: OSError | None = None
 
     def write(self, content: bytes) -> int:
-        """Write."""
+        """Write `content`; keep the error if that fails."""
         try:
             return self._file.write(content)
         except OSError as error:
@@ -286,10 +295,10 @@ class _Recording:
 
 
 def _with_strings_once(value: Any) -> Any:
-    """Return plain containers in which equal strings are one object, which pickle writes once.
+    """Copy plain containers so that equal strings are one object, which pickle writes only once.
 
-    So the file of a run that was picked up, whose strings come from another file, is as long as
-    that of a run that was not.
+    Strings that a resumed run loaded from a checkpoint are separate objects. Without this, its
+    checkpoints would be larger than those of an uninterrupted run.
     """
     if type(value) is dict:
         return {_with_strings_once(key): _with_strings_once(each) for key, each in value.items()}
@@ -303,7 +312,8 @@ def _write(state: dict[str, Any], file: BinaryIO) -> None:
     try:
         torch.save(state, cast("IO[bytes]", recording))
     except RuntimeError:
-        # torch ends the archive even so, and hides a full disk behind an error of that.
+        # After a failed write torch still closes the archive. The error of closing it hides the
+        # first one, such as a full disk.
         if recording.error is not None:
             raise recording.error from None
         raise

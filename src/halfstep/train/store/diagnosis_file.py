@@ -1,13 +1,13 @@
-"""The diagnosis that doctor leaves in the directory of a run that went wrong.
+"""The files of doctor's diagnosis in the directory of a failed run.
 
-    diagnosis.json    the verdicts, and the evidence that they rest on
-    diagnosis.txt     the same to be read, at most a screenful
-    bundle/           the step that went bad, for `halfstep doctor RUN/bundle` here or elsewhere
+    diagnosis.json    the verdicts and their evidence
+    diagnosis.txt     the same as text for a reader, at most one screen
+    bundle/           the failed step; `halfstep doctor RUN/bundle` repeats it on any machine
 
-Of several processes, one other than the first writes `diagnosis-1.json` after an exception, and
-`bundle-1` where the step was its own.
+Processes other than the first append their rank: `diagnosis-1.json` and `diagnosis-1.txt` after an
+exception, `bundle-1` for a failed step.
 
-Reading them takes neither torch nor doctor.
+Reading the diagnosis requires neither torch nor doctor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUNDLE = "bundle"
 
 
 def read(run: Path) -> dict[str, Any] | None:
-    """Return the record of a diagnosis; None where a run has left none."""
+    """Return the content of a run's diagnosis file; None if the run has no diagnosis."""
     file = next((each for each in files(run) if each.suffix == ".json"), None)
     if file is None:
         return None
@@ -39,7 +39,7 @@ def read(run: Path) -> dict[str, Any] | None:
 
 
 def in_a_line(run: Path) -> str | None:
-    """Return the first cause in a line; None where a run has left no diagnosis that names one."""
+    """Return the first verdict of a run's diagnosis in one line; None if there is no verdict."""
     try:
         found = read(run)
         verdicts = found["diagnosis"]["verdicts"] if found else []
@@ -48,11 +48,11 @@ def in_a_line(run: Path) -> str | None:
         first = verdicts[0]
         return f"{first['code']}: {first['finding']['summary']}"
     except (UserError, KeyError, TypeError, IndexError):
-        return None  # It explains a figure; the figure stands without it.
+        return None  # The line only explains a figure, which is shown without it, too.
 
 
 def remove(run: Path) -> None:
-    """Remove what an earlier part of a run has left."""
+    """Remove the diagnoses and bundles that the run left before it was resumed or replaced."""
     for file in files(run):
         file.unlink(missing_ok=True)
     for bundle in (*bundles(run), *run.glob(f".{BUNDLE}*")):
@@ -60,21 +60,21 @@ def remove(run: Path) -> None:
 
 
 def bundle_of(run: Path, rank: int) -> Path:
-    """Return the directory of a process's bundle: the step that went bad."""
+    """Return the directory of a process's bundle, which contains the failed step."""
     return run / (f"{BUNDLE}-{rank}" if rank else BUNDLE)
 
 
 def unfinished(bundle: Path) -> Path:
-    """Return the hidden directory of a bundle until the run is known to have gone wrong."""
+    """Return the hidden directory that contains a bundle until the run is known to have failed."""
     return bundle.with_name(f".{bundle.name}")
 
 
 def bundles(run: Path) -> list[Path]:
-    """Return the bundles that a run has left, the first process's first."""
+    """Return the bundle directories of a run; that of the first process comes first."""
     return sorted(each for each in run.glob(f"{BUNDLE}*") if each.is_dir())
 
 
 def files(run: Path) -> list[Path]:
-    """Return what a run has left, the first process's before that of others."""
+    """Return the diagnosis files of a run; those of the first process come first."""
     named = [run / name for name in (RECORD, TEXT)]
     return [*filter(Path.is_file, named), *sorted(run.glob("diagnosis-*.*"))]

@@ -1,9 +1,9 @@
-"""Symbolic links in a directory of somebody else's, through which a run would write elsewhere.
+"""Refuses symbolic links in a run directory, through which a run would write to other directories.
 
     runs/digits/fp16-seed0/checkpoints -> /home/me/important
 
-The directory of a run may be a link itself, or lie behind one: whoever writes `--out` chose that.
-What lies in it came with it.
+The run directory itself or a parent of it may be a link, because the user chose that path. Links
+inside the directory may come from another person, together with the directory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def refuse(directory: Path, written: Iterable[Path]) -> None:
-    """Refuse links that lead out of a directory, in what is to be written there or below."""
+    """Refuse symbolic links at or below the paths in `written` that lead out of `directory`."""
     home = os.path.realpath(directory)
     for each in written:
         for link in _links(each):
@@ -33,7 +33,7 @@ def refuse(directory: Path, written: Iterable[Path]) -> None:
 
 
 def _links(path: Path) -> Iterator[Path]:
-    """Yield the links at and below a path; none is followed."""
+    """Yield the symbolic links at and below a path, without following them."""
     if path.is_symlink():
         yield path
         return

@@ -1,8 +1,8 @@
-"""Keeps a directory to one process at a time, until that process ends in whatever way.
+"""Locks a directory, so that only one process at a time uses it.
 
-A run locks its run directory, and a comparison its own. The lock is `flock` on a file `.lock` that
-also says who holds it. The kernel releases it when the last descriptor is closed, so that nothing
-is left to clean up after a SIGKILL.
+A run locks its run directory, and a comparison locks its own directory. The lock is a `flock` on
+the file `.lock`, which also names the process that holds it. The kernel releases the lock when the
+last descriptor is closed, also after a SIGKILL, so that no clean-up is needed.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ _held: set[int] = set()
 
 
 class LockWarning(UserWarning):
-    """A directory cannot be locked, so that nothing keeps a second run out of it."""
+    """A directory cannot be locked, so a second run could write to it at the same time."""
 
 
 @contextmanager
 def locked(
     directory: Path, refusal: Callable[[str], str], *, patience: float = 0.0
 ) -> Iterator[int]:
-    """Make a directory and keep every other holder of its lock out of it.
+    """Hold the lock of a directory while the block runs.
 
-    What was made for the lock goes again if the directory is still empty at the end.
+    If the directory is empty after the block, the lock file and the directories that were created
+    for it are removed.
 
     Args:
-        directory: The directory; made if it does not exist.
-        refusal: From who holds the lock ("process 12 on node3") to the message of the error.
-        patience: Seconds to wait for another holder.
+        directory: The directory; created if it does not exist.
+        refusal: Returns the message of the error, given the holder ("process 12 on node3").
+        patience: Seconds to wait for another process to release the lock.
 
     Yields:
-        The descriptor of the lock. A program that inherits it keeps the lock until it ends, too;
-        a process that is only forked, such as a data worker, does not.
+        The file descriptor of the lock. A program that inherits the descriptor also holds the lock
+        until it ends. A process that is only forked, such as a data worker, does not.
 
     Raises:
         UserError: If another process holds the lock.
@@ -71,7 +72,7 @@ def _taken(directory: Path, refusal: Callable[[str], str], until: float) -> int:
         try:
             lock = os.open(directory / _NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except FileNotFoundError:
-            if not directory.is_dir():  # another process left, and removed what it had made
+            if not directory.is_dir():  # its last holder has just removed it
                 continue
             raise
         try:
@@ -86,7 +87,7 @@ def _taken(directory: Path, refusal: Callable[[str], str], until: float) -> int:
         if _is_there(lock, directory / _NAME):
             break
         os.close(lock)
-    with suppress(OSError):  # a full disk: the lock holds without the name of its holder
+    with suppress(OSError):  # on a full disk the lock works without the name of its holder
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     return lock
@@ -107,7 +108,7 @@ def _lock(lock: int, directory: Path) -> None:
 
 
 def _is_there(lock: int, file: Path) -> bool:
-    """Tell whether the file that was locked has not been removed by its last holder."""
+    """Tell whether the locked file still exists: its last holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(lock), file.stat())
     except FileNotFoundError:
@@ -115,7 +116,10 @@ def _is_there(lock: int, file: Path) -> bool:
 
 
 def _remove_if_empty(directory: Path, made: list[Path]) -> None:
-    """Remove what was made for a lock, unless a program that has inherited it still runs."""
+    """Remove the lock file and the created directories if they are empty and nobody holds the lock.
+
+    A program that inherited the descriptor may still hold it.
+    """
     with suppress(OSError):
         lock = os.open(directory / _NAME, os.O_RDWR)
         try:
@@ -129,7 +133,7 @@ def _remove_if_empty(directory: Path, made: list[Path]) -> None:
 
 
 def _let_go() -> None:
-    """Close what a fork has copied: a data worker may outlive a killed run by seconds."""
+    """Close the copies of lock descriptors: a data worker may outlive a killed run by seconds."""
     for lock in _held:
         os.close(lock)
     _held.clear()

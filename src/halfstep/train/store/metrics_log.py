@@ -2,7 +2,7 @@
 
     {"kind": "train", "step": 10, "epoch": 1, "loss": 2.1, "accuracy": 0.2, ...}
 
-Whoever writes or reads the file does it here. Nothing here imports torch.
+All code that writes or reads the file is in this module, which does not import torch.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ if TYPE_CHECKING:
 
 FILE = "metrics.jsonl"
 EVERY_S = 0.2
-"""Lines of steps that take less time than this are written together."""
+"""Minimum seconds between two writes of training lines; lines in between are written together."""
 
 
 class MetricsLog:
-    """The lines of a run in training, which are added to those of before if it `goes_on`."""
+    """Writes the lines of a run. A run that `goes_on` appends to the existing lines."""
 
     def __init__(self, run: Path, *, goes_on: bool) -> None:
-        # Without a buffer: it would lose what a full disk does not take.
+        # Unbuffered, so that lines that a full disk refuses stay in `_unwritten`.
         self._file = (run / FILE).open("ab" if goes_on else "wb", buffering=0)
         self._unwritten = b""
         self._written = -math.inf
 
     def append(self, kind: str, figures: Mapping[str, Any]) -> None:
-        """Add a line of figures, at least `step` and `epoch`; kept if the disk does not take it.
+        """Append a line of figures, which include at least `step` and `epoch`.
 
-        Lines of kind "train" that follow the last write shortly wait for the next one.
+        Lines of kind "train" are written at most once in `EVERY_S` seconds.
 
         Raises:
-            OSError: If the disk does not take it.
+            OSError: If the file cannot be written. The line is kept for the next write.
         """
         self._unwritten += f"{json_text({'kind': kind, **figures})}\n".encode()
         if kind != "train" or time.monotonic() - self._written >= EVERY_S:
             self.write_out()
 
     def write_out(self) -> None:
-        """Write the lines that wait, or that the disk did not take when they came."""
+        """Write all lines that are not written yet, including those whose write failed."""
         self._written = time.monotonic()
         while self._unwritten:
             self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
 
     def close(self) -> None:
-        """Write the lines that wait, and close the file.
+        """Write the remaining lines, and close the file.
 
         Raises:
-            OSError: If the disk does not take them.
+            OSError: If the lines cannot be written.
         """
         try:
             self.write_out()
@@ -62,12 +62,12 @@ class MetricsLog:
 
 
 def exists(run: Path) -> bool:
-    """Tell whether a directory has the file: that of a run has, a folder with a config has not."""
+    """Tell whether a directory contains `metrics.jsonl`, as runs do and config folders do not."""
     return (run / FILE).is_file()
 
 
 def read(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
-    """Return the whole lines of a run, of one kind or of all; none where there is no file."""
+    """Return the complete lines of a run, of one kind or of all; an empty list without a file."""
     try:
         text = (run / FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -77,10 +77,10 @@ def read(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
 
 
 def cut_after(run: Path, *, step: int, epochs: int) -> None:
-    """Remove lines of a later step, and validations of a later epoch, which are made again."""
+    """Remove lines after `step` and validations after `epochs`, which the resumed run repeats."""
     file = run / FILE
     if not file.is_file():
-        file.unlink(missing_ok=True)  # a link to nothing: what follows would be written there
+        file.unlink(missing_ok=True)  # a dangling link, which would redirect the next lines
         return
     kept = []
     for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
@@ -93,7 +93,7 @@ def cut_after(run: Path, *, step: int, epochs: int) -> None:
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
-    """Return what a line holds; None for half a line, of a run that goes on or was killed."""
+    """Return the figures of a line; None if it is incomplete, as in a running or killed run."""
     try:
         figures = parse_json(line)
     except ValueError:

@@ -1,10 +1,10 @@
-"""Checkpoints of earlier releases in today's format.
+"""Converts checkpoints of earlier releases to the current format.
 
-    1    release 0.1.0: no number; counters, observers and other processes share `progress`
-    2    each observer has a state of its own, by its name
+    1    release 0.1.0: no format number; `progress` contains counters, observers, other processes
+    2    each observer has its own state, by its name
 
-A field that a release adds needs no new number if its default says what was so before; one that
-this release does not know is left alone.
+A new field needs no new format number if its default describes earlier checkpoints. Fields that
+this release does not know are ignored.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _OF_EARLY_STOPPING = ("waiting", "target")
 
 
 class NewerFormatError(Exception):
-    """A file was written by a later release."""
+    """A later release wrote the file."""
 
 
 def migrated(state: Any) -> dict[str, Any]:
-    """Return the content of a checkpoint file as today's release would have written it.
+    """Return the content of a checkpoint file, converted to the current format.
 
     Raises:
-        NewerFormatError: If a later release has written it.
-        TypeError: If it is no mapping, or its number is none.
+        NewerFormatError: If a later release wrote the file, in a newer format.
+        TypeError: If the content is not a mapping, or its format number is not an integer.
     """
     if not isinstance(state, dict):
         raise TypeError("no mapping")

@@ -1,10 +1,10 @@
-"""The tensors of a checkpoint in parts, where several processes share a model (FSDP2).
+"""The tensors of a checkpoint in parts, if several processes share a model (FSDP2).
 
     checkpoints/step-00000120.pt  step-00000120-5f3a9c01/
 
-Each process writes its part into the directory, through `torch.distributed.checkpoint`. The file
-beside it names the directory, has the checksums of all that is in it, and appears last: what no
-file names is what a kill has left.
+Each process writes its part into the directory, through `torch.distributed.checkpoint`. The
+checkpoint file beside the directory contains its name and the checksums of its files, and is
+written last. So a directory that no checkpoint file names was left by a killed process.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _OF_THE_FIRST = (REST, ".metadata")
 
 
 class Parts(TypedDict):
-    """What a checkpoint's file knows of the directory beside it; plain data.
+    """The description of a directory of parts in its checkpoint file, as plain data.
 
     Attributes:
-        directory: Its name.
-        sha256: The checksum of each file in it.
-        averaged: Which of the averages stands for which weight, by the weight's name; empty where
-            none are kept.
+        directory: Name of the directory.
+        sha256: SHA-256 checksum of each file in the directory, by the file's name.
+        averaged: Index of each weight's average among the averages in the engine's state, by the
+            weight's name; empty without averaging.
     """
 
     directory: str
@@ -47,13 +47,13 @@ class Parts(TypedDict):
 def write(
     folder: Path, step: int, engine: Engine, processes: Processes, *, averaged: bool
 ) -> Parts | None:
-    """Write this process's part of a new directory in a folder; every process calls it.
+    """Write this process's part into a new directory in `folder`; every process calls this.
 
     Returns:
-        What the file beside it is to say; on the first process only.
+        The description for the checkpoint file on the first process; None on the others.
 
     Raises:
-        OSError: If it cannot be written; at least on the first process.
+        OSError: If a part cannot be written; raised at least on the first process.
     """
     name = processes.from_first(lambda: f"step-{step:08d}-{secrets.token_hex(4)}")
     save_sharded(folder / name, engine)
@@ -68,7 +68,7 @@ def write(
 
 
 def read(folder: Path, parts: Parts) -> dict[str, Any]:
-    """Read all parts in this process alone.
+    """Load all parts, in this process alone.
 
     Returns:
         The fields `model`, `averaged` and `engine` of a checkpoint: whole tensors, on the CPU.
@@ -83,7 +83,11 @@ def read(folder: Path, parts: Parts) -> dict[str, Any]:
 
 
 def verify(folder: Path, parts: Parts) -> None:
-    """Compare all parts with their checksums."""
+    """Compare all files of the directory with their checksums.
+
+    Raises:
+        OSError: If a file is damaged, missing, or not in the description.
+    """
     where = folder / parts["directory"]
     there = {file.name for file in where.iterdir()} if where.is_dir() else set()
     for name in sorted(there | parts["sha256"].keys()):
@@ -94,27 +98,27 @@ def verify(folder: Path, parts: Parts) -> None:
 
 
 def size(folder: Path, parts: Parts) -> int:
-    """Return the bytes that the parts take."""
+    """Return the size of all parts in bytes."""
     return sum((folder / parts["directory"] / name).stat().st_size for name in parts["sha256"])
 
 
 def directories(folder: Path) -> Iterator[Path]:
-    """Yield the directories of parts in a folder, whole or not."""
+    """Yield the directories of parts in a folder, including incomplete ones."""
     for each in folder.iterdir() if folder.is_dir() else ():
         if _NAME.fullmatch(each.name) and each.is_dir():
             yield each
 
 
 def bring(folder: Path, parts: Parts, to: Path) -> None:
-    """Have the parts in another folder, too: as links, or copies where there are none."""
+    """Link the parts into the folder `to`, or copy them if the file system has no hard links."""
     target = to / parts["directory"]
     if target.is_dir():
-        shutil.rmtree(target)  # a kill may have left half of it
+        shutil.rmtree(target)  # a killed process may have left it incomplete
     shutil.copytree(folder / parts["directory"], target, copy_function=link_or_copy)
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
-    """Give a file a second name, or where the file system has no links a copy."""
+    """Hard-link `source` as `target`, or copy it if the file system has no hard links."""
     try:
         os.link(source, target)
     except OSError:
@@ -122,7 +126,7 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
 
 
 def _own_sums(where: Path, processes: Processes) -> dict[str, str] | str:
-    """Return the checksum of each file that this process has written, or why there is none."""
+    """Return the checksum of each file that this process wrote, or the message of an OSError."""
     files = list(where.glob(f"__{processes.rank}_*"))
     if processes.is_first:
         files += [where / name for name in _OF_THE_FIRST]
@@ -138,7 +142,7 @@ def _sum(file: Path) -> str:
 
 
 def _averaged(engine: Engine) -> dict[str, int]:
-    """Return the place of each weight's average among those of the engine's state, by name."""
+    """Return the index of each weight's average in the engine's state, by the weight's name."""
     held = [param for group in engine.optimizer.param_groups for param in group["params"]]
     places = {param: at for at, param in enumerate(held)}
     weights = engine.bare_model.named_parameters(remove_duplicate=False)

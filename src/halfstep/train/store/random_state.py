@@ -1,4 +1,4 @@
-"""The states of all random number generators that a model may draw from, as plain data."""
+"""Saves and restores all random number generators that a model may use, as plain data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def capture() -> dict[str, Any]:
     version, numbers, gauss_next = random.getstate()
     return {
         "torch": torch.get_rng_state(),
-        # Of the GPU in use first, for a run may go on with another one.
+        # The GPU in use comes first, because a resumed run may use a GPU with another index.
         "cuda": [torch.cuda.get_rng_state(gpu) for gpu in _gpus()],
         "numpy": [
             str(name),
@@ -28,7 +28,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Put generators into the states that `capture` returned; GPUs that are gone are left out."""
+    """Restore the states that `capture` returned; states of GPUs that do not exist are ignored."""
     torch.set_rng_state(state["torch"])
     for gpu, each in zip(_gpus(), state["cuda"], strict=False):
         torch.cuda.set_rng_state(each, gpu)

@@ -1,9 +1,9 @@
-"""A run that another one replaces: set aside until the new one has saved a checkpoint.
+"""Keeps a run that is overwritten, until the new run has saved a checkpoint.
 
     runs/digits/fp16-seed0/replaced/checkpoints/...
 
-It is a whole run directory there, and the new run removes it once it has saved a checkpoint. A run
-without checkpoints is no loss, and goes at once.
+`replaced` is a complete run directory, which the new run removes once it has saved a checkpoint. An
+old run without checkpoints is removed at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ LEFT_BY_A_RUN = (
     "wandb",
     "config.yaml",
 )
-"""The summary first: without it a run is not over. The config last: without it there is no run."""
+"""The files of a run, in the order of their removal, which may be interrupted.
+
+The summary comes first, because a run without a summary counts as unfinished. The config comes
+last, because a directory without a config does not count as a run.
+"""
 
 FOLDER = "replaced"
 
@@ -43,9 +47,9 @@ def holds_checkpoints(run: Path) -> bool:
 
 
 def make_way(run: Path) -> None:
-    """Clear a directory for a new run: what an earlier one left is removed, or set aside.
+    """Clear a directory for a new run: move an earlier run to `replaced/`, or remove it.
 
-    It is set aside, in `replaced/`, where there are checkpoints; see `let_go`.
+    Only a run with checkpoints is moved; `let_go` removes it later.
     """
     aside = run / FOLDER
     worth_keeping = holds_checkpoints(run)
@@ -64,13 +68,13 @@ def make_way(run: Path) -> None:
 
 
 def let_go(run: Path) -> None:
-    """Remove the run that another one has replaced, which now has a checkpoint of its own."""
+    """Remove the replaced run, which is no longer needed once the new run has a checkpoint."""
     if (run / FOLDER).is_dir():
         shutil.rmtree(run / FOLDER)
 
 
 def put_back(run: Path) -> None:
-    """Restore what was set aside for a run that could not begin."""
+    """Move the replaced run back, because the new run could not begin."""
     aside = run / FOLDER
     if aside.is_dir() and not aside.is_symlink():
         for each in aside.iterdir():

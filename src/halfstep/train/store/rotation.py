@@ -1,10 +1,10 @@
-"""Which checkpoints a run keeps: the newest few to go on from, the last and the best validated.
+"""Which checkpoints a run keeps: the newest few to resume from, and the last and best validated.
 
     checkpoints/step-00000120.pt  step-00000240.pt  last.pt  best.pt
 
-`last.pt` and `best.pt` are links to what was written once; where a file system has no links they
-are copies. A run goes on from the `step-` files only, so that a kill between two writes costs
-nothing. What lies in parts beside them (see `parts`) stays as long as one of the files names it.
+`last.pt` and `best.pt` are hard links to `step-` files, or copies if the file system has no hard
+links. A run resumes only from `step-` files, so that a kill between writing and linking loses
+nothing. A directory of parts (see `parts`) is kept as long as a checkpoint file names it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def warn(line: str) -> None:
 
 
 def path(run: Path, step: int) -> Path:
-    """Return where a run keeps the checkpoint of a step."""
+    """Return the path of a run's checkpoint of a step."""
     return run / "checkpoints" / f"step-{step:08d}.pt"
 
 
@@ -49,13 +49,20 @@ def save(
     names: tuple[Which, ...] = (),
     say: Callable[[str], object] = warn,
 ) -> bool:
-    """Write a checkpoint beside the others, and keep so many of the newest.
+    """Write a checkpoint, link its further names to it, and remove old checkpoints.
 
-    A disk that is full or gone does not end a run here: `say` is told, and what was written before
-    stays as it was.
+    An error of the disk does not end the run: it is reported to `say`, and earlier checkpoints stay
+    as they were.
+
+    Args:
+        run: The run directory.
+        state: The checkpoint.
+        keep: Number of the newest checkpoints to keep.
+        names: Names that the checkpoint gets, besides that of its step.
+        say: Called with a line for each error of the disk.
 
     Returns:
-        Whether it was written, and is known by all of the names that it has from now on.
+        Whether the checkpoint was written and has all its names.
     """
     file = path(run, state.step)
     try:
@@ -80,7 +87,7 @@ def save(
 
 
 def give_up(run: Path, step: int, error: OSError, say: Callable[[str], object]) -> None:
-    """Tell of a checkpoint that could not be written, and remove what there is of its parts."""
+    """Report a checkpoint that could not be written, and remove those parts that were written."""
     newest = newest_first(run)
     left = f"the newest one is {newest[0].name}" if newest else "there is none in the run directory"
     say(f"the checkpoint of step {step} could not be saved: {error.strerror or error}; {left}")
@@ -89,9 +96,9 @@ def give_up(run: Path, step: int, error: OSError, say: Callable[[str], object]) 
 
 
 def remove_nameless_parts(run: Path) -> None:
-    """Remove the parts that no checkpoint names any more, or that a kill has left without one.
+    """Remove the directories of parts that no checkpoint file names.
 
-    None, as long as there is a checkpoint that does not say what it names.
+    If a checkpoint file cannot be read, nothing is removed, because it may name any of them.
     """
     folder = run / "checkpoints"
     found = list(parts.directories(folder))
@@ -108,7 +115,7 @@ def remove_nameless_parts(run: Path) -> None:
 
 
 def newest_first(run: Path) -> list[Path]:
-    """Return the checkpoints that a run can go on from."""
+    """Return the files that a run can resume from, the newest first."""
     folder = run / "checkpoints"
     names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
     steps = {int(match[1]): match.string for match in map(_NAME.fullmatch, names) if match}
@@ -116,13 +123,13 @@ def newest_first(run: Path) -> list[Path]:
 
 
 def newest_whole(run: Path) -> tuple[Path, Checkpoint] | None:
-    """Return the newest checkpoint that is whole, and its file; or None where there is none at all.
+    """Return the file and content of the newest undamaged checkpoint; None if there are none.
 
-    One that this process is writing counts. What lies in parts is verified, and not read. Damaged
-    ones on the way are warned of.
+    If this process is writing a checkpoint in the background, the function waits for it. Parts are
+    verified but not loaded. Damaged checkpoints that are newer cause warnings.
 
     Raises:
-        UserError: If there are some and all are damaged.
+        UserError: If there are checkpoints, but all are damaged.
     """
     background.wait()
     damaged = []
@@ -141,7 +148,7 @@ def newest_whole(run: Path) -> tuple[Path, Checkpoint] | None:
 
 
 def forget_after(run: Path, step: int) -> None:
-    """Remove the checkpoints after `step`, which a run that goes on from it makes again."""
+    """Remove the checkpoints after `step`, which a run resumed at that step writes again."""
     for file in newest_first(run):
         match = _NAME.fullmatch(file.name)
         if match and int(match[1]) > step:
@@ -150,7 +157,10 @@ def forget_after(run: Path, step: int) -> None:
 
 
 def link(file: Path, to: Path) -> None:
-    """Give a checkpoint another name, in one step, whatever had that name before."""
+    """Give a checkpoint file a second name, atomically, in place of any earlier file of that name.
+
+    If `to` is in another folder, the checkpoint's parts are linked into that folder as well.
+    """
     to.parent.mkdir(parents=True, exist_ok=True)
     named = checkpoint.named_parts(file) if to.parent.resolve() != file.parent.resolve() else None
     if named:
@@ -161,5 +171,5 @@ def link(file: Path, to: Path) -> None:
     try:
         temporary.replace(to)
     finally:
-        # A link to the file that `to` already is stays behind: rename(2) does nothing then.
+        # If `to` is already a link to the same file, rename(2) does nothing and leaves `temporary`.
         temporary.unlink(missing_ok=True)

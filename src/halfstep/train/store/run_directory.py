@@ -1,11 +1,11 @@
-"""The directory that a run leaves: its name, who may write into it, and its summary.
+"""The run directory: its name, its lock, and its summary.
 
     runs/digits/fp16-seed0/
         config.yaml  environment.json  metrics.jsonl  tensorboard/  checkpoints/  summary.json
         classes.csv  confusion.csv
 
-`summary.json` is written last: a directory without one holds a run that did not finish. One run at
-a time may write into it; see `lock`.
+`summary.json` is written last: a directory without it contains a run that did not finish. Only one
+run at a time may write into the directory; see `lock`.
 """
 
 from __future__ import annotations
@@ -142,13 +142,15 @@ def place(config: Config, tag: str | None = None, root: Path = Path("runs")) -> 
 
 @contextmanager
 def claimed(run: Path, *, patience: float = 0.0) -> Iterator[None]:
-    """Keep every other process from training in a directory, which is made if it does not exist.
+    """Lock a run directory against other processes while the block runs; create it if needed.
 
-    One that trains there already is waited for, so many seconds.
+    Args:
+        run: The run directory.
+        patience: Seconds to wait for another process that trains in the directory.
 
     Raises:
-        UserError: If another process trains in it, if it holds something that no run has left or a
-            link by which files outside would be written, or if it cannot be written.
+        UserError: If another process trains in the directory, if the directory contains files that
+            are not of a run or a symbolic link that leads out of it, or if it cannot be written.
     """
     _refuse_foreign(run)
     links.refuse(run, _own_names(run))
@@ -166,12 +168,16 @@ def _in_use(run: Path, holder: str) -> str:
 
 
 def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:
-    """Refuse to start a new run where an earlier one would be lost.
+    """Refuse to start a new run in a directory whose earlier run would be lost.
 
     Args:
         run: The run directory.
-        config: What the new run would train.
-        auto: Whether it is to go on from what is there, which has been found to be nothing.
+        config: The config of the new run.
+        auto: Whether the user wrote `--resume auto`, but the directory has nothing to resume from.
+
+    Raises:
+        UserError: If the earlier run has checkpoints, or a summary. With `auto`, the summary of a
+            run of the same config does not count.
     """
     finished, same = (run / "summary.json").is_file(), _is_of(run, config)
     if not replaced.holds_checkpoints(run) and (not finished or (auto and same)):
@@ -197,13 +203,13 @@ def _is_of(run: Path, config: Config) -> bool:
 def prepare(
     run: Path, config: Config, environment: dict[str, Any], *, goes_on: bool = False
 ) -> None:
-    """Make the directory ready: an earlier run makes way, config and environment are written.
+    """Prepare the directory for a run: replace an earlier run, and write config and environment.
 
-    Of a run that goes on, only the summary goes.
+    If the run `goes_on`, its files are kept, except its summary and diagnosis.
 
     Raises:
-        UserError: If it cannot be written, or holds something that no run has left; what is in it
-            stays as it was then.
+        UserError: If the directory cannot be written, or contains files that are not of a run. Its
+            content is unchanged then.
     """
     _refuse_foreign(run)
     with explained(run):
@@ -225,7 +231,7 @@ def prepare(
 
 @contextmanager
 def explained(run: Path) -> Iterator[None]:
-    """Turn an error of writing into a directory into one that says what to do."""
+    """Turn an OSError of writing the run directory into a UserError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -237,10 +243,10 @@ def explained(run: Path) -> Iterator[None]:
 
 
 def _refuse_foreign(run: Path) -> None:
-    """Refuse a directory of somebody's own, whose `checkpoints` are not a run's to remove."""
+    """Refuse a directory that contains files but no run, because a run could remove the files."""
     if not run.is_dir() or (run / "config.yaml").is_file():
         return
-    # Hidden names are the lock, and what a kill left of the very first write.
+    # Hidden names are the lock, and temporary files of a run that was killed in its first write.
     names = (path.name for path in run.iterdir())
     found = next(
         (name for name in names if name != replaced.FOLDER and not name.startswith(".")), None
@@ -252,13 +258,13 @@ def _refuse_foreign(run: Path) -> None:
 
 
 def _own_names(run: Path) -> list[Path]:
-    """Return what there is of the names that a run writes in its directory."""
+    """Return the existing paths in the directory that a run may write to."""
     if not run.is_dir():
         return []
     names = {*replaced.LEFT_BY_A_RUN, replaced.FOLDER}
     marked = re.compile(rf"\.lock|(diagnosis|\.?{diagnosis_file.BUNDLE})(-\d+)?(\.\w+)?")
     own = [each for each in run.iterdir() if each.name in names or marked.fullmatch(each.name)]
-    # W&B has links of its own in its folder; into what was replaced nothing is written.
+    # W&B creates links in its folder; nothing is written into the replaced run.
     not_looked_into = {"wandb", replaced.FOLDER}
     return [each for each in own if each.is_symlink() or each.name not in not_looked_into]
 
@@ -269,7 +275,7 @@ def write_summary(run: Path, summary: Summary) -> None:
 
 
 def read_summary(run: Path) -> dict[str, Any] | None:
-    """Return the summary of a run, or None when it has not finished."""
+    """Return the summary of a run, or None if the run is not over."""
     file = run / "summary.json"
     try:
         summary = parse_json(file.read_text(encoding="utf-8"))
@@ -283,9 +289,9 @@ def read_summary(run: Path) -> dict[str, Any] | None:
 
 
 def finished(run: Path) -> Summary | None:
-    """Return the summary of a run that has come to its end, of which nothing is left to do.
+    """Return the summary of a run with the status "finished"; None for other runs.
 
-    Of another release's summary, fields that are not known are left out.
+    Unknown fields in the summary of another release are ignored.
     """
     found = read_summary(run)
     if found is None or found.get("status") != "finished":
@@ -293,5 +299,5 @@ def finished(run: Path) -> Summary | None:
     known = {name: found[name] for name in Summary.__dataclass_fields__ if name in found}
     try:
         return Summary(**known)
-    except TypeError:  # a field without which nothing can be said of a run
+    except TypeError:  # a required field is missing
         return None

@@ -1,6 +1,6 @@
-"""A copy of a checkpoint as it is now, to be written while the run trains on.
+"""Copies a checkpoint in CPU memory, so that the copy can be written while the run trains.
 
-It takes as much memory of the host as the tensors have bytes, and keeps it for the next copy.
+The copy takes as many bytes of CPU memory as the tensors. The memory is kept for the next copy.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ if TYPE_CHECKING:
     from halfstep.train.store.checkpoint import Checkpoint
 
 LEAST_BYTES = 4_000_000
-"""A thread for fewer bytes of tensors does not make a run shorter: `benchmarks/checkpoints.py`."""
+"""Minimum bytes of tensors for a copy: writing fewer bytes in a thread does not make a run faster,
+as measured by `benchmarks/checkpoints.py`."""
 
 
 class Copies:
-    """Copies checkpoints into memory of the CPU, each into that of the one before it."""
+    """Copies checkpoints into CPU memory; each copy reuses the memory of the copy before."""
 
     def __init__(self) -> None:
         self._buffers: list[torch.UntypedStorage] = []
 
     def of(self, checkpoint: Checkpoint) -> Checkpoint | None:
-        """Return a copy that shares nothing with what is trained; the one before it is void.
+        """Copy a checkpoint into memory that training does not use, over the copy before.
 
         Returns:
-            None, if the tensors have less than `LEAST_BYTES`, or are not all plain and dense.
+            The copy; None if the tensors have fewer bytes than `LEAST_BYTES`, or if a tensor is not
+            plain and dense.
         """
         rest = io.BytesIO()
         apart = _TensorsApart(rest)
@@ -59,7 +61,7 @@ class Copies:
 
 
 class _TensorsApart(pickle.Pickler):
-    """Encodes everything but tensors, of which it writes the position in `tensors`."""
+    """Pickles everything except tensors, which it collects in `tensors` and stores as indices."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -76,7 +78,7 @@ class _TensorsApart(pickle.Pickler):
 
 
 class _TensorsPut(pickle.Unpickler):
-    """Decodes what `_TensorsApart` has encoded, with other tensors."""
+    """Unpickles the output of `_TensorsApart`, with other tensors in place of the indices."""
 
     def __init__(self, file: io.BytesIO, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__(file)
@@ -87,20 +89,20 @@ class _TensorsPut(pickle.Unpickler):
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is no more than a view of its storage."""
+    """Tell whether a tensor is a plain strided view: no subclass, attributes or lazy operations."""
     seen_otherwise = tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
     is_own = type(tensor) is torch.Tensor and not vars(tensor)
     return is_own and tensor.layout is torch.strided and not seen_otherwise
 
 
 def _place(tensor: torch.Tensor) -> tuple[torch.device, int, int]:
-    """Return what tensors that share memory have in common; those without elements share none."""
+    """Return a key that is equal for tensors that share memory, and unique for empty tensors."""
     storage = tensor.untyped_storage()
     return tensor.device, storage.data_ptr() or id(tensor), storage.nbytes()
 
 
 def _like(tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
-    """Return the same view of another storage."""
+    """Return a tensor that is the same view, but of another storage."""
     view = torch.empty(0, dtype=tensor.dtype)
     view.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
     return view.requires_grad_(tensor.requires_grad)
