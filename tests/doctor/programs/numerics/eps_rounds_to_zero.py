@@ -1,9 +1,10 @@
 """Features of a sample that is all zeros, divided by their norm, in fp16."""
 
 import torch
+from torch import nn
 from torch.nn import functional
 
-from doctor.loops import Around, half_steps
+from doctor.loops import Around, batches, half_autocast, half_steps
 
 CODE = "EPS_ROUNDS_TO_ZERO"
 
@@ -78,3 +79,21 @@ def broken_by_a_bound_that_is_a_tensor() -> None:
         return present / torch.maximum(norm.detach(), norm.new_tensor(1e-9))
 
     half_steps(Around(own))
+
+
+def healthy_while_another_gradient_overflows() -> None:
+    # The eps is used in fp32. Only the search for the loss scale makes gradients overflow.
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    nn.init.zeros_(model[2].weight)
+    nn.init.zeros_(model[2].bias)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu")
+    for images, _ in batches(12):
+        optimizer.zero_grad()
+        with half_autocast():
+            guess = model(images * 16).sigmoid()
+        loss = -(guess.float() + 1e-8).log().sum()
+        scaler.scale(loss * 3).backward()
+        scaler.step(optimizer)
+        scaler.update()

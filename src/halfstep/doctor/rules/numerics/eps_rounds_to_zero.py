@@ -43,7 +43,7 @@ def judge(evidence: Evidence) -> Finding | None:
             for each in maker.rounded
             if each == 0
         ]
-        divided = birth.op in _DIVIDES or birth.phase == "backward"
+        divided = birth.op in _DIVIDES or birth.forward_op in _DIVIDES
         if not divided or not lost or not any(each.zeros for each in birth.inputs):
             continue
         site, eps, form = lost[0]
