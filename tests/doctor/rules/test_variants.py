@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -213,3 +214,13 @@ def test_an_update_that_makes_inf_of_finite_gradients_is_named() -> None:
     finding = diagnose(evidence).verdicts[0].finding
     assert "ByHand makes inf of finite gradients" in finding.summary
     assert 'recipe="o2"' in finding.change[-1]
+
+
+def test_the_place_of_an_operator_is_a_line_of_the_program_inside_cpu_half() -> None:
+    with cpu_half():
+        evidence = watched(
+            "ACTIVATIONS_TOO_LARGE", "broken_where_a_division_hides_it", errors=Exception
+        )
+    births = [birth for birth in evidence.births if birth.op == "aten.bmm"]
+    assert births
+    assert {Path(birth.site.file).name for birth in births} == {"activations_too_large.py"}

@@ -21,6 +21,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 _HERE = str(Path(__file__).parent.parent)  # the folder of doctor
 _HALFSTEP = str(Path(_HERE).parent)
+_KERNELS = str(Path(_HALFSTEP, "kernels"))  # Python kernels of ATen operators
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -53,7 +54,7 @@ class Site:
 def _kind(file: str) -> int:
     kind = _kinds.get(file)
     if kind is None:
-        if file.startswith((_TORCH, _HERE, "<")):
+        if file.startswith((_TORCH, _HERE, _KERNELS, "<")):
             kind = _TRANSPARENT
         elif file.startswith(_HALFSTEP) or any(part in file for part in _INSTALLED):
             kind = _LIBRARY

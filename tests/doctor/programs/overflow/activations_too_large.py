@@ -83,3 +83,31 @@ def broken_by_inputs_beyond_fp16() -> None:
         scaler.scale(loss_of(model, images * 2.0**20, labels)).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+class LinearAttention(nn.Module):
+    """Attention without a softmax, whose normaliser is a sum over all positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv, self.head = nn.Linear(6, 48), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        q, k = nn.functional.elu(q) + 60, nn.functional.elu(k) + 60
+        normaliser = q @ k.sum(1)[..., None]
+        mixed = (q / 60) @ (k.transpose(1, 2) @ v / x.shape[1])
+        return self.head((mixed * (x.shape[1] / (normaliser + 1e-6))).mean(1))
+
+
+def broken_where_a_division_hides_it() -> None:
+    model = LinearAttention()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        positions = images[:, None].expand(-1, 16, -1)
+        scaler.scale(loss_of(model, positions, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()

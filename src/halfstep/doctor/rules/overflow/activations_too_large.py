@@ -31,7 +31,8 @@ _NORMALISE = ("+ # normalise the inputs before the model: (inputs - mean) / std"
 _CHANGE = (
     "- torch.autocast(device_type, dtype=torch.float16)",
     "+ torch.autocast(device_type, dtype=torch.bfloat16)",
-    "+ # or keep this layer in fp32: with torch.autocast(device_type, enabled=False)",
+    "+ # or compute this layer in fp32: with torch.autocast(device_type, enabled=False), "
+    "and cast its inputs with .float()",
 )
 FIRST = 3
 SHARE = 0.5
@@ -40,18 +41,19 @@ GROWN = 2.0
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a persistent overflow of fp16 in a product, a sum or a cast of the forward pass.
+    """Find an overflow of fp16 in a product, a sum or a cast of the forward pass.
 
-    The overflow is persistent if it occurs from the first steps on, or if no step is finite after
-    the first bad step, although the parameters have not grown much.
+    A division by the overflow may turn it into 0, so that the step is finite but differs from the
+    step in fp32. Otherwise, the overflow must be persistent: it occurs from the first steps on, or
+    no step is finite after the first bad step, although the parameters have not grown much.
     """
-    for birth in evidence.births:
-        if not (birth.culprit and birth.phase == "forward" and birth.op in _OPERATORS):
+    for birth in evidence.lost():
+        if birth.op not in _OPERATORS or birth.kind != "inf" or birth.output.format != "fp16":
             continue
-        if birth.kind != "inf" or birth.output.format != "fp16" or birth.exact is None:
+        if birth.exact is None or birth.exact <= _LIMIT or birth.feeds_softmax:
             continue
-        if birth.exact <= _LIMIT or birth.feeds_softmax:
-            continue
+        if not birth.culprit:
+            return _divided(birth)
         if not any(each.name == "fp32" and each.finite for each in evidence.replays):
             continue
         if _from_the_start(evidence, birth):
@@ -77,6 +79,18 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
+
+
+def _divided(birth: Birth) -> Finding:
+    return Finding(
+        summary=f"{birth.operator} returns values up to {birth.exact:.3g}; the maximum of fp16 is "
+        f"{_LIMIT:g}, and division by inf gives 0",
+        facts=(birth.appears, "the loss or the gradients of the same step in fp32 differ"),
+        change=_CHANGE,
+        confidence=LIKELY,
+        site=birth.user_site,
+        module=birth.module,
+    )
 
 
 def _from_the_start(evidence: Evidence, birth: Birth) -> bool:
@@ -111,7 +125,9 @@ RULE = Rule(
     name="activations exceed the range of fp16",
     rows=(37,),
     citations=("huggingface/transformers#10956", "huggingface/transformers#9295"),
-    needs=frozenset({"births", "replays", "numbers", "evaluation", "growth", "own_scales"}),
+    needs=frozenset(
+        {"births", "replays", "numbers", "evaluation", "growth", "own_scales", "precision"}
+    ),
     judge=judge,
-    explains=("NORM_STATISTICS_POISONED",),
+    explains=("NORM_STATISTICS_POISONED", "GRADIENTS_UNDERFLOW"),
 )
