@@ -31,8 +31,8 @@ _NORMALISE = ("+ # normalise the inputs before the model: (inputs - mean) / std"
 _CHANGE = (
     "- torch.autocast(device_type, dtype=torch.float16)",
     "+ torch.autocast(device_type, dtype=torch.bfloat16)",
-    "+ # or compute this layer in fp32: with torch.autocast(device_type, enabled=False), "
-    "and cast its inputs with .float()",
+    "+ # or compute this layer in fp32, with its inputs cast by .float():",
+    "+ with torch.autocast(device_type, enabled=False):",
 )
 FIRST = 3
 SHARE = 0.5
