@@ -1,7 +1,7 @@
-"""From a config to a run: data, model, optimizer, the loop, and the directory that a run leaves.
+"""Turns a config into a run: the data, model and optimizer, the loop, and the run directory.
 
-`config` does not import torch, so that listing and checking configs stays instant;
-everything that trains starts at `loop.train`.
+`config` does not import torch, so that configs are listed and checked without delay. Training
+starts in `loop.loop.train`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _Callable(ModuleType):
-    """`halfstep.train` is this package and, as `halfstep.train("digits")`, `python.train`."""
+    """Makes this package callable: `halfstep.train("digits")` calls `python.train`."""
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         return importlib.import_module("halfstep.train.python").train(*given, **named)

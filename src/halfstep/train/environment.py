@@ -1,4 +1,4 @@
-"""The machine and the versions that a run was made with, and the device that it was made on."""
+"""Picks the device of a run, and describes its machine and the versions of its packages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_THE_PROCESS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PO
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device that a config asks for; "auto" is the first GPU, or the CPU without one."""
+    """Return the requested device; "auto" is the first GPU, or the CPU if there is no GPU."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     here = ["cpu", *(f"cuda:{index}" for index in range(count))]
     if name == "auto":
@@ -38,7 +38,7 @@ def pick_device(name: str) -> torch.device:
 
 @contextmanager
 def on_threads(count: int | None) -> Iterator[None]:
-    """Compute on so many CPU threads, where OMP_NUM_THREADS does not say; None for torch's own."""
+    """Use `count` CPU threads in the block, unless it is None or OMP_NUM_THREADS is set."""
     before = torch.get_num_threads()
     if count is not None and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(count)
@@ -57,13 +57,16 @@ def describe(device: torch.device) -> dict[str, Any]:
         "cpu": _cpu(),
         "threads": torch.get_num_threads(),
         "device": str(device),
-        # What the maker calls it.
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu(),
     }
 
 
 def report() -> dict[str, Any]:
-    """Return what a bug report says: the above, what torch collects, and how processes talk."""
+    """Return the facts for a bug report.
+
+    They are those of `describe` and of torch's `collect_env`, the available backends of
+    torch.distributed, and the environment variables that affect training.
+    """
     from torch import distributed
     from torch.utils.collect_env import get_env_info
 

@@ -73,7 +73,7 @@ def train(
 def _loaded(
     config: str | Path | Mapping[str, Any] | Config, overrides: Mapping[str, Any]
 ) -> Config:
-    # JSON is YAML, which is what overrides are in on the command line.
+    # `load` parses overrides as YAML, as on the command line; JSON is valid YAML.
     options = [f"{name}={json.dumps(value)}" for name, value in overrides.items()]
     if isinstance(config, Config):
         config = config.model_dump(mode="json")

@@ -1,1 +1,1 @@
-"""What is done with a run that was trained: evaluate, predict, export, list, explain."""
+"""Uses runs after training: evaluate, predict, export, list, and explain failures."""

@@ -1,6 +1,6 @@
-"""Evaluates a run's checkpoint: on its own validation split, or on other images with labels.
+"""Evaluates a checkpoint of a run, on the run's validation split or on other labelled images.
 
-On its own split it must still give what the run recorded.
+On the run's validation split, the figures should equal those that the run recorded.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from halfstep.train.store.checkpoint import Which
 
 _LOSS_TOLERANCE = 1e-5
-"""Relative; another number of threads or another processor adds up in another order."""
+"""Relative; the order of additions depends on the number of threads and on the processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a checkpoint gives now, beside what its run recorded.
+    """The measured figures of a checkpoint, and the figures that its run recorded.
 
     Attributes:
-        measured: The figures now.
-        recorded: Those that the run wrote when it made the checkpoint; None on other data.
-        epoch: The epoch that the checkpoint was made after.
-        device: Where it was evaluated.
+        measured: The figures of this evaluation.
+        recorded: The figures that the run recorded in the checkpoint; None on other data.
+        epoch: Number of finished epochs at the checkpoint.
+        device: Device of the evaluation.
         classes: Names of the classes, for `measured.confusion`.
         unreadable: A line for each image that could not be read.
     """
@@ -55,14 +55,17 @@ class Evaluation:
 
     @property
     def recall(self) -> dict[str, float]:
-        """Of each class that has images the share that was right; empty with very many classes."""
+        """Share of each class's images that were classified correctly.
+
+        Classes without images are left out; with very many classes it is empty.
+        """
         confusion = self.measured.confusion
         rows = [] if confusion is None else by_class(confusion, self.classes)
         return {name: share for name, images, _, share in rows if images}
 
     @property
     def matches(self) -> bool | None:
-        """Whether the accuracies are equal, and the losses to rounding; None on other data."""
+        """Whether accuracies are equal, and losses up to rounding; None on other data."""
         if self.recorded is None:
             return None
         return self.measured.accuracy == self.recorded.accuracy and (
@@ -74,15 +77,15 @@ class Evaluation:
 def evaluate(
     run: Path, which: Which = "best", device: str | None = None, root: Path | None = None
 ) -> Evaluation:
-    """Run the validation split through a checkpoint of a run, under the run's recipe.
+    """Evaluate a checkpoint on the validation split of its run, under the recipe of the run.
 
-    `root` is where the data lie now, in place of data.root.
+    `root` replaces data.root if the data have been moved.
 
     Raises:
-        UserError: If there is no such run or checkpoint, or if it is damaged.
+        UserError: If there is no such run or checkpoint, or if the checkpoint is damaged.
     """
     moved = [f"data.root={json.dumps(str(root))}"] if root is not None else []
-    # In this process alone, however many trained it.
+    # Evaluate in a single process, whatever the number of processes in training.
     alone = {"distributed": DistributedConfig()}
     config = config_of(run, device, moved).model_copy(update=alone)
     stored = checkpoint.load(checkpoint.path(run, which))
@@ -102,13 +105,13 @@ def evaluate_on(
     root: Path | None = None,
     columns: ColumnsConfig | None = None,
 ) -> Evaluation:
-    """Run the images of a CSV file through a checkpoint of a run, under the run's recipe.
+    """Evaluate a checkpoint of a run on the images of a CSV file, under the recipe of the run.
 
-    Paths in the file start from `root`, by default its own folder; its columns are by default
-    called what the run's own lists call them.
+    Paths in the file start from `root`, by default the file's folder. `columns` are by default the
+    column names in the run's config.
 
     Raises:
-        UserError: If the run, its checkpoint or the file cannot be had, if the file has a label
+        UserError: If the run, its checkpoint or the file cannot be read, if the file has a label
             that the run does not know, or if no image can be read.
     """
     trained = open_run(run, which, device)

@@ -1,8 +1,8 @@
-"""Writes a run's model in the forms that others take: safetensors, ONNX, torch.export.
+"""Exports the model of a run in formats of other programs: safetensors, ONNX, torch.export.
 
-All three hold the validated weights in fp32, whatever the recipe, and beside them what their user
-needs: class names and preprocessing. The two that hold a program as well take a batch of any size,
-and are checked against the model before they are written.
+Each file contains the validated weights in fp32, whatever the recipe, and the class names and
+preprocessing as metadata. ONNX and torch.export files also contain a program, which takes batches
+of any size. Its outputs are compared with the model's before the file is written.
 """
 
 from __future__ import annotations
@@ -41,18 +41,21 @@ SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "onnx": ".onnx", "
 INPUT, OUTPUT = "images", "logits"
 _NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 _TOLERANCE = 1e-3
-"""Largest difference of a logit, relative to the largest logit: fused kernels round otherwise."""
+"""Largest allowed difference of a logit, relative to the largest logit or 1 if that is smaller.
+
+Some difference is normal, because fused kernels round differently.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written.
+    """The result of an export.
 
     Attributes:
-        file: Where.
-        epoch: The epoch of the weights.
-        difference: Largest difference of a logit from the model's, on random images; None for
-            safetensors, which holds no program.
+        file: Path of the written file.
+        epoch: Epoch of the exported weights.
+        difference: Largest difference between the logits of the program and of the model, on random
+            images; None for safetensors, which contains no program.
     """
 
     file: Path
@@ -61,10 +64,10 @@ class Exported:
 
 
 def export(run: Path, kind: Format, *, which: Which = "best", file: Path | None = None) -> Exported:
-    """Write a run's model, to `export/<which>` in its directory unless a file is named.
+    """Export the model of a run to `file`, by default to `export/<which>` in the run directory.
 
     Raises:
-        UserError: If the run or its checkpoint cannot be had, if a package is missing, if the
+        UserError: If the run or its checkpoint cannot be read, if a package is missing, if the
             model cannot be exported, or if the file cannot be written.
     """
     if kind == "onnx":
@@ -85,7 +88,7 @@ def export(run: Path, kind: Format, *, which: Which = "best", file: Path | None 
                 content, difference = write(trained, facts)
         except UserError:
             raise
-        except Exception as error:  # a tracer fails in as many ways as there are models
+        except Exception as error:  # a tracer may raise anything
             raise UserError(
                 f"{trained.config.model.name!r} cannot be exported as {kind}: {reason(error)}; "
                 "write --format safetensors for the weights alone"
@@ -98,7 +101,7 @@ def export(run: Path, kind: Format, *, which: Which = "best", file: Path | None 
 
 
 def describe(trained: Trained) -> dict[str, str]:
-    """Return what goes beside the weights: text by name, the structured parts as JSON."""
+    """Return the metadata for an export: text by name, with structured values as JSON."""
     augment = getattr(trained.config.data, "augment", None)
     settings = augment.settings() if augment else None
     mean, std = trained.normalisation
@@ -174,7 +177,10 @@ def _images(trained: Trained, count: int) -> torch.Tensor:
 
 @torch.no_grad()
 def _compare(trained: Trained, program: Callable[[torch.Tensor], torch.Tensor]) -> float:
-    """Return how far a program's logits are from the model's, on batches of other sizes."""
+    """Return the largest difference of a program's logits from the model's.
+
+    The batches have other sizes than the batch with which the program was traced.
+    """
     difference = 0.0
     for count in (1, 3):
         images = _images(trained, count)
@@ -204,7 +210,7 @@ def _require_onnx() -> None:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep the tracers' remarks on their own workings to themselves."""
+    """Suppress the tracers' warnings and log messages, which do not concern the user."""
     loggers = [logging.getLogger(name) for name in ("torch.export", "torch.onnx", "onnxscript")]
     before = [logger.level for logger in loggers]
     for logger in loggers:

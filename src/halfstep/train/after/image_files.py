@@ -1,6 +1,6 @@
-"""Image files for a trained model: found, read by workers, brought to the run's resolution.
+"""Finds image files for a trained model, reads them in workers, and resizes them for the run.
 
-An image that cannot be read does not stop the others; it comes back as a line that names it.
+An image that cannot be read does not stop the others; a line that names it is returned instead.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SUFFIXES = frozenset({*IMG_EXTENSIONS, ".gif"})
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An image that someone asked for.
+    """A requested image.
 
     Attributes:
-        name: As it was written: a path, or what a CSV file has in its column image.
-        file: Where it lies.
-        label: The class that a CSV file gives it, or "".
-        where: What messages call it.
+        name: Name as requested: a path, or the value of a CSV file's column image.
+        file: Path of the image file.
+        label: Class of the image in a CSV file, or "".
+        where: Name of the image in messages.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Listed:
 
 
 class DecodedBatch(NamedTuple):
-    """Images that were read, uint8 (N, channels, height, width), and lines on those that were not.
+    """A batch of images that were read, and messages about images that could not be read.
 
     Attributes:
-        listed: The images, in order.
-        images: Their pixels.
-        faults: A line for each that could not be read.
+        listed: The images that were read, in order.
+        images: Pixels of these images, uint8 (N, channels, height, width).
+        faults: A line for each image that could not be read.
     """
 
     listed: list[Listed]
@@ -71,10 +71,10 @@ def find(
     root: Path | None = None,
     columns: ColumnsConfig = csv_rows.STANDARD,
 ) -> list[Listed]:
-    """Return the images that paths name: images, folders with all that is in them, or CSV files.
+    """Return the images at paths of images, of folders (including subfolders) and of CSV files.
 
     Raises:
-        UserError: If a path does not exist, or nothing is found.
+        UserError: If a path does not exist, or if no image is found.
     """
     found: list[Listed] = []
     for path in inputs:
@@ -103,7 +103,7 @@ def of_csv(
     *,
     labelled: bool = False,
 ) -> list[Listed]:
-    """Return the images that a CSV file lists; paths start from `root`, or its own folder."""
+    """Return the images that a CSV file lists; paths start from `root`, or the file's folder."""
     base = root or file.parent
     return [
         Listed(row.image, base / row.image, row.label, f"{file}, row {row.number}: {row.image}")
@@ -112,7 +112,7 @@ def of_csv(
 
 
 def _warn_of_unknown_preprocessing(trained: Trained, augment: AugmentConfig) -> None:
-    """A data set of the user's own that gives fp32 pixels may have normalised them by itself."""
+    """Warn if the data set of the run may have normalised its fp32 images in an unknown way."""
     mean, std = trained.normalisation
     taken_as_they_were = not any(mean) and all(value == 1.0 for value in std)
     if trained.config.data.name == "import" and taken_as_they_were and augment.mean is None:
@@ -126,7 +126,7 @@ def _warn_of_unknown_preprocessing(trained: Trained, augment: AugmentConfig) -> 
 
 
 def batches(trained: Trained, listed: Sequence[Listed]) -> Iterator[DecodedBatch]:
-    """Read images in order, as many at a time and by as many workers as the run had."""
+    """Read images in order, with the batch size and at most the number of workers of the run."""
     data = trained.config.data
     channels, side, _ = trained.image_shape
     augment = getattr(data, "augment", AugmentConfig())
@@ -147,11 +147,11 @@ def batches(trained: Trained, listed: Sequence[Listed]) -> Iterator[DecodedBatch
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Listed images as a split, in which each one's label is its place in the list.
+    """The requested images as a split, in which the label of an image is its index in the list.
 
     Attributes:
-        listed: Which images.
-        channels: Of the model; 1 makes them grey.
+        listed: The requested images.
+        channels: Number of input channels of the model; 1 converts the images to grey.
     """
 
     listed: Sequence[Listed]

@@ -1,8 +1,8 @@
-"""Names the class of images with the models of runs, and writes it as competitions want it.
+"""Classifies images with the models of runs, and writes CSV in the format of competitions.
 
-image,label
+image,label                                                   by default
 image,label,probability_cat,probability_dog                   each class (`probabilities`)
-image,label,probability,label_2,probability_2                 the most probable ones (`top`)
+image,label,probability,label_2,probability_2                 the most probable classes (`top`)
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """What a model says.
+    """The classes of images, as predicted by one or several models.
 
     Attributes:
-        labels: Image and name of its class, in the order asked for.
-        probabilities: Of each of these images, the probability of each class.
-        classes: Names of the classes, in that order.
+        labels: Name of each image and of its class, in the order of the request.
+        probabilities: For each of these images, the probability of each class.
+        classes: Names of the classes, in the order of the probabilities.
         unreadable: A line for each image that could not be read.
     """
 
@@ -44,11 +44,11 @@ class Predictions:
     unreadable: list[str]
 
     def csv(self, *, probabilities: bool = False, top: int | None = None) -> str:
-        """Return the submission format: a header image,label and a line for each image.
+        """Return the predictions as CSV: a header image,label and a line for each image.
 
         Args:
-            probabilities: Whether a column for each class follows, probability_CLASS.
-            top: How many classes each line has, the most probable first, with its probability each:
+            probabilities: Whether to add a column probability_CLASS for each class.
+            top: Number of classes in each line, the most probable first, each with its probability:
                 image,label,probability,label_2,probability_2 and so on.
         """
         if top is not None:
@@ -65,8 +65,8 @@ class Predictions:
         return csv_text([("image", "label", *extra), *rows])
 
     def _most_probable(self, probabilities: list[float], top: int) -> list[str]:
-        """Return the probability of the label, then the other classes with theirs."""
-        # The sort is stable: of equal ones the first class is first, as argmax has it.
+        """Return the probability of the label, then each other class with its probability."""
+        # The sort is stable: of equal probabilities the first class is first, as with argmax.
         order = sorted(range(len(probabilities)), key=lambda each: -probabilities[each])[:top]
         pairs = [
             text for each in order for text in (self.classes[each], _number(probabilities[each]))
@@ -85,15 +85,15 @@ def predict(
     columns: ColumnsConfig | None = None,
     flip: bool = False,
 ) -> Predictions:
-    """Classify images, in folders or in CSV files too, under the recipe of each run.
+    """Classify images, folders of images and images in CSV files, under the recipe of each run.
 
     Probabilities are averaged over the runs and, with `flip`, over each image and its mirror image.
-    Paths in CSV files start from `root`, by default each file's own folder; their columns are by
-    default called what the first run's own lists call them. The runs must have `top` classes.
+    Paths in CSV files start from `root`, by default each file's own folder. `columns` are by
+    default the column names in the config of the first run.
 
     Raises:
-        UserError: If a run or its checkpoint cannot be had, if an input does not exist, if runs
-            have other classes than the first, or if it has fewer than `top`.
+        UserError: If a run or its checkpoint cannot be read, if an input does not exist, if a run
+            has other classes than the first run, or if there are fewer than `top` classes.
     """
     listed = image_files.find(inputs, root, columns_of(runs[0], columns))
     classes: tuple[str, ...] = ()
@@ -122,9 +122,9 @@ def predict(
 def _classified(
     trained: Trained, listed: Sequence[image_files.Listed], *, flip: bool
 ) -> tuple[list[str], torch.Tensor, list[str]]:
-    """Return the names of images that can be read, their probabilities, and lines on the others.
+    """Return the names of readable images, their probabilities, and lines for the other images.
 
-    Probabilities are fp64, so that close ones keep their order, of shape (images, classes).
+    Probabilities are fp64 of shape (images, classes), so that close values keep their order.
     """
     names: list[str] = []
     unreadable: list[str] = []

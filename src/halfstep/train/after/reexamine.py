@@ -1,7 +1,7 @@
-"""Why a run failed that left no diagnosis: its last steps once more, under watch.
+"""Diagnoses a failed run that has no diagnosis: trains its last steps again with doctor.
 
-Runs resume bitwise, so the newest checkpoint from before the failure leads to the same failure. It
-is trained on in a scratch directory; the run itself is only read.
+Runs resume bitwise, so that training from the newest checkpoint before the failure leads to the
+same failure. This training uses a scratch directory; the directory of the run is only read.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def explain(run: Path, file: TextIO, *, report: Path | None = None) -> None:
-    """Print why a run went wrong, from what it has left or by training its end again.
+    """Print why a run failed, from its diagnosis or by training its end again.
 
-    The run is not changed; `report` is a directory for what it would have left itself.
+    The run is not changed. `report` is a directory to which the files of the diagnosis are copied.
 
     Raises:
-        UserError: If the directory holds no run, or one that did not go wrong, or that cannot be
-            trained again here.
+        UserError: If the directory does not hold a run, if the run did not fail, or if it cannot be
+            trained again on this machine.
     """
     with TemporaryDirectory(prefix="halfstep-doctor-") as scratch:
         at = run
@@ -42,12 +42,12 @@ def explain(run: Path, file: TextIO, *, report: Path | None = None) -> None:
         if report is not None:
             found = _copied(found, at, report)
         elif at != run:
-            found = replace(found, bundle=None)  # It goes with the scratch copy.
+            found = replace(found, bundle=None)  # It is deleted with the scratch directory.
         found.show(file)
 
 
 def _copied(found: Report, run: Path, report: Path) -> Report:
-    """Copy what a run has left to a report's directory."""
+    """Copy the diagnosis files of a run to the directory `report`."""
     report.mkdir(parents=True, exist_ok=True)
     for each in diagnosis_file.files(run):
         shutil.copy2(each, report / each.name)
@@ -57,7 +57,7 @@ def _copied(found: Report, run: Path, report: Path) -> Report:
 
 
 def _again(run: Path, scratch: Path, file: TextIO) -> Report:
-    """Train the end of a run again, and return what the watch has found."""
+    """Train the end of a run again, and return doctor's diagnosis."""
     if not (run / "config.yaml").is_file():
         raise UserError(
             f"{str(run)!r} holds no run; write the directory of a run, such as "
@@ -96,7 +96,7 @@ def _failed_at(summary: dict[str, Any], run: Path) -> int:
             "to explain"
         )
     step = int(summary["steps"])
-    # A loss scale that collapsed fell at each of the last steps.
+    # A collapsed loss scale has decreased at each of the last steps; return the first of them.
     for at, *_ in reversed(summary.get("loss_scales") or []):
         if int(at) < step - 1:
             break
@@ -105,7 +105,7 @@ def _failed_at(summary: dict[str, Any], run: Path) -> int:
 
 
 def _before(run: Path, failed_at: int | None) -> Path | None:
-    """Return the newest whole checkpoint from before a step; None to start anew."""
+    """Return the newest undamaged checkpoint before step `failed_at`; None if there is none."""
     for file in rotation.newest_first(run):
         try:
             stored = checkpoint.look_into(file)

@@ -1,7 +1,8 @@
-"""What runs lie under a folder, how they stand, and the best that each has reached.
+"""Lists the runs under a folder, with their status and their best accuracy.
 
-It reads what a run leaves as it goes (`config.yaml`, `metrics.jsonl`, `summary.json`), so that runs
-in progress and runs that were killed are listed too. Nothing here imports torch.
+It reads the files that a run writes (`config.yaml`, `metrics.jsonl` and, at the end,
+`summary.json`), so that it also lists runs in progress and runs that were killed. Nothing here
+imports torch.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ DAMAGED = "damaged"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, as its directory tells it.
+    """One run, as described by the files in its directory.
 
     Attributes:
-        tag: What the user called the run.
-        status: A summary's, or "unfinished" without one (it goes on, or was killed), or "damaged".
-        epochs: Epochs that were validated.
+        tag: The tag that the user gave the run; None without one.
+        status: Status in the summary; "unfinished" without a summary (the run is in progress or was
+            killed); "damaged" if its files cannot be read.
+        epochs: The last epoch that was validated; 0 before the first validation.
         best_accuracy: Highest validation accuracy, 0 to 1; None before the first validation.
-        best_epoch: The first epoch that reached it.
-        final_accuracy: The newest validation's accuracy.
-        when: When the run wrote last, in UTC.
+        best_epoch: The first epoch with the best accuracy.
+        final_accuracy: Accuracy of the newest validation, 0 to 1.
+        when: Time at which the run last wrote a file, in UTC.
     """
 
     path: Path
@@ -51,7 +53,7 @@ class Run:
 
 
 def find(root: Path) -> list[Run]:
-    """Return the runs under a folder, by path."""
+    """Return the runs under a folder, sorted by path."""
     if not root.is_dir():
         raise UserError(
             f"{str(root)!r} is not a folder; write a folder that contains runs, such as runs, the "
@@ -94,5 +96,5 @@ def _read(path: Path) -> Run:
 
 
 def _is_written(file: Path) -> bool:
-    """Tell whether a file holds what a run has written; its lock only says who was there last."""
+    """Tell whether a run wrote a file as its result, unlike its lock, which is a hidden file."""
     return file.is_file() and not file.name.startswith(".")

@@ -1,6 +1,6 @@
-"""A run's model, ready to be used: what predicting, evaluating on other data and exporting share.
+"""Loads the model of a run for prediction, evaluation on other data and export.
 
-All of it comes from the checkpoint, so that the data that the run learned from need not be there.
+It needs only the config and the checkpoint of the run, not the data of the run.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A run's model and what belongs to it.
+    """The model of a run, with its checkpoint and preprocessing.
 
     Attributes:
-        config: What was trained.
+        config: The config of the run.
         stored: The checkpoint.
-        model: With the validated weights, in fp32 and eval mode, on the CPU.
+        model: The model with the validated weights, in fp32 and eval mode, on the CPU.
         classes: Names of the classes, in the order of the logits.
-        image_shape: Channels, height and width of its images.
-        normalisation: Mean and standard deviation of each channel, for pixels from 0 to 1.
+        image_shape: Channels, height and width of the model's input.
+        normalisation: Mean and standard deviation of each channel, for pixel values from 0 to 1.
     """
 
     config: Config
@@ -52,12 +52,12 @@ class Trained:
 
     @contextmanager
     def classifier(self, device: torch.device) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
-        """Give a function from uint8 images (N, channels, height, width) to fp32 logits.
+        """Yield a function from uint8 images (N, channels, height, width) to fp32 logits.
 
-        Its forward pass is the one of the run's recipe, as in the run's own validation.
+        It runs the forward pass under the run's recipe, as in the run's validation.
         """
         self.model.to(device)
-        # An engine wants something to train; nothing here steps it.
+        # The engine requires an optimizer; this one is never stepped.
         idle = SGD(self.model.parameters(), lr=1.0)
 
         with Engine(self.model, idle, recipe=self.config.build_recipe()) as engine:
@@ -87,7 +87,7 @@ def config_of(run: Path, device: str | None = None, options: Sequence[str] = ())
 
 
 def columns_of(run: Path, columns: ColumnsConfig | None) -> ColumnsConfig:
-    """Return what a CSV file beside a run calls its columns: as given, or as the run's data."""
+    """Return the column names for a CSV file: `columns`, or by default those of the run's data."""
     if columns is not None:
         return columns
     data = config_of(run).data
@@ -95,7 +95,7 @@ def columns_of(run: Path, columns: ColumnsConfig | None) -> ColumnsConfig:
 
 
 def open_run(run: Path, which: Which = "best", device: str | None = None) -> Trained:
-    """Return a run's model as its best or last checkpoint has it."""
+    """Load the model of a run from its best or last checkpoint."""
     config = config_of(run, device)
     stored = checkpoint.load(checkpoint.path(run, which))
     channels, height, width = stored.preprocessing["image_shape"]

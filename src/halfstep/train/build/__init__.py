@@ -1,1 +1,1 @@
-"""What a config names, built: model, optimizer, schedule, and the engine over them."""
+"""Builds the objects that a config names: model, loss, optimizer, schedule and engine."""

@@ -1,8 +1,9 @@
-"""`model.compile`: whether it pays, and which batches run the compiled code.
+"""Decides whether `model.compile` takes effect, and which batches run the compiled code.
 
-The optimizer's step of a compiled model is PyTorch's own fused kernel: it is there at once, and a
-learning rate that moves compiles nothing again. All of it changes results by rounding only, and is
-decided by the config alone, never by a clock, so that a resume goes on as the run began.
+The optimizer step of a compiled model is not compiled, but uses PyTorch's fused kernel: it is
+available at once, and a new learning rate causes no recompilation. Compiled code changes results
+only by rounding. The decision depends only on the config, never on measured times, so that a
+resumed run decides in the same way.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ if TYPE_CHECKING:
     from torch import nn
 
 PAYS_FROM = 10_000_000
-"""Multiplications of a batch's forward pass from which compiled code is no slower on a CPU.
+"""Multiplications in the forward pass of a batch from which compiled code is not slower on a CPU.
 
-A call of it takes 0.1 to 0.2 ms of Python with its backward; `benchmarks/compile.py` measures it.
+A call of compiled code and its backward cost 0.1 to 0.2 ms of Python (`benchmarks/compile.py`).
 """
 
 
 class CompileWarning(UserWarning):
-    """A model that is not compiled, although its config asks for it."""
+    """A model is not compiled, although its config requests it."""
 
 
 def pays(model: nn.Module, batch_size: int, image_shape: tuple[int, int, int]) -> bool:
     """Tell whether compiled code saves more time than calling it takes; warn if it does not.
 
     Args:
-        model: On its device, before a recipe has changed it.
-        batch_size: Images of a training batch.
-        image_shape: Of one of them: channels, height, width.
+        model: The model on its device, before a recipe has changed it.
+        batch_size: Number of images in a training batch.
+        image_shape: Channels, height and width of an image.
     """
     device = next(model.parameters()).device
     if device.type != "cpu":
@@ -67,13 +68,14 @@ def multiplications(model: nn.Module, images: torch.Tensor) -> int:
 
 
 def as_compiled(images: int, usual: int | None) -> AbstractContextManager[object]:
-    """Return a context in which a batch of fewer images than usual runs eagerly.
+    """Return a context that runs a batch of fewer images than usual eagerly.
 
-    The compiler would make code for its size, too, and run it once an epoch.
+    Otherwise torch would also compile code for this batch size, and use it once per epoch.
 
     Args:
-        images: Of the batch.
-        usual: Of those that the model is compiled for; None where it is not compiled.
+        images: Number of images in the batch.
+        usual: Number of images in the batches that the model is compiled for; None if it is not
+            compiled.
     """
     if usual is None or images >= usual:
         return nullcontext()

@@ -1,4 +1,4 @@
-"""Refuses what a run would, without one: everything is built, and given back untrained."""
+"""Finds the refusals of a run without running it: builds the engine, and closes it again."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def dry_run(config: Config, loaded: Data, model: nn.Module) -> None:
-    """Refuse, as the run would, an optimizer, a schedule or a recipe that a model cannot have.
+    """Raise the error of a run whose optimizer, schedule or recipe does not fit its model.
 
-    The model comes back in its own format, perhaps with rounded weights.
+    Afterwards the model has its original formats, but its weights may be rounded.
     """
-    # A GPU's memory is for runs. What the engine refuses there, it refuses on the CPU too.
+    # On the CPU, because runs need the GPU's memory; the engine refuses the same there.
     assemble(config, loaded, model, torch.device("cpu")).engine.close()

@@ -1,8 +1,8 @@
-"""Parts of a model that are not trained, and whose norm layers stand still.
+"""Freezes parts of a model: their parameters, and the statistics of their norm layers.
 
-`requires_grad` alone would leave BatchNorm moving its statistics and normalising by the batch's, so
-that a frozen part would still change; frozen norm layers therefore stay in eval mode, whatever mode
-the model is put in.
+With `requires_grad=False` alone, BatchNorm would still normalise by the statistics of the batch and
+update its running statistics, so that a frozen part would change. Frozen norm layers therefore stay
+in eval mode, even after `model.train()`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Stop the training of what the patterns name, in place.
+    """Freeze the modules and parameters that the patterns match, in place.
 
     Args:
         model: The model.
-        patterns: Names of modules (with all that is in them) or of parameters, with * ? [...].
+        patterns: Names of modules (with their submodules) or parameters, with the wildcards
+            * ? [...].
     """
     modules = dict(model.named_modules())
     params = dict(model.named_parameters())

@@ -1,6 +1,6 @@
-"""In which way several processes, or several GPUs of one, train a model: `distributed.strategy`.
+"""Applies `distributed.strategy`: how several processes, or several GPUs of one, train a model.
 
-What cannot work in that way is refused here, before anything is built or written.
+Configs that cannot work with the strategy are refused here, before anything is built or written.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from halfstep.train.processes.processes import Processes
 
 _ELEMENT_BY_ELEMENT = ("sgd", "adam", "adamw")
-"""Optimizers that need no more of a weight than the part at hand."""
+"""Optimizers that update each element of a weight by itself, so that weights can be sharded."""
 
 
 def way(config: Config, processes: Processes) -> Literal["ddp", "fsdp", "dp"] | None:
-    """Return how the model is trained; None for one process on one device."""
+    """Return the parallel strategy of the run; None for one process on one device."""
     strategy = config.distributed.strategy
     if strategy == "dp" or (strategy == "fsdp" and processes.size > 1):
         return strategy
@@ -32,7 +32,7 @@ def way(config: Config, processes: Processes) -> Literal["ddp", "fsdp", "dp"] | 
 
 
 def shared_out(model: nn.Module, config: Config) -> nn.Module:
-    """Leave each process its part of a model that all of them have, before an optimizer."""
+    """Shard a model that every process holds completely; call it before building an optimizer."""
     try:
         return shard(
             model,
@@ -49,7 +49,7 @@ def shared_out(model: nn.Module, config: Config) -> nn.Module:
 
 
 def computed_again(model: nn.Module, config: Config) -> None:
-    """Let the blocks of a model compute their activations again; refuse a model without blocks."""
+    """Use activation checkpointing in the blocks of a model; refuse a model without blocks."""
     try:
         recompute(model)
     except ValueError as error:
@@ -61,7 +61,7 @@ def computed_again(model: nn.Module, config: Config) -> None:
 
 
 def refuse(config: Config, device: torch.device, processes: Processes) -> None:
-    """Refuse what cannot work with so many processes, or on this device."""
+    """Refuse a config that cannot work with this number of processes or on this device."""
     if config.distributed.strategy == "dp":
         _refuse_dp(config, device, processes)
     if processes.size == 1:

@@ -1,6 +1,6 @@
-"""The loss that a config names: from logits and labels to a mean over images.
+"""Builds the loss that a config names, which is a mean over the images of a batch.
 
-Labels are classes, int64 (N,), or where images are mixed probabilities, fp32 (N, classes).
+Labels are class indices, int64 (N,), or with mixup and CutMix probabilities, fp32 (N, classes).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from halfstep.train.config import Config
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From logits (N, classes) and labels to a scalar."""
+"""A function from logits (N, classes) and labels to a scalar."""
 
 
 def build(config: Config, classes: int, device: torch.device) -> Loss:
     """Return the loss that `config` names, for logits on `device`.
 
     Raises:
-        UserError: If there is another number of class weights than of classes, if a loss of the
-            user's own cannot be imported, or if label smoothing would have no effect on it.
+        UserError: If the number of class weights is not the number of classes, if a loss of the
+            user cannot be imported, or if it is combined with label smoothing.
     """
     chosen, smoothing = config.loss, config.label_smoothing
     if chosen.name.startswith("import:"):
@@ -70,7 +70,8 @@ def _focal(
 ) -> torch.Tensor:
     """Return the focal loss (Lin et al., arXiv:1708.02002, equation 4, over a softmax).
 
-    With gamma 0 it is the cross-entropy. Each class's part of a mixed label counts by itself.
+    With gamma 0 it is the cross-entropy. If labels are probabilities, the loss is the sum over the
+    classes, weighted by their probabilities.
     """
     logs = logits.float().log_softmax(1)
     chances = _chances(logs, labels, smoothing)

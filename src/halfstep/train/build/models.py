@@ -1,7 +1,7 @@
-"""Any timm or torchvision classifier by name, or one of your own, shaped to the data.
+"""Builds a timm or torchvision classifier by name, or the user's own, to fit the data.
 
 A name is looked up in timm, then in torchvision, unless it has a prefix: `torchvision:alexnet`.
-What it starts from is in `weights.py`, what of it is trained in `freeze.py`.
+`weights.py` loads the initial weights; `freeze.py` freezes parts of the model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from halfstep.train.config.model import ModelConfig
 
 _LIBRARIES = ("timm", "torchvision")
-# What constructors and forward passes of a thousand models raise when sizes do not fit.
+# Exceptions that the constructors and forward passes of models raise if sizes do not fit.
 _REFUSALS = (
     TypeError,
     ValueError,
@@ -47,16 +47,17 @@ def build(
     """Return the classifier that a config names, on the CPU in fp32.
 
     Args:
-        config: Its name, the arguments of its constructor, what it starts from, what is frozen.
+        config: The config section `model`.
         classes: Number of logits.
-        image_shape: Channels, height and width of the images; the model is tried on one.
-        initial_weights: Whether pretrained weights or a file of them are loaded; False where a
-            checkpoint's follow.
+        image_shape: Channels, height and width of the images; a forward pass on one zero image
+            checks the model.
+        initial_weights: Whether to load the pretrained weights or the file that the config names;
+            False if the caller loads those of a checkpoint later.
 
     Raises:
         UserError: If there is no such model, if it refuses its arguments, if it cannot take images
-            of this shape, if its weights cannot be had or do not fit, or if a name to freeze is
-            wrong.
+            of this shape, if its weights are not available or do not fit, or if a name to freeze
+            is wrong.
     """
     pretrained = config.pretrained and initial_weights
     if config.name.startswith("import:"):
@@ -79,7 +80,7 @@ def build(
 
 
 def load(model: nn.Module, weights: Mapping[str, torch.Tensor], otherwise: str) -> None:
-    """Load all weights of a checkpoint into a model; `otherwise` is the error's line."""
+    """Load all weights of a checkpoint into a model; `otherwise` starts the error message."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -87,7 +88,7 @@ def load(model: nn.Module, weights: Mapping[str, torch.Tensor], otherwise: str) 
 
 
 def compiled(model: nn.Module) -> nn.Module:
-    """Compile a model in place: it stays what the engine owns."""
+    """Compile a model in place, so that it remains the module that the engine owns."""
     model.compile()
     return model
 
@@ -99,7 +100,7 @@ def _of_a_library(
     library, name = resolve(config.name)
     given = {"num_classes": classes, **config.args}
     with warnings.catch_warnings():
-        # A layer of no channels is refused below, in a line.
+        # A layer without channels is refused below, with an error of one line.
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
         try:
             if library == "timm":
@@ -126,7 +127,7 @@ def _with_published(
         else:
             choices = torchvision.models.get_model_weights(name)
             state = choices.DEFAULT.get_state_dict(check_hash=True)
-    except Exception as error:  # network, proxy, hash, disk, hub: each has its own
+    except Exception as error:  # network, proxy, hash, disk and hub raise different exceptions
         raise UserError(
             f"model.pretrained is true, but {library} cannot provide weights of {name!r}: "
             f"{reason(error)}; write --options model.pretrained=false model.weights=FILE with a "
@@ -158,10 +159,10 @@ def _imported(config: ModelConfig, classes: int, channels: int) -> nn.Module:
 
 
 def resolve(name: str) -> tuple[str, str]:
-    """Return the library and the name in it for a model's name as configs write it.
+    """Return the library of a model and its name there, for a name in a config.
 
     Raises:
-        UserError: If no library has it; the closest name is given.
+        UserError: If no library has such a model; the message has the closest name.
     """
     prefix, _, rest = name.rpartition(":")
     if prefix and prefix not in _LIBRARIES:
@@ -170,7 +171,7 @@ def resolve(name: str) -> tuple[str, str]:
             f"write timm:{rest}"
         )
     for library in [prefix] if prefix else _LIBRARIES:
-        # timm knows names with a tag, too.
+        # Not `_names` for timm, because `is_model` also accepts names with a tag.
         if timm.is_model(rest) if library == "timm" else rest in _names(library):
             return library, rest
     searched = [prefix] if prefix else _LIBRARIES
@@ -188,7 +189,7 @@ def _names(library: str) -> list[str]:
 
 
 def _take_channels(model: nn.Module, channels: int) -> nn.Module:
-    """Give a torchvision model, whose first convolution takes RGB, another number of channels."""
+    """Replace the RGB convolution of a torchvision model by one with `channels` input channels."""
     if channels == 3:
         return model
     for path, old in model.named_modules():
@@ -201,7 +202,7 @@ def _take_channels(model: nn.Module, channels: int) -> nn.Module:
                 old.padding if isinstance(old.padding, str) else (old.padding[0], old.padding[1]),
                 bias=old.bias is not None,
             )
-            # The model's own initialisation, cut or repeated, rather than Conv2d's default.
+            # Keep the model's own initialisation, repeated or cut, instead of Conv2d's default.
             repeats = -(-channels // 3)
             weight = old.weight.detach().repeat(1, repeats, 1, 1)[:, :channels]
             new.load_state_dict(old.state_dict() | {"weight": weight})

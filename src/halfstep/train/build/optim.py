@@ -1,4 +1,4 @@
-"""Optimizers: torch's own, fused where they can be, those of small state, and any of timm's."""
+"""Builds optimizers: torch's, fused where possible, those with a small state, and any of timm's."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def build_optimizer(
     lr_factor: float = 1.0,
     seed: int = 0,
 ) -> Optimizer:
-    """Return the optimizer that a config names, over the parameters that can be trained.
+    """Return the optimizer that a config names, for the trainable parameters of a model.
 
     Args:
-        config: Which one, and its settings.
-        model: Whose parameters it updates.
-        classes: Number of logits, by which the last layer is known where it has a rate of its own.
-        fused: Whether one kernel updates everything, where the optimizer has one; on a GPU this
-            also spares a synchronisation when the loss is scaled.
-        lr_factor: What the learning rate is multiplied by, for scaling it with the batch.
-        seed: Of the stochastic rounding of a state in bf16.
+        config: The config section `optimizer`.
+        model: The model whose parameters are updated.
+        classes: Number of logits, which identifies the last layer if `head_lr` is set.
+        fused: Whether to use a fused kernel, if the optimizer has one. On a GPU this also avoids a
+            synchronisation when a loss scale is used.
+        lr_factor: Factor of the learning rate, for scaling it with the batch size.
+        seed: Seed of the stochastic rounding of bf16 states.
 
     Raises:
-        UserError: If nothing can be trained, if the model's layers or its last one are not known
-            where they are asked for, if timm has no such optimizer, if torchao is needed and
+        UserError: If no parameter is trainable, if `layer_decay` or `head_lr` is set and the
+            model's layers are not known, if timm has no such optimizer, if torchao is needed and
             missing, or if the optimizer refuses its arguments or parameters.
     """
     lr = config.lr * lr_factor
@@ -72,14 +72,14 @@ def build_optimizer(
     make = _constructor(config, fused=fused, seed=seed)
     try:
         return make(groups, lr=lr, **settings)
-    except TypeError as error:  # parameters of another format
+    except TypeError as error:  # parameters in a format that the optimizer does not support
         raise UserError(str(error)) from error
 
 
 def _constructor(
     config: SgdConfig | AdamConfig | LowBitAdamConfig, *, fused: bool, seed: int
 ) -> Callable[..., Optimizer]:
-    """Return what makes an optimizer of groups, the learning rate and the config's settings."""
+    """Return a function that builds the optimizer from groups, a learning rate and settings."""
     if isinstance(config, LowBitAdamConfig):
         try:
             return low_bit_adam(config.name)
@@ -96,7 +96,7 @@ def _constructor(
 
 
 def _groups(model: nn.Module, config: OptimizerConfig, lr: float) -> list[dict[str, Any]]:
-    """Return the parameters in one group, or in several that differ in weight decay and rate."""
+    """Return the parameter groups, which may differ in weight decay and learning rate."""
     trained = [param for param in model.parameters() if param.requires_grad]
     if not trained:
         raise UserError(
@@ -129,7 +129,7 @@ def _groups(model: nn.Module, config: OptimizerConfig, lr: float) -> list[dict[s
 def _with_head_apart(
     groups: list[dict[str, Any]], model: nn.Module, classes: int, lr: float
 ) -> list[dict[str, Any]]:
-    """Split the classifier's last layer off each group, and give it a learning rate of its own."""
+    """Move the parameters of the last layer to separate groups with the learning rate `lr`."""
     names = head_of(model, classes)
     if not names:
         raise UserError(
@@ -180,13 +180,13 @@ def _timms(
 
 
 def _try_out(name: str, settings: dict[str, Any]) -> None:
-    """Make a step on a dummy parameter: many arguments are checked only then."""
+    """Take a step on a dummy parameter, because many arguments are checked only in a step."""
     param = nn.Parameter(torch.zeros(2, 2))
     param.grad = torch.zeros_like(param)
     create_optimizer_v2([{"params": [param]}], name, **settings).step()
 
 
 def _parameters(kind: Any) -> frozenset[str]:
-    if isinstance(kind, str):  # of a package that timm imports only where it makes one
+    if isinstance(kind, str):  # a class that timm imports only when it builds the optimizer
         return frozenset()
     return frozenset(inspect.signature(kind).parameters)

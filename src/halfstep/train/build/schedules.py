@@ -1,7 +1,8 @@
-"""Learning-rate schedules: torch's own classes, built from a config and counted in steps.
+"""Builds learning-rate schedules from a config: torch's classes, counted in optimizer steps.
 
-All but one move with every optimizer step, and are handed to the engine, which knows whether a step
-happened. `plateau` moves with every validation, after a warm-up that moves with the steps.
+The engine steps all schedules except `plateau`, because it knows whether an optimizer step was
+skipped. `plateau` is stepped after each validation, once its warm-up has ended; the engine steps
+the warm-up.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ if TYPE_CHECKING:
 
 
 class ScheduleWarning(UserWarning):
-    """The learning rate will not do what its schedule is for."""
+    """The learning rate will not follow its schedule to the end."""
 
 
 @dataclass
 class Schedules:
-    """What moves the learning rate of a run.
+    """The learning-rate schedule of a run.
 
     Attributes:
-        per_step: For the engine, which steps it once for each real optimizer step and keeps its
-            state; None where nothing moves with the steps.
-        plateau: Stepped by `per_epoch`.
-        metric: The figure that the plateau looks at.
-        held_until: Optimizer steps before which no validation counts, as the rate still rises.
-        drops: What of `per_step` has the steps at which the rate drops.
+        per_step: The schedule that the engine steps after each optimizer step that was not skipped,
+            and saves; None if the rate does not depend on the steps.
+        plateau: The schedule that `per_epoch` steps; None without one.
+        metric: The validation metric for `plateau`.
+        held_until: Optimizer steps of the warm-up, during which `plateau` ignores validations.
+        drops: The part of `per_step` that lowers the rate at given steps; None without one.
     """
 
     per_step: LRScheduler | None
@@ -66,7 +67,10 @@ class Schedules:
         self._milestones = self.drops.milestones if self.drops else None
 
     def per_epoch(self, figures: Mapping[str, float]) -> None:
-        """Let the schedule see `loss` and `accuracy`; settle the engine's last step before."""
+        """Step `plateau` with the `loss` and `accuracy` of a validation.
+
+        The engine must have finished its work after the last step, so that `per_step` is current.
+        """
         if self.plateau is None:
             return
         done = self.per_step.last_epoch if self.per_step else self.held_until
@@ -74,20 +78,20 @@ class Schedules:
             self.plateau.step(figures[self.metric])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the engine does not keep, as plain data."""
+        """Return the state of `plateau`, which the engine does not save, as plain data."""
         return dict(self.plateau.state_dict()) if self.plateau else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned, after the engine has what it keeps."""
+        """Load the state from `state_dict`, after the engine has loaded its own state."""
         if self.plateau:
             self.plateau.load_state_dict(state)
         if self.drops and self._milestones is not None:
-            # A run that goes on to more epochs has more of them than the state of `per_step`.
+            # A run that resumes with more epochs has more milestones than the saved `per_step`.
             self.drops.milestones = self._milestones
 
 
 def warn_of_endless_rise(config: ScheduleConfig, *, steps: int, steps_per_epoch: int) -> None:
-    """Warn where the run ends before its warm-up does; see `build` for the arguments."""
+    """Warn if the run ends before its warm-up does; see `build` for the arguments."""
     rise = config.warmup_epochs * steps_per_epoch
     if rise >= steps:
         warnings.warn(
@@ -105,18 +109,19 @@ def build(
     """Return the schedule that a config names.
 
     Args:
-        config: Which one, and its settings.
-        optimizer: Whose learning rate it sets; what it was built with is the highest.
-        steps: Optimizer steps of the whole run.
-        steps_per_epoch: Optimizer steps of an epoch, which epochs in the config are turned into.
+        config: The config section `schedule`.
+        optimizer: The optimizer whose learning rate is changed; its current rate is the peak.
+        steps: Number of optimizer steps of the whole run.
+        steps_per_epoch: Number of optimizer steps of an epoch, for converting epochs in the config.
 
     Raises:
-        UserError: If the lowest learning rate is above the highest, or drops more than once a step.
+        UserError: If the lowest learning rate is above the peak, or if the rate would drop more
+            than once per step.
     """
     warm = round(config.warmup_epochs * steps_per_epoch or config.warmup * steps)
     warm = min(warm, steps - 1)
     if isinstance(config, OneCycleConfig):
-        # Of a single step, torch's would end before it has begun.
+        # With a single step, torch's OneCycleLR would end before it starts.
         return Schedules(_one_cycle(optimizer, warm, steps) if steps > 1 else _rise(optimizer, 0))
     if isinstance(config, PlateauConfig):
         plateau = ReduceLROnPlateau(
@@ -152,7 +157,7 @@ def _cosine(
 
 
 def _drops(config: StepConfig | MultiStepConfig, steps: int, steps_per_epoch: float) -> list[int]:
-    """Return the steps after which the rate drops; epochs need not be whole."""
+    """Return the steps after which the rate drops; numbers of epochs may be fractions."""
     if isinstance(config, StepConfig):
         if config.every_epochs * steps_per_epoch < 1:
             raise UserError(
@@ -167,7 +172,7 @@ def _drops(config: StepConfig | MultiStepConfig, steps: int, steps_per_epoch: fl
 
 
 class _Rise(LinearLR):
-    """torch's own, of which only the counters move once it has risen."""
+    """A linear warm-up; once it has ended, a step only advances the counters, which is faster."""
 
     def step(self, epoch: int | None = None) -> None:
         """Take a step; see `LRScheduler` for the argument."""
@@ -186,10 +191,10 @@ def _rise(optimizer: Optimizer, warm: int) -> LinearLR:
 
 
 def _one_cycle(optimizer: Optimizer, warm: int, steps: int) -> OneCycleLR:
-    # With a warm-up of one step torch divides by zero; none starts at the full rate instead.
+    # torch divides by zero if the warm-up has one step; leave it out and start at the peak rate.
     share = warm / steps if warm > 1 else 0.0
-    # Around the momentum that the config asks for: lower where the rate is high, as torch's 0.85 to
-    # 0.95 is around 0.9; 0 where an optimizer has none.
+    # Vary the momentum around the configured value, lower at a high rate, as torch's default of
+    # 0.85 to 0.95 varies around 0.9. `own` is 0 if the optimizer has no momentum.
     defaults = optimizer.defaults
     own = float(defaults.get("momentum") or (defaults.get("betas") or (0.0,))[0])
     highest = min(own + 0.05, (1 + own) / 2)

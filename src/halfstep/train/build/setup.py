@@ -1,7 +1,7 @@
-"""Builds everything that a config names: data, model, optimizer, schedule and the engine over them.
+"""Builds the objects that a config names: data, model, optimizer, schedule and engine.
 
-Training and evaluation both start here, so that they cannot disagree on what a config means. All
-that can be wrong with a config is found here, before anything is written.
+Training and evaluation both use this module, so that a config has the same meaning in both. All
+errors in a config are found here, before anything is written.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a run works with.
+    """The objects of a run.
 
     Attributes:
-        engine: Owns the model and the optimizer.
-        device: Where the model is.
-        data: What it learns from.
-        schedules: What moves the learning rate; the engine steps `per_step` itself.
-        steps: Optimizer steps of the whole run.
-        loss: What training minimises.
-        processes: Those that train together.
-        compiled_for: Images of the batches that the model is compiled for; fewer run eagerly. None
-            where it is not compiled, and where batches are of any size.
+        engine: The engine, which owns the model and the optimizer.
+        device: Device of the model.
+        data: The data set.
+        schedules: The learning-rate schedule; the engine steps its `per_step`.
+        steps: Number of optimizer steps of the whole run.
+        loss: The training loss.
+        processes: The processes that train together.
+        compiled_for: Number of images in the batches that the model is compiled for; batches with
+            fewer run eagerly. None if the model is not compiled, or if batch sizes vary.
     """
 
     engine: Engine
@@ -60,16 +60,16 @@ class Setup:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of an epoch."""
+        """Number of optimizer steps of an epoch."""
         return steps_per_epoch(self.data, self.engine.accumulate)
 
     @property
     def model_is_shared(self) -> bool:
-        """Whether each process holds a part of the model, so that a forward pass takes all."""
+        """Whether the model is sharded, so that a forward pass needs all processes."""
         return sharded_as(self.engine.bare_model) is not None
 
     def preprocessing(self) -> dict[str, Any]:
-        """Return what turns pixels from 0 to 1 into the model's input, as plain data."""
+        """Return the image shape and the normalisation, for pixel values from 0 to 1."""
         mean, std = self.data.normalisation
         return {
             "image_shape": list(self.data.image_shape),
@@ -79,7 +79,7 @@ class Setup:
 
 
 def steps_per_epoch(loaded: Data, accumulate: int) -> int:
-    """Return the optimizer steps of an epoch; its last one may be of fewer micro-batches."""
+    """Return the optimizer steps of an epoch; the last one may have fewer micro-batches."""
     return -(-len(loaded.train) // accumulate)
 
 
@@ -91,26 +91,26 @@ def set_up(
     *,
     initial_weights: bool = True,
 ) -> Setup:
-    """Build what `config` names on `device`; each of the processes that train together calls this.
+    """Build the objects that `config` names on `device`; every process of a run calls this.
 
-    The model starts from `weights`, an fp32 state dict, instead of the seed's initial weights. The
-    weights that the config names are not loaded then, nor without `initial_weights`, where others
-    follow.
+    If `weights` is given, an fp32 state dict, the model starts from it. The pretrained weights or
+    the file that the config names are loaded only without `weights`, and only if `initial_weights`
+    is True; it is False if the caller loads other weights later.
 
     Raises:
-        UserError: If the data, the model, its arguments, its weights or the recipe cannot be had,
-            or if the processes cannot be what the config asks of them.
+        UserError: If the data, the model, its arguments, its weights or the recipe are invalid or
+            not available, or if the config cannot work with these processes.
     """
     in_parallel.refuse(config, device, processes)
     if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # what asks for "the" GPU means this one
+        torch.cuda.set_device(device)  # for code that uses the current GPU
     loaded = data.load(
         config.data,
         batch_size=config.batch_size,
         seed=config.seed,
         device=device,
         drop_last=config.drop_last,
-        # BatchNorm has no statistics of a single value, unless it sees those of all processes.
+        # BatchNorm has no statistics of a single value, unless it synchronises all processes.
         part=BatchShare(
             processes.rank, processes.size, 1 if config.distributed.sync_batchnorm else LEAST
         ),
@@ -134,12 +134,12 @@ def set_up(
     setup = assemble(config, loaded, model, device, processes, parallel=parallel, compiles=compiles)
     if compiles:
         models.compiled(setup.engine.model)
-        # Pieces of a batch, and what several processes have of the last one, are of many sizes.
+        # With auto_microbatch or several processes, batches can have many different sizes.
         alone = processes.size == 1 and not config.auto_microbatch
         if alone and len(loaded.train) > 1:
             setup = replace(setup, compiled_for=config.batch_size)
     if processes.rank > 0:
-        # The same weights everywhere, but not the same dropout.
+        # All processes start from the same weights, but must draw different dropout.
         torch.manual_seed(derive(config.seed, processes.rank))
     return setup
 
@@ -154,13 +154,13 @@ def assemble(
     parallel: Literal["ddp", "fsdp", "dp"] | None = None,
     compiles: bool = False,
 ) -> Setup:
-    """Build optimizer, schedules and engine over a model, which under "fsdp" is shared out.
+    """Build the optimizer, schedules and engine for a model, which "fsdp" requires to be sharded.
 
     The optimizer is fused on a GPU, and for a model that will be compiled.
 
     Raises:
-        UserError: If the optimizer, the schedule or the recipe cannot be had, or not together; the
-            model is then as before.
+        UserError: If the optimizer, the schedule or the recipe is invalid, or if they do not fit
+            together. The model is unchanged then.
     """
     minimised = loss.build(config, len(loaded.classes), device)
     images_per_step = config.batch_size * config.accumulate * processes.size
@@ -191,6 +191,6 @@ def assemble(
             parallel=None if parallel == "fsdp" else parallel,
             sync_batchnorm=parallel == "ddp" and config.distributed.sync_batchnorm,
         )
-    except (TypeError, ValueError) as error:  # what cannot work under the recipe
+    except (TypeError, ValueError) as error:  # the model or optimizer does not fit the recipe
         raise UserError(str(error)) from error
     return Setup(engine, device, loaded, schedule, steps, minimised, processes)

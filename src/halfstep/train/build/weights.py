@@ -1,9 +1,9 @@
-"""Weights to start from: read from a file without running code, and fitted to a model.
+"""Loads initial weights: reads a file without running its code, and fits the weights to a model.
 
-A file made for another number of classes fits but for the last layer, which keeps its own initial
-values then; what wraps a model (DDP, torch.compile, a Lightning module) puts a prefix before all
-names, which is taken off. Both are said. Anything else that does not fit is an error, since it
-would be silent nonsense.
+If the file is for another number of classes, the last layer keeps its random initial values. If a
+wrapper (DDP, torch.compile, a Lightning module) has put a prefix before all names, the prefix is
+removed. Both cases print a note. Any other mismatch is an error, because training would silently
+start from wrong weights.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
     from torch import nn
 
 _COUNTER = "num_batches_tracked"
-"""What BatchNorm counts; files of old versions of torch lack it."""
-# Of a run's own checkpoint, the weights that it was validated with.
+"""Name of BatchNorm's counter of batches, which files of old versions of torch lack."""
+# Keys of a state dict in a file. "averaged" is first, because it has the weights that a run of
+# halfstep is validated with.
 _WRAPPERS = ("averaged", "state_dict", "model_state_dict", "model")
 
 
 def read(path: str) -> dict[str, torch.Tensor]:
-    """Return the state dict in a .safetensors file, or in what `torch.save` wrote.
+    """Return the state dict in a .safetensors file or in a file of `torch.save`.
 
-    A state dict that lies under "state_dict" or "model" is found there.
+    The state dict may be nested under a key such as "state_dict" or "model".
 
     Raises:
-        UserError: If there is no such file, or if it holds anything but tensors.
+        UserError: If there is no such file, or if it does not hold a state dict of tensors.
     """
     file = Path(path).expanduser()
     if not file.is_file():
@@ -71,15 +72,15 @@ def read(path: str) -> dict[str, torch.Tensor]:
 def fit(
     model: nn.Module, weights: Mapping[str, torch.Tensor], *, classes: int, source: str
 ) -> None:
-    """Load weights into a model; say so where its last layer starts anew or names lose a prefix.
+    """Load weights into a model; note if the last layer stays random or if a prefix is removed.
 
     Args:
-        model: The model, with its own initial values.
-        weights: A state dict of the same architecture, perhaps of another number of classes, or of
-            three input channels where the model has another number, or with a prefix before all of
-            the model's names.
+        model: The model, with its random initial values.
+        weights: A state dict of the same architecture. It may be for another number of classes, or
+            for three input channels if the model has another number, and all of its names may
+            start with a prefix.
         classes: Number of logits of the model.
-        source: What errors and the note call the weights.
+        source: Name of the weights in errors and notes.
     """
     state = model.state_dict()
     head = head_of(model, classes)
@@ -117,7 +118,7 @@ def fit(
 def _without_prefix(
     weights: Mapping[str, torch.Tensor], needed: Sequence[str], source: str
 ) -> Mapping[str, torch.Tensor]:
-    """Return the weights under the model's own names, and say what was taken off them."""
+    """Return the weights under the model's names; print a note if a prefix is removed."""
     if not needed or needed[0] in weights:
         return weights
     ends_alike = [name for name in weights if name.endswith(f".{needed[0]}")]
@@ -140,7 +141,10 @@ def _without_prefix(
 
 
 def head_of(model: nn.Module, classes: int) -> tuple[str, ...]:
-    """Return the names of the layers that give the logits: those that timm names, or the last."""
+    """Return the names of the layers that compute the logits; empty if they are not known.
+
+    timm's models name them. In other models it is the last layer with `classes` outputs.
+    """
     named = getattr(model, "pretrained_cfg", {}).get("classifier")
     if named:
         return (named,) if isinstance(named, str) else tuple(named)
@@ -155,7 +159,7 @@ def head_of(model: nn.Module, classes: int) -> tuple[str, ...]:
 
 
 def note(line: str) -> None:
-    """Tell the person at the terminal something that is no error, beside what a program reads."""
+    """Print a note for the user to stderr, because programs may read stdout."""
     Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -1,8 +1,8 @@
-"""What a config may say, where it is found, and what is wrong with it.
+"""The fields of a config, how a config is found, and its errors.
 
-One class a section, the text under each field is its documentation. Values are checked strictly (a
-string is not a number) and unknown keys are refused; `errors` turns what pydantic reports into one
-line. Nothing here imports torch.
+Each section is a class; the text under each field is printed to users as its documentation. Values
+are checked strictly (a string is not a number), and unknown keys are refused. `errors` converts
+pydantic's errors to one line. Nothing here imports torch.
 """
 
 from halfstep.train.config.schema import Config

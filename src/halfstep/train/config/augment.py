@@ -24,7 +24,7 @@ Channels = Annotated[tuple[float, ...], Strict(strict=False)]
 Normalisation = tuple[Channels, Channels]
 
 _IMAGENET: Normalisation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_IMAGENET_GREY: Normalisation = (0.449,), (0.226,)  # the averages of the three
+_IMAGENET_GREY: Normalisation = (0.449,), (0.226,)  # the averages of the three channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +141,19 @@ class AugmentConfig(Section):
         return self
 
     def settings(self) -> Augmentation:
-        """Return the preset with the fields that are set laid over it."""
+        """Return the settings of the preset, overridden by the fields that are set."""
         fields = Augmentation.__dataclass_fields__
         given = {name: value for name in fields if (value := getattr(self, name)) is not None}
         return replace(PRESETS[self.preset], **given)
 
     def normalisation(self, channels: int) -> Normalisation:
-        """Return mean and standard deviation of each of an image's channels.
+        """Return the mean and standard deviation of each channel, for pixel values from 0 to 1.
 
         Args:
             channels: 1 (grey) or 3 (RGB).
 
         Raises:
-            UserError: If the config gives them for another number of channels, or gives none and
+            UserError: If the config has them for another number of channels, or if it has none and
                 the images are neither grey nor RGB.
         """
         defaults = {1: _IMAGENET_GREY, 3: _IMAGENET}.get(channels, ((), ()))

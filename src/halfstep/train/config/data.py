@@ -1,6 +1,7 @@
 """The config sections of data sources: one class per source, selected by `name`.
 
-Adding a source takes a class here, a file in `halfstep.train.data` and a row in its table.
+To add a source, write a class here, a file in `halfstep.train.data.sources`, and a row in the
+table `_SOURCES` of `halfstep.train.data`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _without(values: Any, *former: str) -> Any:
-    """Leave out settings of release 0.1.0, which read shards from end to end, for its runs."""
+    """Drop settings of release 0.1.0, which read shards sequentially, so that its runs load."""
     if not isinstance(values, dict):
         return values
     return {key: value for key, value in values.items() if key not in former}
@@ -237,10 +238,10 @@ DataConfig = Annotated[
 
 
 def of_every_source(values: Mapping[str, Any], name: object) -> dict[str, Any]:
-    """Return the settings of a section `data` that hold for another source too.
+    """Return the settings of a section `data` that also apply to the source `name`.
 
-    They say how images are loaded and what the model sees of them; where images lie, and which of
-    them a split has, is the business of each source.
+    They determine how images are loaded, resized and augmented. The location of the images and the
+    contents of the splits are specific to each source.
     """
     taken = (DigitsConfig if name == "digits" else ImagesConfig).model_fields
     shared = ImagesConfig.model_fields.keys() & taken.keys()

@@ -1,7 +1,7 @@
-"""What pydantic reports about a config, as the one line that a person can act on.
+"""Converts pydantic's errors about a config to one line that tells the user what to change.
 
-The line says where the value came from (a file, `--options`), which field it is, what was given and
-what is allowed; for an unknown key it names the closest valid one.
+The line names the source of the value (a file, `--options`), the field, the value and the allowed
+values; for an unknown key it names the closest valid one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pydantic import BaseModel, ValidationError
 from halfstep.errors import closest
 
 Source = tuple[str, Mapping[str, Any]]
-"""A label to print ("digits.yaml", "--options") and the values that came from there."""
+"""The label of a source in messages ("digits.yaml", "--options"), and its values."""
 
 _OF_RECIPES = {"name", "description", "recipe"}
-"""Keys of a file that has only a recipe; the first two are given to every file."""
+"""Keys of a file that has only a recipe; `files` adds name and description to every file."""
 
 
 def one_line(
@@ -27,9 +27,9 @@ def one_line(
     given: Mapping[str, Any],
     sources: Sequence[Source],
 ) -> str:
-    """Describe the first thing that is wrong, and say how many more there are.
+    """Describe the first error in one line, with the number of further errors.
 
-    `given` are the merged values of `sources`, the last of which has the last word.
+    `given` has the merged values of `sources`; later sources override earlier ones.
     """
     first, *others = error.errors(include_url=False)
     path = _path(first["loc"], given)
@@ -58,7 +58,7 @@ def one_line(
 
 
 def keys(config: type[BaseModel], prefix: str = "") -> list[str]:
-    """Return every key that a config may have, dotted, in the order of the classes."""
+    """Return the dotted names of all keys of a config, in the order of their definition."""
     found: list[str] = []
     for name, field in config.model_fields.items():
         found.append(prefix + name)
@@ -96,13 +96,13 @@ def _unknown_kind(error: Any, dotted: str) -> str:
 
 
 def _path(loc: tuple[int | str, ...], given: Any) -> list[str]:
-    """Drop from pydantic's location the tags of unions, which are no keys of the config."""
+    """Return pydantic's location without the tags of unions, which are not keys of the config."""
     path: list[str] = []
     for index, part in enumerate(loc):
         is_tag = isinstance(given, Mapping) and part not in given and part == given.get("name")
         if is_tag or _stands_for_many(part):
             continue
-        if not isinstance(given, Mapping | list):  # the name of a type that a value may have
+        if not isinstance(given, Mapping | list):  # `part` is the name of a type, not a key
             break
         path.append(str(part))
         if isinstance(given, Mapping):
@@ -125,7 +125,7 @@ def _holds(values: Any, path: list[str]) -> bool:
 
 
 def _kinds_that_have(name: str, loc: tuple[int | str, ...], config: type[BaseModel]) -> list[str]:
-    """Return the values of a section's `name` with which it would have a key of this name."""
+    """Return the tags, such as "sgd", of the alternatives for a section that have key `name`."""
     if len(loc) < 3:
         return []
     kinds = _sections(loc[:-2], config)
@@ -139,7 +139,7 @@ def _names(sections: Sequence[type[BaseModel]]) -> list[str]:
 
 
 def _sections(loc: tuple[int | str, ...], config: type[BaseModel]) -> list[type[BaseModel]]:
-    """Return the classes that a section may be of, at a location with the tags of unions."""
+    """Return the possible classes of the section at a location of pydantic."""
     sections = [config]
     for part in loc:
         tagged = [
@@ -163,7 +163,7 @@ def _tags(section: type[BaseModel]) -> tuple[Any, ...]:
 
 
 def _stands_for_many(part: int | str) -> bool:
-    """Return whether a part of a location is the tag of a section that has no fixed name."""
+    """Tell whether a part of a location is a tag such as "<timm>", which covers many names."""
     return str(part).startswith("<")
 
 

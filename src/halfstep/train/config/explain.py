@@ -1,6 +1,6 @@
-"""Configs for readers: every field with its documentation, and a JSON schema for editors.
+"""Writes a config with the documentation of every field, and a JSON schema for editors.
 
-A field that is not set stands there as a comment that shows what could be written.
+A field that is not set is written as a comment that shows its possible values.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _KINDS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "true | false"}
 def explained(config: Config) -> str:
     """Return the whole config, defaults included, as YAML that `load` accepts.
 
-    The documentation of each field stands above it as a comment. What is not set is a comment too,
-    with the kind of value that could be written, or a section's defaults.
+    The documentation of each field is a comment above it. A field that is not set is a comment too,
+    with its type, or with the defaults if it is a section.
     """
     return "\n".join(_lines(config, "")) + "\n"
 
@@ -37,7 +37,7 @@ def explained(config: Config) -> str:
 def schema() -> dict[str, Any]:
     """Return the JSON schema of a config file.
 
-    A file with a `base` says only what differs, so nothing is required of it.
+    No key is required, because a file with a `base` contains only the differences.
     """
     whole = Config.model_json_schema(mode="validation")
     whole["title"] = "A config of halfstep"
@@ -48,7 +48,7 @@ def schema() -> dict[str, Any]:
     for section in (whole, *whole["$defs"].values()):
         section.pop("required", None)
         for field in section.get("properties", {}).values():
-            if "oneOf" in field:  # a part of a section fits several kinds, and timm's name is any
+            if "oneOf" in field:  # an incomplete section, or timm's `name`, fits several classes
                 field["anyOf"] = field.pop("oneOf")
                 field.pop("discriminator", None)
     return whole
@@ -57,7 +57,7 @@ def schema() -> dict[str, Any]:
 def _lines(section: BaseModel, indent: str) -> Iterator[str]:
     plain = section.model_dump(mode="json")
     for name, field in type(section).model_fields.items():
-        if name not in plain:  # an alias, which stands for another field
+        if name not in plain:  # an alias of another field, such as `fp16`
             continue
         yield from _documentation(field, indent)
         value = getattr(section, name)
@@ -77,7 +77,7 @@ def _lines(section: BaseModel, indent: str) -> Iterator[str]:
 
 
 def _sets_nothing(section: BaseModel) -> bool:
-    """Tell whether all fields are None, and would be if the section were left out."""
+    """Tell whether all fields are None, which is also their default."""
     return not (section.model_dump(exclude_none=True) or section.model_dump(exclude_defaults=True))
 
 
@@ -88,7 +88,7 @@ def _documentation(field: FieldInfo, indent: str) -> list[str]:
 
 
 def _possible(name: str, kind: Any) -> Iterator[str]:
-    """Yield what could be written for a field that may be set and is not."""
+    """Yield the lines that could be written for a field that is not set."""
     bare = _without_none(kind)
     if not (isinstance(bare, type) and issubclass(bare, BaseModel)):
         yield f"{name}: {_placeholder(bare)}"
@@ -103,7 +103,7 @@ def _possible(name: str, kind: Any) -> Iterator[str]:
 
 
 def _without_none(kind: Any) -> Any:
-    """Return what an annotation "X | None" is besides None, and any other as it is."""
+    """Return X for an annotation "X | None", and any other annotation unchanged."""
     options = get_args(kind)
     return next(each for each in options if each is not NoneType) if NoneType in options else kind
 
@@ -126,7 +126,7 @@ def _commented(lines: Iterable[str], indent: str) -> list[str]:
 
 def _assigned(name: str, value: Any) -> str:
     text = dump({name: value})
-    # ruamel.yaml puts a mapping of one plain value in braces.
+    # ruamel.yaml writes a mapping of one plain value in braces, which are removed here.
     return text.rstrip("\n") if isinstance(value, dict | list) else text[1:-2]
 
 

@@ -1,10 +1,12 @@
-"""Finds a config by name or path, lays it over its `base`, then the command line over both.
+"""Finds a config by name or path, and merges its `base`, the config and the command line.
 
     halfstep train digits --recipe fp16 --options optimizer.lr=0.02 epochs=3
 
-A mapping is merged key by key, anything else is replaced, and an empty mapping clears what is below
-it (`args: {}`). A section whose `name` changes starts anew: the momentum of SGD says nothing about
-AdamW. Of `data`, what every source has stays: how images are loaded, resized and augmented.
+Later values override earlier ones: mappings are merged key by key, other values are replaced, and
+an empty mapping (`args: {}`) clears the earlier one. If the `name` of a section changes, the
+section's earlier values are dropped, because the momentum of SGD, for example, has no meaning for
+AdamW. In `data`, the fields that all sources have are kept: how images are loaded, resized and
+augmented.
 """
 
 from __future__ import annotations
@@ -39,17 +41,18 @@ def load(
     *,
     point: Sequence[str] = (),
 ) -> Config:
-    """Read, inherit, override and check a config.
+    """Load a config with its bases, apply overrides, and check it.
 
     Args:
-        config: The name of a shipped config, the path of a YAML file, or what such a file holds.
-        options: Overrides "key.sub=value", the value in YAML.
-        flags: Values of the command line's own flags by field ("recipe", "seed", "device"); None
-            means not given. `options` have the last word.
-        point: Overrides as in `options`, and after them, that `--grid` gives.
+        config: The name of a shipped config, the path of a YAML file, or the contents of such a
+            file as a mapping.
+        options: Overrides "key.sub=value", with the value in YAML.
+        flags: Values of command-line flags by field ("recipe", "seed", "device"); None means not
+            given. `options` override them.
+        point: Overrides from one point of `--grid`, in the form of `options`, which they override.
 
     Raises:
-        UserError: If a file, key or value is wrong, in one line.
+        UserError: If a file, key or value is wrong; the message is one line.
     """
     sources = _sources(config)
     sources += [
@@ -64,7 +67,7 @@ def load(
     of_grid = parse_options(point, "--grid")
     overlay = parse_options([*options, *point])
     if "fp16" in overlay:
-        # The flag is on the same command line: the two contradict each other, neither overrides.
+        # --recipe is on the same command line, so another recipe there contradicts fp16.
         flag = (flags or {}).get("recipe")
         overlay = ({} if flag is None else {"recipe": flag}) | overlay
         overlay = _expanded("--options", overlay, merged["recipe"])
@@ -75,10 +78,11 @@ def load(
 
 
 def check(values: Mapping[str, Any], sources: Sequence[Source]) -> Config:
-    """Return the config that plain data describe.
+    """Check plain data, and return them as a config.
 
     Raises:
-        UserError: If a key or value is wrong, naming the one of `sources` that it came from.
+        UserError: If a key or value is wrong; the message names the source in `sources` that has
+            it.
     """
     try:
         return Config.model_validate(values)
@@ -103,10 +107,10 @@ def flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def find(config: str) -> Path:
-    """Return the file of a shipped config's name or of a path.
+    """Return the file of a config, by the name of a shipped config or by a path.
 
     Raises:
-        UserError: If there is none; the closest shipped name is given.
+        UserError: If there is no such file; the message has the closest shipped name.
     """
     known = shipped()
     if config in known:
@@ -132,7 +136,7 @@ def find(config: str) -> Path:
 
 
 def parse_options(options: Sequence[str], flag: str = "--options") -> dict[str, Any]:
-    """Turn "optimizer.lr=0.02" and the like into nested data; the last of equal keys wins.
+    """Convert options such as "optimizer.lr=0.02" to nested data; of equal keys the last counts.
 
     Raises:
         UserError: If an option is not key=value, or its value is not YAML.
@@ -157,20 +161,23 @@ def parse_options(options: Sequence[str], flag: str = "--options") -> dict[str, 
 
 
 def _spell_out(values: dict[str, Any]) -> None:
-    """Make a recipe that is given by name one of whose fields some can be changed.
+    """Replace the name of a recipe by a mapping with that `base`, whose fields can be overridden.
 
-    recipe.loss_scale.init=1024 changes the recipe in force; it does not start an empty one.
+    recipe.loss_scale.init=1024 then changes the current recipe, instead of an empty one.
     """
     if isinstance(values.get("recipe"), str):
         values["recipe"] = {"base": values["recipe"]}
 
 
 class _Cleared(dict[str, Any]):
-    """An option's empty mapping and what later options put into it; nothing below it stays."""
+    """A mapping that replaces the earlier values of its section instead of merging with them.
+
+    An option with an empty mapping creates it; later options may add values to it.
+    """
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    """Lay one config, or its dotted `section`, over another as the module's docstring says."""
+    """Merge `above`, a config or its dotted `section`, over `below`; see the module's docstring."""
     laid = {
         key: _lay(below.get(key), value, f"{section}.{key}".lstrip("."))
         for key, value in above.items()
@@ -192,7 +199,7 @@ def _lay(below: Any, above: Any, section: str) -> Any:
 
 
 def _sources(config: str | Mapping[str, Any]) -> list[Source]:
-    """Return the values of a config, preceded by those of its bases."""
+    """Return the sources of a config: its bases, then the config itself."""
     if isinstance(config, str):
         return _with_bases(find(config), ())
     values = {"name": "python", "description": "", **config}
@@ -201,7 +208,7 @@ def _sources(config: str | Mapping[str, Any]) -> list[Source]:
 
 
 def _with_bases(file: Path, above: tuple[Path, ...]) -> list[Source]:
-    """Return the file's values preceded by those of its bases, the most distant one first."""
+    """Return the sources of a file: its bases, the most distant one first, then the file itself."""
     here = file.resolve()
     if here in above:
         circle = " -> ".join(path.name for path in (*above[above.index(here) :], here))

@@ -1,7 +1,7 @@
-"""A function of the user's own, by its import path: "package.module:function".
+"""Imports a function of the user by its path: "package.module:function".
 
-The working directory is searched too, so that a file beside the config will do. Importing runs the
-module's code, which is what was asked for.
+The working directory is on the import path too, so that a file there can be used. Importing runs
+the code of the module, which the user requests by naming it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def load(path: str, field: str) -> Callable[..., Any]:
-    """Return the function or class at a path, with or without "import:" before it.
+    """Return the function or class at an import path, which may start with "import:".
 
-    Errors name the config's field that it came from.
+    Errors name the config field `field` that has the path.
 
     Raises:
         UserError: If the module cannot be imported or has no such function.

@@ -10,7 +10,7 @@ from halfstep.train.config.section import Section
 
 
 class LrScalingConfig(Section):
-    """The learning rate follows the number of images in an optimizer step.
+    """Scaling of the learning rate with the number of images in an optimizer step.
 
     Goyal et al., "Accurate, Large Minibatch SGD" (arXiv:1706.02677), section 2.1, for the linear
     rule; the square root keeps the variance of an update (Krizhevsky, arXiv:1404.5997).

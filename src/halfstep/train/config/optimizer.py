@@ -1,7 +1,7 @@
-"""The config sections of optimizers: one class each, and one for all of timm's.
+"""The config sections of optimizers: one class for each, and one class for all of timm's.
 
-`name` decides which class applies. timm's optimizers share one, since only timm knows their names;
-a wrong one is refused when the optimizer is built.
+`name` selects the class. timm's optimizers share a class, because only timm knows their names; an
+unknown name is refused when the optimizer is built.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Beta = Annotated[float, Field(ge=0, lt=1)]
 _LOW_BIT_ADAM = ("adam8bit", "adam4bit", "adamfp8")
 _LOW_BIT_ADAMW = ("adamw8bit", "adamw4bit", "adamwfp8")
 _OWN = ("sgd", "adam", "adamw", *_LOW_BIT_ADAM, *_LOW_BIT_ADAMW)
-# In angle brackets: no keys of a config, which errors leave out of a field's path.
+# Tags in angle brackets are not keys of a config, so errors leave them out of a field's path.
 _ANY_OTHER = "<timm>"
 _FEW_BITS = "<torchao-adam>"
 _FEW_BITS_DECOUPLED = "<torchao-adamw>"
@@ -106,14 +106,14 @@ class AdamWConfig(AdamConfig):
 
 
 class LowBitAdamConfig(_Adam):
-    """Adam with an L2 penalty whose moments take 8 or 4 bits an element, of torchao."""
+    """torchao's Adam with an L2 penalty, whose moments have 8 or 4 bits per element."""
 
     name: Literal["adam8bit", "adam4bit", "adamfp8"]
     """Name of the optimizer, which also determines the format of its moments."""
 
 
 class LowBitAdamWConfig(LowBitAdamConfig):
-    """Adam with decoupled weight decay whose moments take 8 or 4 bits an element, of torchao."""
+    """torchao's Adam with decoupled weight decay, whose moments have 8 or 4 bits per element."""
 
     name: Literal["adamw8bit", "adamw4bit", "adamwfp8"]  # type: ignore[assignment]  # others
     """Name of the optimizer, which also determines the format of its moments."""
@@ -134,7 +134,10 @@ class TimmOptimizerConfig(_Grouped):
     @model_validator(mode="before")
     @classmethod
     def _has_a_learning_rate(cls, values: Any) -> Any:
-        """A misspelt name of our own, which have a learning rate, falls to timm without one."""
+        """Explain a missing `lr`, which only timm's optimizers require, if `name` is a misspelling.
+
+        A misspelling of an optimizer that has a default `lr`, such as "adm", is taken for timm's.
+        """
         if isinstance(values, Mapping) and "lr" not in values:
             name = values.get("name")
             meant = closest(name, _OWN) if isinstance(name, str) else ""

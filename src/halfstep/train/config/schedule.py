@@ -1,6 +1,6 @@
-"""The config sections of learning-rate schedules: one class each.
+"""The config sections of learning-rate schedules: one class for each schedule.
 
-Every schedule may warm up first, over a share of all steps or over a number of epochs.
+Every schedule can start with a warm-up, over a share of all steps or a number of epochs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class CosineConfig(_Warming):
 class OneCycleConfig(_Warming):
     """Smith's one-cycle policy: a cosine up to the learning rate, a cosine down to almost zero.
 
-    The optimizer's momentum (Adam's first beta) moves the other way, by 0.05 around its own value.
+    The optimizer's momentum (Adam's first beta) changes in the opposite direction, by up to 0.05
+    around its configured value.
     """
 
     name: Literal["one-cycle"]

@@ -119,7 +119,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _reads_a_former_name(cls, values: Any) -> Any:
-        """Up to 0.2.0, `checkpoint_activations` was under `distributed`, for FSDP2 alone."""
+        """Accept `checkpoint_activations` in `distributed`, its place up to 0.2.0 (FSDP2 only)."""
         match values:
             case {"distributed": {"checkpoint_activations": bool(asked), **rest}, "model": dict(m)}:
                 model = {"checkpoint_activations": asked, **m}
@@ -160,7 +160,7 @@ class Config(Section):
     def _is_a_recipe(cls, given: str | dict[str, Any]) -> str | dict[str, Any]:
         try:
             recipe(given)
-        except TypeError as error:  # a field of a kind that cannot even be compared with its range
+        except TypeError as error:  # a field has a type that cannot be compared with its range
             raise ValueError(f"{given!r} does not make a recipe: {error}") from error
         return given
 
@@ -170,17 +170,17 @@ class Config(Section):
 
 
 def expand(values: Mapping[str, Any], below: Any = None) -> dict[str, Any]:
-    """Return the values of one source with `fp16: true` written as `recipe: fp16`.
+    """Return the values of one source with `fp16: true` replaced by `recipe: fp16`.
 
-    In each source by itself, before they are merged, so that the last source that sets either name
-    decides. `below` is the recipe before.
+    This is done for each source before the sources are merged, so that the last source that sets
+    either key takes effect. `below` is the recipe of the earlier sources.
 
     Raises:
-        UserError: If it names another recipe as well.
+        UserError: If the source also names another recipe.
     """
     expanded = dict(values)
     fp16 = expanded.get("fp16")
-    if not isinstance(fp16, bool):  # absent, or for the schema to refuse
+    if not isinstance(fp16, bool):  # absent, or a type that the schema refuses
         return expanded
     del expanded["fp16"]
     given = expanded.get("recipe")

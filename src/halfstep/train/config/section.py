@@ -1,4 +1,4 @@
-"""What all parts of a config share."""
+"""The base class of all config sections."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """What all parts of a config share: immutable, strict, no unknown keys."""
+    """Base class of all config sections: immutable, strict types, no unknown keys."""
 
     model_config = ConfigDict(
         extra="forbid",

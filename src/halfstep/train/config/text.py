@@ -1,8 +1,8 @@
-"""YAML as configs use it: YAML 1.2 by ruamel.yaml's safe loader, in which a value is what it looks.
+"""Reads and writes the YAML of configs: YAML 1.2, with ruamel.yaml's safe loader.
 
-`1e-3` is a number, `on` and `no` are words, and a key that stands twice is an error. What it would
-take and a config has no use for is refused besides: keys that are no text, and aliases that make a
-page of text into millions of values.
+`1e-3` is a number, `on` and `no` are text, and a duplicate key is an error. Two features of YAML
+that configs do not need are refused: keys that are not text, and aliases that expand a short text
+to millions of values.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
 def parse(text: str, source: str) -> Any:
-    """Return what a YAML text says, as plain Python data; errors call the text `source`.
+    """Convert a YAML text to plain Python data; errors call the text `source`.
 
     Raises:
-        UserError: If it is not YAML; the message has the line.
+        UserError: If the text is not valid YAML; the message has the line.
     """
     yaml = YAML(typ="safe", pure=True)
     try:
@@ -46,9 +46,9 @@ def parse(text: str, source: str) -> Any:
 
 
 def _written_out(node: Node, known: dict[Node, int]) -> int:
-    """Return how many values a node holds where each alias counts as what it stands for."""
+    """Return the number of values in a node after all aliases are expanded."""
     if node not in known:
-        known[node] = 1  # a node may hold itself
+        known[node] = 1  # ends the recursion if the node contains itself
         inner = node.value if isinstance(node, CollectionNode) else []
         if isinstance(node, MappingNode):
             for key, _ in inner:
@@ -73,14 +73,14 @@ def dump(values: dict[str, Any]) -> str:
 
 
 class _Representer(SafeRepresenter):
-    """Writes what it is told in full, and so that it can be read back."""
+    """Writes data without aliases, in a form that `parse` reads back to the same data."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  (ruamel.yaml's signature)
-        """Repeat data instead of pointing at it."""
+        """Write repeated data in full instead of as an alias."""
         return True
 
     def represent_str(self, data: str) -> ScalarNode:
-        """Quote a text that ruamel.yaml writes without quotes, and then does not read."""
+        """Quote a text that ruamel.yaml would write without quotes but could not read back."""
         style = '"' if data.startswith((":", "?")) or "\x85" in data else None
         return self.represent_scalar(_TEXT, data, style=style)
 

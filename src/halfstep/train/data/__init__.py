@@ -1,8 +1,8 @@
-"""The data sets that a config can name, ready for training.
+"""Loads the data sets that a config can name.
 
-Adding one takes a file here that turns its section into a `Source`, a section class in
-`halfstep.train.config.data`, and a row in `_SOURCES`. `load` puts order, workers, augmentation and
-normalisation around it.
+To add a data set, write a file in `sources` that turns its config section into a `Source`, a
+section class in `halfstep.train.config.data`, and a row in `_SOURCES`. `load` adds order, workers,
+augmentation and normalisation.
 """
 
 from __future__ import annotations
@@ -56,19 +56,21 @@ def load(
     part: BatchShare = WHOLE,
     drop_last: bool = False,
 ) -> Data:
-    """Return the data set that `config` names, ready to be trained on.
+    """Return the data set that `config` names, ready for training.
 
     Args:
-        config: Which, and what happens to it.
-        batch_size: Images that a process has of a batch; of the last one of an epoch it may be
+        config: The config section `data`.
+        batch_size: Number of images in a batch of one process; the last batch of an epoch may have
             fewer.
-        seed: Decides the order of the training images and their augmentation.
-        device: Where batches will go; those for a GPU lie in page-locked memory.
-        part: Which process this is of those that make a batch together.
-        drop_last: Whether training leaves out a last batch that is smaller than the others.
+        seed: Determines the order of the training images and their augmentation.
+        device: The device that batches will be copied to. For a GPU, batches are loaded into
+            page-locked memory.
+        part: The share of each batch that this process takes.
+        drop_last: Whether training drops the last batch of an epoch if it is smaller than the
+            others.
 
     Raises:
-        UserError: If the data cannot be had, or are not what the config says.
+        UserError: If the data cannot be loaded, or do not match the config.
     """
     source = open_source(config)
     # The digits are in memory, already at their resolution and normalised.
@@ -114,12 +116,12 @@ def load(
 
 
 def open_source(config: DataConfig) -> Source:
-    """Return the single images that `config` names, as they are stored."""
+    """Return the source that `config` names: its single images, without order or augmentation."""
     return _SOURCES[config.name](config)
 
 
 def _cache(config: FilesConfig) -> ImageCache | None:
-    """Return where a config keeps decoded images: one file for each data.root, or memory."""
+    """Return the cache of decoded images: in memory, or one file on disk for each data.root."""
     if config.cache_images == "none":
         return None
     root = Path(config.root).expanduser().absolute()
@@ -129,16 +131,16 @@ def _cache(config: FilesConfig) -> ImageCache | None:
 
 
 def _cached(split: Any, cache: ImageCache) -> Any:
-    """Return a split of image files or shards that keeps what it has decoded."""
+    """Return a copy of a split of image files or shards that stores decoded images in `cache`."""
     if isinstance(split, Subset):
         return replace(split, split=_cached(split.split, cache))
     return replace(split, cache=cache)
 
 
 def usable_workers(wanted: int) -> int:
-    """Return how many workers to start: no more than there are processors for them.
+    """Return the number of workers to start: `wanted`, but at most the number of usable CPUs.
 
-    Batches are the same with any number, and torch warns at length of too many.
+    The number does not change the batches, and torch prints a long warning if it is too large.
     """
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(wanted, usable or 1)

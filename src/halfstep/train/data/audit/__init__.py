@@ -1,1 +1,1 @@
-"""What is wrong with a data set, and how it is split into folds."""
+"""Finds faults of a data set, splits it into folds, and proposes a config for it."""

@@ -1,7 +1,7 @@
-"""Finds what is wrong with a data set before a run does: every image is read once.
+"""Finds the faults of a data set before a run: every image is read once.
 
-What a run would refuse of the set as a whole is found by the code that a run loads it with.
-Identical images are those of identical pixels, whatever their files are called or say besides.
+The code that loads the data set in a run finds the faults of the data set as a whole. Images are
+identical if their pixels are, whatever the names and metadata of their files.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ MEANINGS: dict[Kind, str] = {
     "duplicate": "identical images with the same label",
     "blank": "nearly all of the image is one colour",
 }
-"""What can be wrong, in the order in which it is reported."""
+"""The kinds of faults with their descriptions, in the order in which they are reported."""
 
 BLANK_SHARE = 0.997
-"""Part of an image's pixels that must look alike for it to be blank."""
+"""An image is blank if at least this share of its pixels is close to its mean colour."""
 BLANK_LEVELS = 12
-"""Distance from the mean colour, of 255 and in every channel, within which pixels look alike."""
+"""Largest difference from the mean colour, in every channel and out of 255, of a close pixel."""
 _AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What reading one image has shown.
+    """The result of reading one image.
 
     Attributes:
-        place: Where it is listed, with its label as read.
-        digest: Of its size and pixels; None if it could not be read.
-        problem: What is wrong with this image alone, if anything.
-        detail: More about that.
+        place: The entry of the image in the listing, with the label that was read.
+        digest: Hash of the image's size and pixels; None if the image could not be read.
+        problem: The fault of this image by itself; None if there is none.
+        detail: Description of the problem.
     """
 
     place: Entry
@@ -67,12 +67,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is wrong with one image, with several that are identical, or with the set.
+    """A fault of one image, of several identical images, or of the data set as a whole.
 
     Attributes:
-        kind: What it is; see `MEANINGS`.
-        places: Where the images are listed; none if it is the set.
-        detail: More about that.
+        kind: Kind of the fault; see `MEANINGS`.
+        places: The entries of the images; empty for a fault of the data set as a whole.
+        detail: Description of the fault.
     """
 
     kind: Kind
@@ -81,9 +81,9 @@ class Fault:
 
 
 def refused(config: Config) -> list[Fault]:
-    """Return why a run of `config` would refuse its data, images that are missing aside."""
+    """Return the reasons why a run of `config` would refuse its data, except missing images."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # of images that `faults` finds by themselves
+        warnings.simplefilter("ignore", DataWarning)  # `faults` reports the same images
         try:
             cpu = torch.device("cpu")
             data.load(config.data, batch_size=config.batch_size, seed=config.seed, device=cpu)
@@ -93,7 +93,7 @@ def refused(config: Config) -> list[Fault]:
 
 
 def refused_list(file: Path, root: Path, columns: ColumnsConfig) -> list[Fault]:
-    """Return why a run would refuse a CSV file for training, images that are missing aside."""
+    """Return the reasons why a run would refuse a CSV file, except missing images."""
     try:
         rows = csv_rows.read(file, columns)
     except Unusable as error:
@@ -105,14 +105,14 @@ def refused_list(file: Path, root: Path, columns: ColumnsConfig) -> list[Fault]:
 
 
 def look(entries: Sequence[Entry], threads: int) -> Iterator[Look]:
-    """Read every image, in order, so many at once."""
+    """Read all images with `threads` threads, and yield the results in order."""
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, len(entries), _AT_ONCE):
             yield from pool.map(_look_at, entries[start : start + _AT_ONCE])
 
 
 def faults(looks: Iterable[Look]) -> list[Fault]:
-    """Return what is wrong with the images, in the order of `MEANINGS` and then of the list."""
+    """Return the faults of the images, ordered as in `MEANINGS` and then as in the listing."""
     found: list[Fault] = []
     alike: dict[bytes, list[Entry]] = defaultdict(list)
     for each in looks:
@@ -151,7 +151,7 @@ def _of_set(*errors: UserError) -> list[Fault]:
 def _colour_if_blank(image: torch.Tensor) -> str | None:
     levels = image.to(torch.float32)
     mean = levels.mean((1, 2), keepdim=True)
-    # Tensors of fp32 are normalised already: their levels have no size, so only equal ones count.
+    # fp32 images are already normalised with an unknown scale, so only equal pixels count.
     distance = BLANK_LEVELS if image.dtype == torch.uint8 else 1e-6
     share = ((levels - mean).abs() <= distance).all(0).to(torch.float32).mean().item()
     if share < BLANK_SHARE:

@@ -1,10 +1,12 @@
-"""Splits an annotated CSV file into k folds, each a file for training and one for validation.
+"""Splits an annotated CSV file into k folds, each with a training file and a validation file.
 
-Every class has the same share of each fold (scikit-learn's `StratifiedKFold`), and identical images
-stay together: an image that is in training under another name would flatter the validation. Each of
-them counts once, so that no class has more of a fold by its copies; `StratifiedGroupKFold` would
-count all copies, and balances classes by a greedy search: a class's share of a fold is then up to
-0.16 from a fifth, and here up to 0.04, as near as whole images allow (`benchmarks/kept.py`).
+Every class has the same share in each fold (scikit-learn's `StratifiedKFold`). Identical images
+stay together, because validation on an image that is also in training gives too high an accuracy.
+Identical images count once, so that copies do not change the share of a class.
+
+`StratifiedGroupKFold` would count all copies, and balances classes by a greedy search. With five
+folds, its share of a class in a fold differs from a fifth by up to 0.16. Here the difference is at
+most 0.04, the smallest that whole images allow (`benchmarks/kept.py`).
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One way to split the rows.
+    """A split of the rows of a file into training and validation.
 
     Attributes:
-        train: Rows to learn from, in the order of the file.
-        valid: The others.
+        train: Rows for training, in the order of the file.
+        valid: Rows for validation, in the order of the file.
     """
 
     train: tuple[CsvRow, ...]
@@ -46,9 +48,9 @@ class Folds:
     """All folds of a file.
 
     Attributes:
-        folds: Each row is for validation in exactly one of them.
-        identical: How many images are listed more than once, under whatever names.
-        conflicting: How many of these have different labels.
+        folds: The folds; each row is for validation in exactly one of them.
+        identical: Number of images that are listed more than once, under the same or other names.
+        conflicting: Number of these images that are listed with different labels.
     """
 
     folds: tuple[Fold, ...]
@@ -62,15 +64,15 @@ def split(
     """Split the rows of a CSV file.
 
     Args:
-        file: Its columns are image and label; it must have no column split.
-        root: Folder that its paths start from.
+        file: A CSV file with the columns image and label, and without a column split.
+        root: Folder that the paths in the file start from.
         k: Number of folds.
-        seed: Decides which images share a fold.
-        columns: What the file calls its columns.
+        seed: Determines which images share a fold.
+        columns: The names of the columns in the file.
 
     Raises:
-        UserError: If the file is no such CSV, if images are missing, or if a class has too few
-            distinct images to be in both parts of every fold.
+        UserError: If the file is not such a CSV file, if images are missing, or if a class has too
+            few distinct images to be in both parts of every fold.
     """
     rows = csv_rows.read(file, columns)
     if any(row.split for row in rows):
@@ -86,7 +88,7 @@ def split(
 
     splitter = StratifiedKFold(k, shuffle=True, random_state=seed)
     parts = []
-    with warnings.catch_warnings():  # of classes with fewer images than folds, which may be
+    with warnings.catch_warnings():  # classes with fewer images than folds are allowed
         warnings.filterwarnings("ignore", "The least populated class")
         _refuse_rare(file, labels, k)
         for _, chosen in splitter.split(np.zeros(len(groups)), labels):
@@ -98,10 +100,11 @@ def split(
 
 
 def write(folds: Sequence[Fold], out: Path, *, overwrite: bool = False) -> list[Path]:
-    """Write train_fold0.csv, valid_fold0.csv and so on into a folder; return the files.
+    """Write train_fold0.csv, valid_fold0.csv and so on into a folder, and return their paths.
 
     Raises:
-        UserError: If one of them is there already; none is written then.
+        UserError: If one of the files already exists and `overwrite` is False. No file is written
+            then.
     """
     contents = {
         out / f"{name}_fold{number}.csv": _text(rows)
@@ -119,7 +122,7 @@ def write(folds: Sequence[Fold], out: Path, *, overwrite: bool = False) -> list[
 
 
 def fold(rows: Sequence[CsvRow], valid: set[int]) -> Fold:
-    """Return a fold whose rows for validation are those at some places."""
+    """Return the fold that has the rows with an index in `valid` for validation."""
     return Fold(
         tuple(row for index, row in enumerate(rows) if index not in valid),
         tuple(row for index, row in enumerate(rows) if index in valid),
@@ -131,7 +134,7 @@ def _text(rows: Sequence[CsvRow]) -> str:
 
 
 def _refuse_rare(file: Path, labels: Sequence[str], k: int) -> None:
-    # StratifiedKFold wants one class at least that can be in every fold.
+    # StratifiedKFold requires at least one class with k images.
     name, most = Counter(labels).most_common(1)[0]
     if most < k:
         raise UserError(

@@ -1,7 +1,7 @@
-"""The images of a data set as a list that can be gone through without a run: for `check`.
+"""Lists the images of a data set for `check`, without a run.
 
-Unlike a `Source`, a listing takes what is wrong as it comes: a row whose image is missing is an
-entry like any other, which fails when it is read.
+Unlike a `Source`, a listing accepts faulty images: a row whose image is missing is an entry like
+any other, and fails only when it is read.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Entry:
     """One image of a data set.
 
     Attributes:
-        image: The path as it is listed, or what else tells it from the others.
-        split: "train", "val", or "" where nothing says.
+        image: Path of the image as listed, or another name that identifies the image.
+        split: "train", "val", or "" if the split is not known.
         read: Returns the image and the name of its class.
-        label: The name of its class, or "" where only reading tells.
-        file: The CSV file that lists it, if one does.
-        row: Its row there; the header is row 1.
+        label: Name of the image's class, or "" if it is known only after reading.
+        file: The CSV file that lists the image; None without one.
+        row: Row of the image in the CSV file; the header is row 1.
     """
 
     image: str
@@ -54,7 +54,7 @@ class Entry:
 def of_csv(
     file: Path, root: Path, split: str = "", columns: ColumnsConfig = csv_rows.STANDARD
 ) -> list[Entry]:
-    """Return the images that a CSV file lists; `split` is for rows that do not say."""
+    """Return the images that a CSV file lists; `split` applies to rows without a split."""
     return [
         Entry(
             image=row.image,
@@ -77,7 +77,7 @@ def of_config(config: DataConfig) -> list[Entry]:
             for split, file in csv_list.files(config, root).items()
             for entry in of_csv(file, root, split, config.columns)
         ]
-        # A file that says of each row which split it is for is listed once.
+        # A file with a column split may be the file of both splits, but is listed only once.
         return list({(each.file, each.row, each.split): each for each in entries}.values())
     source = open_source(config)
     shape = (source.channels, config.resolution, config.resolution)

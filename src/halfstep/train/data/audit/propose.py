@@ -1,7 +1,8 @@
-"""Looks at images in folders or listed by CSV files, and writes a config that trains on them.
+"""Writes a config that trains on images in folders or in CSV files (`halfstep init`).
 
-What is found decides the section `data`; a few figures (images, classes, sides) decide the rest,
-which is a beginning. Images without a split are split by `folds`: a fifth is for validation.
+The layout of the files determines the section `data`. The number of images and classes and the size
+of the images determine the other fields, which are only a starting point. If the images are not
+split, `folds` takes a fifth of them for validation.
 """
 
 from __future__ import annotations
@@ -43,24 +44,25 @@ _COLUMNS = {
 _SEPARATORS = re.compile(r"[,;\t]")
 _RESOLUTIONS = (32, 48, 64, 96, 128, 160, 192, 224)
 _PHOTOGRAPHS = 96
-"""Resolution from which crops of random size leave enough to see."""
+"""Resolution in pixels from which crops of random size still show enough of an image."""
 _LOOKED_AT = 64
 _STEPS = 1000
-"""Optimizer steps that a first run has about, within the bounds of its epochs."""
+"""Approximate number of optimizer steps of the proposed run, within the limits of `_EPOCHS`."""
 _EPOCHS = (10, 60)
 _FOLDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Images and their classes.
+    """The images that were found, and their classes.
 
     Attributes:
-        section: The config's section `data`, but for resolution and augmentation.
-        train: How many images there are to learn from.
-        valid: How many others.
-        images: Some or all of them.
-        how: What was found, in a line.
+        section: The section `data` of the config, without resolution and augmentation.
+        classes: Number of classes.
+        train: Number of training images.
+        valid: Number of validation images.
+        images: Paths of the training images.
+        how: Description of the found images in one line.
     """
 
     section: dict[str, Any]
@@ -74,14 +76,14 @@ class Found:
 def propose(place: Path, out: Path, *, overwrite: bool = False) -> list[str]:
     """Write a config that trains on the images of a folder or of a CSV file.
 
-    Lists of a split, if they are needed, go beside it.
+    If the images are not split, a split is written as two CSV files into the folder of the config.
 
     Returns:
-        What was found and written, a line each.
+        Lines that say what was found and what was written.
 
     Raises:
-        UserError: If no images with classes are found, if a run would refuse them, or if a file is
-            there already.
+        UserError: If no images with classes are found, if a run would refuse them, or if a file
+            already exists and `overwrite` is False.
     """
     if out.exists() and not overwrite:
         raise UserError(f"{out} is there already; write --overwrite to replace it, or --out FILE")
@@ -129,7 +131,7 @@ def _look(place: Path, beside: Path, *, overwrite: bool) -> Found:
 
 
 def _class_folders(place: Path) -> list[str]:
-    """Return the folders in a folder that hold images, at any depth."""
+    """Return the names of the subfolders that contain images, at any depth."""
     if not place.is_dir():
         return []
     folders = sorted(each for each in place.iterdir() if each.is_dir())
@@ -181,7 +183,7 @@ def _of_list(file: Path, beside: Path, *, overwrite: bool) -> Found:
     how = f"{len(rows)} images listed by {file}"
     number = next((name for name in _header(file) if name.lower() == "fold"), None)
     if not any(row.split for row in rows) and number is not None:
-        # The reader of labels reads whatever column it is told.
+        # Read the numbers of the folds by naming their column as that of the labels.
         numbered = csv_rows.read(file, columns.model_copy(update={"label": number}))
         first = min((row.label for row in numbered), key=lambda number: (len(number), number))
         fold = folds.fold(rows, {at for at, row in enumerate(numbered) if row.label == first})
@@ -204,7 +206,7 @@ def _of_two_lists(train: Path, valid: Path) -> Found:
 def _split(
     file: Path, root: Path, columns: ColumnsConfig, beside: Path, how: str, *, overwrite: bool
 ) -> Found:
-    """Split a list, and write both sides beside the config."""
+    """Split the rows of a CSV file, and write both parts into the folder of the config."""
     fold = folds.split(file, root, k=_FOLDS, seed=0, columns=columns).folds[0]
     return _written(fold, root, beside, how, overwrite=overwrite)
 
@@ -236,7 +238,7 @@ def _of_csv(
 
 
 def _columns(file: Path) -> ColumnsConfig | None:
-    """Return what a CSV file calls its columns; None if it does not name images and classes."""
+    """Return the column names of a CSV file; None if it has none for images and classes."""
     there = {name.lower(): name for name in _header(file)}
     found = {
         key: next((there[name] for name in names if name in there), None)
@@ -248,7 +250,7 @@ def _columns(file: Path) -> ColumnsConfig | None:
 
 
 def _header(file: Path) -> list[str]:
-    """Return the names of a CSV file's columns; none if it cannot be read."""
+    """Return the names in the header of a CSV file; none if the file cannot be read."""
     try:
         with file.open(encoding="utf-8-sig") as text:
             return [name.strip().strip('"') for name in _SEPARATORS.split(text.readline())]
@@ -257,7 +259,7 @@ def _header(file: Path) -> list[str]:
 
 
 def _root(file: Path, rows: Sequence[csv_rows.CsvRow]) -> Path:
-    """Return the folder that the paths of a list start from."""
+    """Return the folder that the paths in a CSV file start from."""
     beside = sorted(each for each in file.parent.iterdir() if each.is_dir())
     for root in (file.parent, *beside):
         if (root / rows[0].image).is_file():
@@ -292,7 +294,7 @@ def _config(place: Path, found: Found, side: int) -> str:
         "resolution": resolution,
         "augment": {"preset": augment},
     }
-    # JSON is YAML, whatever the folder is called.
+    # As JSON, because a JSON string is valid YAML whatever the name of the folder.
     description = json.dumps(f"{found.classes} classes of images in {place}", ensure_ascii=False)
     return (
         f"description: {description}\n"

@@ -1,1 +1,1 @@
-"""From samples to batches: order, loading, transforms, augmentation."""
+"""Turns samples into batches: order, loading, transforms, augmentation."""

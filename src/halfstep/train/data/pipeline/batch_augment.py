@@ -1,10 +1,10 @@
-"""What happens to a whole batch on the device: normalisation, random erasing, mixup and CutMix.
+"""Processes a whole batch on the device: normalisation, random erasing, mixup and CutMix.
 
-Images cross the bus as uint8, a quarter of the bytes. All chance comes from one generator on the
-CPU, so that a batch is changed alike on every device, and nothing waits for the device.
-torchvision's v2.MixUp and v2.CutMix and timm's RandomErasing draw from process-wide generators: a
-batch would depend on whatever has drawn before, and a resume would see others
-(`benchmarks/kept.py`).
+Images are copied to the device as uint8, a quarter of the bytes of fp32. All random numbers come
+from one generator on the CPU, so that a batch is changed in the same way on every device, and the
+CPU never waits for the device. torchvision's v2.MixUp and v2.CutMix and timm's RandomErasing draw
+from process-wide generators: a batch would depend on all earlier draws, and a resumed run would
+draw other numbers (`benchmarks/kept.py`).
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _ERASED_ASPECT = (0.3, 1 / 0.3)
 
 
 def normalise(images: torch.Tensor, mean: Channels, std: Channels) -> torch.Tensor:
-    """Bring pixels from 0..255 to mean 0 and standard deviation 1.
+    """Normalise pixels from 0 to 255 by the mean and standard deviation of each channel.
 
     Args:
         images: uint8, shape (N, channels, height, width), on any device.
-        mean: Of each channel, for values from 0 to 1.
-        std: Of each channel, for values from 0 to 1.
+        mean: Mean of each channel, for pixel values from 0 to 1.
+        std: Standard deviation of each channel, for pixel values from 0 to 1.
 
     Returns:
-        The same shape and memory order in fp32.
+        The normalised images in fp32, with the shape and memory format of `images`.
     """
-    # x / 255 / std - mean / std, as one multiplication and one addition; the constants are rounded
-    # to fp32 once.
+    # Compute x / 255 / std - mean / std as one multiplication and one addition; the constants are
+    # rounded to fp32 only once.
     scale = torch.tensor([1 / (255 * each) for each in std])
     shift = torch.tensor([-centre / each for centre, each in zip(mean, std, strict=True)])
     scale, shift = (
         each.view(-1, 1, 1).to(images.device, non_blocking=True) for each in (scale, shift)
     )
-    if images.is_cuda:  # its kernels convert what they read, so that no pass of its own does
+    if images.is_cuda:  # CUDA kernels convert uint8 as they read, without an extra pass
         return torch.mul(images, scale).add_(shift)
     return images.to(torch.float32).mul_(scale).add_(shift)
 
@@ -55,18 +55,18 @@ def augment(
     classes: int,
     generator: torch.Generator,
 ) -> Batch:
-    """Erase, then mix, as the settings say.
+    """Apply random erasing, then mixup or CutMix, as `settings` requires.
 
     Args:
-        settings: What to do.
+        settings: The augmentation settings.
         images: fp32, normalised, shape (N, channels, height, width), on any device; not changed.
-        labels: int64, shape (N,), on the same device.
+        labels: Class indices, int64, shape (N,), on the same device.
         classes: Number of classes.
-        generator: Where chance comes from, on the CPU.
+        generator: CPU generator of all random numbers.
 
     Returns:
-        The images, and the labels as they were, or with mixup or CutMix as probabilities of shape
-        (N, classes) in fp32.
+        The images and the labels. The labels are unchanged, or with mixup or CutMix fp32
+        probabilities of shape (N, classes).
     """
     if settings.erase:
         images = erase(images, settings.erase, generator)
@@ -83,12 +83,12 @@ def augment(
 
 
 def mixup(images: torch.Tensor, labels: torch.Tensor, share: float) -> Batch:
-    """Blend each image of a batch with the one before it (Zhang et al. 2018, section 2).
+    """Blend each image of a batch with the image before it (Zhang et al. 2018, section 2).
 
     Args:
         images: Shape (N, channels, height, width).
         labels: Probabilities, shape (N, classes).
-        share: How much of each image stays, from 0 to 1.
+        share: Weight of the image itself, from 0 to 1; the image before it has weight 1 - share.
     """
     return images.roll(1, 0).lerp_(images, share), labels.roll(1, 0).lerp_(labels, share)
 
@@ -100,9 +100,10 @@ def cutmix(
 
     Args:
         images: Shape (N, channels, height, width).
-        labels: Probabilities, shape (N, classes); mixed by the area that was really pasted.
-        share: How much of each image stays, from 0 to 1, where the rectangle lies wholly inside.
-        generator: Draws the rectangle's centre.
+        labels: Probabilities, shape (N, classes); they are mixed by the area that is really pasted.
+        share: Share of each image's area that is not replaced, from 0 to 1, if the rectangle lies
+            completely inside the image.
+        generator: CPU generator of the rectangle's centre.
     """
     height, width = images.shape[-2:]
     middle_y, middle_x = torch.rand(2, generator=generator).tolist()
@@ -118,13 +119,13 @@ def cutmix(
 def erase(images: torch.Tensor, probability: float, generator: torch.Generator) -> torch.Tensor:
     """Set a random rectangle of some images to 0, the mean colour (Zhong et al. 2020, algorithm 1).
 
-    The rectangle covers 2 % to a third of the image with an aspect ratio from 0.3 to 3.3; where it
-    would not fit it is cut to the image.
+    The rectangle covers 2 % to a third of the image, with an aspect ratio from 0.3 to 3.3. If it is
+    higher or wider than the image, it is cut to the image's height or width.
 
     Args:
         images: Normalised, shape (N, channels, height, width); not changed.
-        probability: Of an image to be erased at all.
-        generator: Where chance comes from, on the CPU.
+        probability: Probability that a rectangle of an image is erased.
+        generator: CPU generator of all random numbers.
     """
     count, _, height, width = images.shape
     happens, area, aspect, y, x = torch.rand(5, count, generator=generator)
@@ -134,7 +135,7 @@ def erase(images: torch.Tensor, probability: float, generator: torch.Generator) 
     tall = ((area * aspect).sqrt() * height).round().clamp(1, height)
     wide = ((area / aspect).sqrt() * width).round().clamp(1, width)
     top, left = (y * (height - tall)).round(), (x * (width - wide)).round()
-    tall = tall * (happens < probability)  # an image that stays has a rectangle without rows
+    tall = tall * (happens < probability)  # height 0 for images that are not erased
     edges = torch.stack([top, top + tall, left, left + wide]).to(images.device, non_blocking=True)
     top, bottom, left, right = edges[:, :, None]
     rows = torch.arange(height, device=images.device)
@@ -146,6 +147,6 @@ def erase(images: torch.Tensor, probability: float, generator: torch.Generator) 
 
 
 def _share(alpha: float, generator: torch.Generator) -> float:
-    # torch draws from Beta without a generator of one's own, NumPy does not.
+    # torch's Beta distribution accepts no generator; NumPy's draws from a given one.
     seed = int(torch.randint(2**63 - 1, (), generator=generator))
     return float(np.random.default_rng(seed).beta(alpha, alpha))

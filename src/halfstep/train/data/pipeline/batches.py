@@ -1,6 +1,7 @@
-"""Epochs of batches, from any batch of any epoch on, by any number of workers.
+"""Iterates over the batches of an epoch, from any batch on, with any number of workers.
 
-Jobs (`order`) go to the workers (`loader`), are loaded there (`samples`), and come back in order.
+`order` makes the jobs, `loader` sends them to the workers, `samples` loads their batches there, and
+the batches return in the order of the jobs.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Batches:
-    """A split as the loop sees it.
+    """The batches of a split, for the training loop.
 
     Args:
-        samples: What loads a batch.
-        order: Which images make which batch.
-        workers: Processes that load; 0 loads in this one.
-        pinned: Whether batches lie in page-locked memory, for copies to a GPU.
-        faults: Where images that cannot be read are reported.
-        cache: Where decoded images are kept, if anywhere.
+        samples: Loads the images of a job.
+        order: Determines which images form which batch.
+        workers: Number of loader processes; 0 loads batches in the current process.
+        pinned: Whether batches are loaded into page-locked memory, for copies to a GPU.
+        faults: Receives the messages about images that cannot be read.
+        cache: The cache of decoded images; None without one.
 
     Attributes:
-        images: Images in an epoch.
+        images: Number of images in the split.
     """
 
     def __init__(
@@ -60,15 +61,19 @@ class Batches:
         return self._order.batches
 
     def epoch(self, number: int = 1, start: int = 0) -> Iterator[Batch]:
-        """Iterate over the batches of one epoch; one at a time, since epochs share the workers.
+        """Iterate over the batches of one epoch.
+
+        Use one iterator at a time, because all epochs share the workers.
 
         Args:
-            number: Of the epoch, counted from 1; it decides order and augmentation of a training
-                split and nothing about a validation split.
-            start: The first batch wanted: bitwise the tail of the whole epoch.
+            number: Number of the epoch, counted from 1. It determines the order and augmentation
+                of a training split; it has no effect on a validation split.
+            start: Number of the first batch, counted from 0. The batches are bitwise those that the
+                whole epoch has from there on.
 
         Raises:
-            UserError: If an image cannot be read and that is fatal, or if none can be read.
+            UserError: If an image cannot be read and `faults` treats this as fatal, or if no image
+                can be read.
         """
         if not 0 <= start <= len(self):
             raise ValueError(
@@ -80,12 +85,12 @@ class Batches:
         return _readable(self._loader.load(jobs), self._faults)
 
     def idle(self, number: int) -> bool:
-        """Tell whether this process's images of a batch do not count, as others have all of it."""
+        """Tell whether this process has no part of a training batch, so its images do not count."""
         return self._order.idle(number)
 
 
 def _readable(loaded: Iterator[Loaded], faults: Faults) -> Iterator[Batch]:
-    """Report the images that could not be read, and yield the batches that are left."""
+    """Report images that could not be read, and yield the batches of the other images."""
     empty = None
     yielded = False
     for each in loaded:

@@ -1,4 +1,4 @@
-"""A data set ready for training: batches of both splits, and what is done to them on the device."""
+"""A data set ready for training: batches of both splits, and their processing on the device."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What a run learns from.
+    """A data set ready for training.
 
     Attributes:
-        classes: Names of the classes; a label is an index into it.
-        image_shape: Channels, height and width of the images that the model sees.
-        train: Batches of the training split, in another order each epoch.
-        val: Batches of the validation split, in its own order.
-        normalisation: Mean and standard deviation of each channel, of pixels from 0 to 1.
-        augmentation: What happens to whole training batches; None for nothing.
-        seed: Decides order and augmentation.
+        classes: Names of the classes; a label is an index into this tuple.
+        image_shape: Channels, height and width of the images that the model takes.
+        train: Batches of the training split, in another order in each epoch.
+        val: Batches of the validation split, in the order of the split.
+        normalisation: Mean and standard deviation of each channel, for pixel values from 0 to 1.
+        augmentation: Settings for the augmentation of whole training batches; None for none.
+        seed: Determines order and augmentation.
         faults: The images that could not be read.
     """
 
@@ -50,18 +50,19 @@ class Data:
         epoch: int = 1,
         number: int = 0,
     ) -> Batch:
-        """Bring a batch to the device, normalise it there and, in training, augment it.
+        """Copy a batch to the device, normalise it there and, in training, augment it.
 
-        Nothing here waits for the device.
+        The CPU does not wait for the device.
 
         Args:
-            images: As `Batches.epoch` yields them: uint8 images are normalised, fp32 ones are so
-                already.
-            labels: Theirs, int64, shape (N,).
-            device: Where to.
-            train: Whether the batch is to be learned from.
-            epoch: Its epoch; with `number` it decides what is random about erasing and mixing.
-            number: Its number within the epoch, counted from 0.
+            images: Images of `Batches.epoch`. uint8 images are normalised; fp32 images are already
+                normalised.
+            labels: Labels of the images, int64, shape (N,).
+            device: The device to copy to.
+            train: Whether the batch is for training.
+            epoch: Epoch of the batch. `epoch` and `number` determine the random numbers of erasing
+                and mixing.
+            number: Number of the batch within the epoch, counted from 0.
 
         Returns:
             The images in fp32, and the labels as int64 (N,), or in training with mixup or CutMix
@@ -73,7 +74,7 @@ class Data:
             images = batch_augment.normalise(images, *self.normalisation)
         if not train or self.augmentation is None:
             return images, labels
-        # The last number tells this generator from the one of an image of the same index.
+        # The 1 makes this generator differ from that of the image whose index equals `number`.
         chance = generator(self.seed, epoch, number, 1)
         return batch_augment.augment(
             self.augmentation, images, labels, classes=len(self.classes), generator=chance

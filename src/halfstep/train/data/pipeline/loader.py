@@ -1,7 +1,7 @@
-"""Loads one job after the other: here, or in workers of torch's DataLoader.
+"""Loads jobs in order: in the current process, or in workers of torch's DataLoader.
 
-The workers live on from epoch to epoch. Without workers a DataLoader has nothing to do, and would
-take longer for a small batch than loading it.
+The workers persist across epochs. If neither workers nor page-locked memory are needed, no
+DataLoader is used, because its overhead exceeds the time for loading a small batch.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def dead_workers_explained() -> Iterator[None]:
-    """Say what follows where a worker has died, as the kernel ends it where memory runs out.
+    """Replace torch's error for a dead worker by one that says what the user can do.
 
-    torch raises it wherever the training process is when it hears of it.
+    The kernel often kills a worker when memory runs out. torch then raises its error at an
+    arbitrary point of the training process, so that a whole block must be covered.
     """
     try:
         yield
@@ -46,7 +47,7 @@ def dead_workers_explained() -> Iterator[None]:
 
 
 class Loader:
-    """Turns jobs into what the samples make of them, in order; see `Batches` for the arguments."""
+    """Loads the batches of jobs, in order; see `Batches` for the arguments."""
 
     def __init__(self, samples: Dataset[Loaded], *, workers: int, pinned: bool) -> None:
         self._samples = samples
@@ -60,7 +61,7 @@ class Loader:
             sampler=self._jobs,
             collate_fn=_as_it_is,
             worker_init_fn=partial(_leave_all_to_the_run, os.getpid()),
-            # Its own, since a loader without one draws from torch's at every epoch.
+            # Without this, a DataLoader draws from torch's global generator in every epoch.
             generator=torch.Generator(),
             num_workers=workers,
             persistent_workers=workers > 0,
@@ -68,7 +69,7 @@ class Loader:
         )
 
     def load(self, jobs: Iterator[Any]) -> Iterator[Loaded]:
-        """Load jobs; what is left of those given before is forgotten."""
+        """Load jobs in order; jobs of an earlier call that were not loaded are dropped."""
         if self._loader is None:
             return _load_here(self._samples, jobs)
         self._jobs.ahead = jobs
@@ -83,7 +84,7 @@ def _load_here(samples: Dataset[Loaded], jobs: Iterator[Any]) -> Iterator[Loaded
 
 
 class _Jobs(Sampler[Any]):
-    """The jobs of whichever epoch is next."""
+    """A sampler that yields the jobs of the latest call of `Loader.load`."""
 
     def __init__(self) -> None:
         self.ahead: Iterator[Any] = iter(())
@@ -93,35 +94,35 @@ class _Jobs(Sampler[Any]):
 
 
 def _as_it_is(loaded: Any) -> Any:
-    """Return what a worker loaded; torch would convert it."""
+    """Return a loaded batch unchanged; torch's default `collate_fn` would convert it."""
     return loaded
 
 
 def _leave_all_to_the_run(run: int, worker: int) -> None:
-    """Ignore signals and closed connections, which the training process handles.
+    """Make a worker ignore signals and closed connections, which the training process handles.
 
-    The training process decides what follows a Ctrl-C or a scheduler's signal: it may want to
-    finish a step and save, which a worker that is killed by a signal would break off with an error.
+    After a Ctrl-C or a scheduler's signal, the training process may finish a step and save a
+    checkpoint. The error from a worker that the signal has killed would interrupt it.
     """
     del worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    # Not ignored, since it is how Python ends the workers that are left when it exits.
+    # Not ignored, because Python ends the remaining workers with SIGTERM when it exits.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     sys.excepthook = _print_unless_cut_off
     if os.getppid() == run:
         end_with(run)
-    else:  # some start methods put a process in between
+    else:  # a start method such as forkserver puts a process in between
         end_with_distant(run)
 
 
 def _print_unless_cut_off(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    """Print what ends a thread of a worker, unless the run has closed its connection.
+    """Print an exception of a worker's thread, unless the run has closed the connection.
 
-    A thread hands over the tensors that the worker has loaded. A run that ends closes the
-    connection, and reports why itself.
+    The thread (`multiprocessing.resource_sharer`) passes loaded tensors to the run. A run that ends
+    closes the connection, and reports the reason itself.
     """
     if not issubclass(kind, ConnectionError | EOFError):
         sys.__excepthook__(kind, error, traceback)

@@ -1,4 +1,4 @@
-"""Which images make which batch of which epoch: a function of the seed and the epoch alone."""
+"""Determines which images form which batch; this depends only on the seed and the epoch."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchShare:
-    """Which part of each batch one of several processes takes; all of it by default, as in `WHOLE`.
+    """The part of each batch that one of several processes takes; by default the whole batch.
 
-    The batch that they make together is the one that a single process would have, cut into runs of
-    equal length, give or take one, so that no image is lost and none comes twice.
+    The processes split the batch that a single process would have into contiguous parts, whose
+    lengths differ by at most one. So no image is lost, and none is used twice.
 
     Attributes:
-        rank: Which process, from 0.
-        size: How many there are.
-        least: Images that a process must have to take part. Where a batch has too few for all of
-            them, the last processes are idle.
+        rank: Rank of the process, from 0.
+        size: Number of processes.
+        least: Smallest number of images for one process. If a batch has too few images for all
+            processes, the last processes are idle.
     """
 
     rank: int = 0
@@ -30,9 +30,9 @@ class BatchShare:
     least: int = 1
 
     def span(self, images: int) -> slice:
-        """Return where in a batch of so many images this process's are.
+        """Return the slice of a batch of `images` images that this process takes.
 
-        An idle process, too, is given some: those that the first one starts with.
+        An idle process takes the first `least` images of the batch, which do not count.
         """
         busy = self._busy(images)
         if self.rank >= busy:
@@ -42,7 +42,7 @@ class BatchShare:
         return slice(first, first + each + (self.rank < more))
 
     def is_idle(self, images: int) -> bool:
-        """Tell whether none of so many images is this process's."""
+        """Tell whether this process has no part of a batch of `images` images."""
         return self.rank >= self._busy(images)
 
     def _busy(self, images: int) -> int:
@@ -57,9 +57,9 @@ class Job:
     """One batch to load.
 
     Attributes:
-        epoch: The epoch it belongs to, counted from 1; 0 in validation.
-        number: Its number within the epoch, counted from 0.
-        indices: Its images, in order.
+        epoch: Epoch of the batch, counted from 1; 0 in validation.
+        number: Number of the batch within the epoch, counted from 0.
+        indices: Indices of the images in the split, in the order of the batch.
     """
 
     epoch: int
@@ -69,15 +69,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How the images of a split come in batches.
+    """Divides the images of a split into batches.
 
     Attributes:
-        images: Images in the split.
-        batch_size: Images in a batch; the last one of an epoch may be smaller.
-        seed: Decides the order of every epoch of training; None keeps the split's own order, for
-            validation.
-        part: Which part of each batch is wanted; `batch_size` counts all parts.
-        drop_last: Whether training leaves out a smaller last batch.
+        images: Number of images in the split.
+        batch_size: Number of images in a batch of all processes together; the last batch of an
+            epoch may be smaller.
+        seed: Determines the order of the images in each epoch of training; None keeps the order of
+            the split, for validation.
+        part: The part of each batch that this process takes.
+        drop_last: Whether training drops the last batch of an epoch if it is smaller.
     """
 
     images: int
@@ -88,9 +89,9 @@ class Order:
 
     @property
     def batches(self) -> int:
-        """Batches in an epoch."""
-        # BatchNorm has no statistics of a single value, so in training a last batch of one image is
-        # left out whatever the config says; not if it is the only one.
+        """Number of batches in an epoch."""
+        # BatchNorm has no statistics of a single value, so training always drops a last batch of
+        # one image, unless it is the only batch.
         left = self.images % self.batch_size
         fewest_left_out = self.batch_size - 1 if self.drop_last else 1
         dropped = self.seed is not None and self.images > self.batch_size
@@ -99,11 +100,11 @@ class Order:
         )
 
     def jobs(self, epoch: int, start: int = 0) -> Iterator[Job]:
-        """Yield the batches of an epoch from number `start` on.
+        """Yield the jobs of an epoch from batch number `start` (from 0) on.
 
-        A shuffled epoch has the order that torch's own `DataLoader(shuffle=True)` has in it, with a
-        generator of this seed and no workers. Batches of which this process has no part are left
-        out in validation; in training it gets a dummy batch, whose images do not count.
+        A shuffled epoch has the same order as in torch's `DataLoader(shuffle=True)` with a
+        generator of this seed and no workers. If this process has no part of a batch, validation
+        skips the batch, and training yields a dummy batch whose images do not count.
         """
         order = torch.arange(self.images) if self.seed is None else self._shuffled(epoch)
         for number in range(start, self.batches):
@@ -115,7 +116,7 @@ class Order:
             yield Job(epoch, number, indices)
 
     def idle(self, number: int) -> bool:
-        """Tell whether the images of a training batch that this process has do not count."""
+        """Tell whether this process has no part of a training batch, so its images do not count."""
         return self.seed is not None and self.part.is_idle(self._size(number))
 
     def _size(self, number: int) -> int:
@@ -129,8 +130,8 @@ class Order:
         return self._one_epoch(generator)
 
     def _one_epoch(self, generator: torch.Generator) -> torch.Tensor:
-        # What a DataLoader draws in an epoch: a seed for its workers, the order, and one more order
-        # of which its sampler takes nothing.
+        # Draw what a DataLoader draws in an epoch: a seed for its workers, the order, and a second
+        # order that its sampler does not use.
         torch.empty((), dtype=torch.int64).random_(generator=generator)
         order = torch.randperm(self.images, generator=generator)
         torch.randperm(self.images, generator=generator)

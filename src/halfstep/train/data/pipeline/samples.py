@@ -1,7 +1,7 @@
-"""What a worker does: turn the indices of a batch into a batch.
+"""Loads the images of a job as a batch, in a worker or in the training process.
 
-It has no memory of its own, so that any worker, or the training process itself, makes the same
-batch from the same job.
+Loading a job depends on no earlier job, so that any worker, or the training process itself, makes
+the same batch from the same job.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from halfstep.train.data.sources.source import Arrays, Split
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
-"""From a uint8 (channels, height, width) image of any size to one of the final size."""
+"""Converts a uint8 image (channels, height, width) of any size to the final size."""
 Shape = tuple[int, int, int]
 """Channels, height, width."""
 LEAST = 2
-"""Images of a training batch at least: BatchNorm has no statistics of a single value."""
+"""Smallest number of images in a training batch: BatchNorm has no statistics of one value."""
 
 
 class Loaded(NamedTuple):
@@ -39,9 +39,9 @@ class Loaded(NamedTuple):
     Attributes:
         images: (N, channels, height, width), uint8 or fp32.
         labels: int64 (N,).
-        faults: A line on each image that could not be read.
-        mistake: What makes going on senseless; raised in the training process, since an error that
-            leaves a worker is buried in its traceback.
+        faults: A line for each image that could not be read.
+        mistake: An error of the data set that ends the run. The training process raises it, because
+            torch would hide the message of an error that a worker raises in a long traceback.
     """
 
     images: torch.Tensor
@@ -51,7 +51,10 @@ class Loaded(NamedTuple):
 
 
 def refuse_shape(image: torch.Tensor, shape: Shape, split: Split, index: int) -> None:
-    """Refuse an image unlike the others of its set; fp32 is ready, and uint8 will get its size."""
+    """Refuse an image that does not have `shape`.
+
+    Of a uint8 image only the channels are checked, because it is resized later.
+    """
     compared = 1 if image.dtype == torch.uint8 else len(shape)
     if image.shape[:compared] != shape[:compared]:
         raise UserError(
@@ -62,16 +65,16 @@ def refuse_shape(image: torch.Tensor, shape: Shape, split: Split, index: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Samples(Dataset[Loaded]):
-    """The images of a split, a batch at a time.
+    """Loads the images of a split, one batch for each job.
 
     Attributes:
-        split: Where they come from.
-        shape: Of an image in the end.
-        transform: What is done to uint8 images; None where the split has them ready.
-        seed: Decides augmentation, with the epoch and the image's index.
-        refill: Whether a batch that unreadable images leave with fewer than two takes the images
-            that follow in the split, so that it still depends on the job alone.
-        ready: All images of the split as the model wants them, if they are in memory.
+        split: The images.
+        shape: Shape of each image of a batch: channels, height, width.
+        transform: Applied to uint8 images; None if the images of the split need no transform.
+        seed: Determines the augmentation, together with the epoch and the image's index.
+        refill: Whether a batch that has fewer than two readable images is filled with the images
+            that follow in the split. The batch then still depends only on the job.
+        ready: All images of the split, if they are in memory and need no transform; None otherwise.
     """
 
     split: Split
@@ -82,7 +85,7 @@ class Samples(Dataset[Loaded]):
     ready: Arrays | None = None
 
     def __getitem__(self, job: Job) -> Loaded:
-        """Load a batch; images that cannot be read are left out and reported."""
+        """Load a batch; images that cannot be read are left out and listed in `faults`."""
         if self.ready is not None:
             indices = torch.tensor(job.indices)
             images = self.ready.images.index_select(0, indices)
@@ -122,7 +125,7 @@ class Samples(Dataset[Loaded]):
             yield from (index for index in candidates if index not in taken)
 
     def _read(self, epoch: int, index: int) -> tuple[torch.Tensor, int]:
-        """Return an image as the model wants it, and its label."""
+        """Return an image after its transform, and its label."""
         if self.transform is not None:
             seed(self.seed, epoch, index)
         image, label = self.split.read(index)

@@ -1,8 +1,8 @@
-"""From an image of any size to one of the run's resolution, by torchvision's v2 transforms.
+"""Resizes and augments single images with torchvision's v2 transforms.
 
-They work on uint8 tensors in the worker that read the image; what can be done to a whole batch on
-the device is in `batch_augment`. All chance comes from torch's own generator, so that who seeds it
-before each image decides all that happens to that image.
+The transforms process uint8 tensors in the worker that read the image; `batch_augment` processes
+whole batches on the device. All random numbers come from torch's global generator, so that its seed
+before each image determines the augmentation of that image.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def build(
     config: AugmentConfig, resolution: int, *, train: bool
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what brings one image to the resolution, and in training augments it.
+    """Return a function that resizes an image to the resolution and, in training, augments it.
 
     Returns:
         A function from uint8 (channels, height, width) of any size to uint8

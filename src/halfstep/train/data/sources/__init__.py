@@ -1,1 +1,1 @@
-"""Where images and labels come from, and how one is read."""
+"""The sources of images and labels; a source reads single images."""

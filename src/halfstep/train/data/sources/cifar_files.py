@@ -1,8 +1,8 @@
-"""CIFAR's files without their checksums: copies whose pixels were changed, such as by JPEG.
+"""Reads CIFAR's files without checksums: copies with changed pixels, for example after JPEG.
 
-The files are pickles. Unlike torchvision, which relies on the checksum, this reader lets a pickle
-make nothing but arrays, text and numbers, so that a foreign copy cannot run code. Which file holds
-what, torchvision's classes say.
+The files are pickles. torchvision relies on the checksums; this reader instead lets a pickle create
+only arrays, text and numbers, so that a copy of unknown origin cannot run code. The names of the
+files and the keys in them come from torchvision's classes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _unpickle(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path} cannot be read: {error.strerror}; write --options data.root=FOLDER"
         ) from error
-    except Exception as error:  # whatever a damaged pickle raises
+    except Exception as error:  # a damaged pickle may raise anything
         raise UserError(f"{path} is damaged or not a CIFAR file: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a CIFAR file: it holds a {type(content).__name__}")
@@ -81,7 +81,7 @@ def _unpickle(path: Path) -> dict[str, Any]:
 
 
 class _Arrays(pickle.Unpickler):
-    """Makes arrays, text and numbers, and refuses everything else before it runs."""
+    """Creates only arrays, text and numbers; refuses any other class before it is called."""
 
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" not in _HARMLESS:

@@ -1,8 +1,8 @@
-"""Images that CSV files list, and what can be wrong with such lists, told by row.
+"""Loads images that CSV files list, and finds faults of these lists; messages name the rows.
 
-What cannot be trained on is an error: a missing file, a label in validation that training has none
-of. What can be, but will teach something wrong, is a warning: one image with two labels, one image
-in both splits.
+A fault that prevents training is an error: a missing file, or a label in validation that training
+does not have. A fault that only makes its results wrong is a warning: one image with two labels, or
+one image in both splits.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from halfstep.train.data.sources.csv_rows import CsvRow
 
 _SHOWN = 20
-"""Rows that a message lists at most, and images of a kind that are warned of one by one."""
+"""Largest number of rows that a message lists, and of separate warnings of one kind."""
 
 
 def load(config: CsvConfig) -> Source:
     """Return the images that a config's CSV files list.
 
     Warns:
-        DataWarning: Of images that have two labels, are listed twice, or are in both splits.
+        DataWarning: About images that have two labels, are listed twice, or are in both splits.
 
     Raises:
-        Unusable: If the lists are empty or list images that do not exist, or if the labels are none
-            that can be learned.
-        UserError: If a file is missing or is no such CSV.
+        Unusable: If rows are invalid, if images do not exist, if training has only one label, or if
+            validation has a label that training does not have.
+        UserError: If a file is missing, is not such a CSV file, or lists no image of a split.
     """
     root = folder(config.root)
     listed = _listed(config, root)
@@ -54,10 +54,10 @@ def load(config: CsvConfig) -> Source:
 
 
 def files(config: CsvConfig, root: Path) -> dict[str, Path]:
-    """Return the file of each split that has one of its own.
+    """Return the CSV file of each split for which the config names one.
 
     Raises:
-        UserError: If a file is missing, or neither split has one.
+        UserError: If a file is missing, or if the config names no file.
     """
     given = {"train": config.train.ann_file, "val": config.val.ann_file}
     found = {
@@ -74,7 +74,7 @@ def files(config: CsvConfig, root: Path) -> dict[str, Path]:
 
 
 def refusals(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> list[UserError]:
-    """Return every reason for which a list for training, and one for validation, cannot be used."""
+    """Return all reasons why the lists cannot be used; the first list is for training."""
     found: list[UserError | None] = [
         missing(file, rows, root, "--options data.root=FOLDER") for file, rows in listed
     ]
@@ -88,13 +88,13 @@ def refusals(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> list
 
 
 def splits(file: Path, rows: Sequence[CsvRow]) -> list[tuple[str, list[CsvRow]]]:
-    """Return the rows of training and, if a column says so, those of validation."""
+    """Return the rows of each split if the file has a column split, else all rows as one list."""
     keys = csv_rows.SPLITS if rows and rows[0].split else ("",)
     return [(str(file), _of_split(file, rows, key)) for key in keys]
 
 
 def _listed(config: CsvConfig, root: Path) -> list[tuple[str, list[CsvRow]]]:
-    """Return file and rows of each split; a file that is not given is the other's."""
+    """Return the file and rows of each split; a split without a file uses the other's."""
     found = files(config, root)
     only = next(iter(found.values()))
     each = {key: found.get(key, only) for key in csv_rows.SPLITS}
@@ -124,11 +124,11 @@ def _of_split(file: Path, rows: Sequence[CsvRow], key: str) -> list[CsvRow]:
 
 
 class MissingImages(UserError):  # noqa: N818  (it names what was found)
-    """A list of images that do not all exist."""
+    """Some images of a list do not exist."""
 
 
 def missing(file: str, rows: Sequence[CsvRow], root: Path, instead: str) -> MissingImages | None:
-    """Return what to raise where images do not exist; `instead` names another folder for them."""
+    """Return an error if images do not exist; `instead` is the option that names their folder."""
     gone = [row for row in rows if not is_there(root / row.image)]
     if not gone:
         return None
@@ -163,7 +163,7 @@ def _unknown_labels(
 
 
 def _same_number(label: str, classes: Sequence[str]) -> str:
-    """Return a hint at the class that is meant: a spreadsheet writes 0 as 0.0."""
+    """Return a hint at the intended class, such as "0" for "0.0", which a spreadsheet writes."""
     for name in classes:
         with suppress(ValueError):
             if float(name) == float(label):

@@ -1,4 +1,4 @@
-"""Reads a CSV file of annotations: image,label and perhaps split, each row with its number."""
+"""Reads a CSV file of annotations, with the columns image, label and optionally split."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 SPLITS = ("train", "val")
 STANDARD = ColumnsConfig()
 _SEPARATORS = (",", ";", "\t")
-"""What may stand between values; the header decides, and a spreadsheet's country its habit."""
+"""Possible separators of values. Spreadsheets choose by country; the header shows the choice."""
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, slots=True)
 class CsvRow:
-    """One image as a CSV file has it.
+    """One image in a CSV file.
 
     Attributes:
-        number: Line of the file that the row ends on, as editors and spreadsheets count: the
+        number: Number of the line on which the row ends, as editors and spreadsheets count; the
             header is row 1.
-        image: The path as it stands there.
+        image: Path of the image, as written in the file.
         label: Name of the class.
-        split: "train", "val", or "" where the file has no such column.
+        split: "train", "val", or "" if the file has no column split.
     """
 
     number: int
@@ -46,16 +46,16 @@ def read(file: Path, columns: ColumnsConfig = STANDARD, *, labelled: bool = True
     """Return the rows of a CSV file.
 
     Args:
-        file: In UTF-8, with a header that has the columns image, label and perhaps split, in any
-            order, in any letter case and among others. Commas separate the values, or semicolons
-            or tabs if the header has these. Spaces around a value do not count, and neither do
-            blank lines.
-        columns: What the file calls these columns.
-        labelled: Whether the column label must be there; without it labels are "".
+        file: A CSV file in UTF-8. Its header has the columns image, label and optionally split, in
+            any order and letter case; other columns are ignored. The header also shows whether
+            commas, semicolons or tabs separate values. Spaces around a value and blank lines are
+            ignored.
+        columns: The names of these columns in the file.
+        labelled: Whether the column label is required; without this column labels are "".
 
     Raises:
-        Unusable: If rows are wrong; the message has the first of them.
-        UserError: If it is no such file.
+        Unusable: If rows are invalid; the message describes the first of them.
+        UserError: If the file cannot be read as such a CSV file.
     """
     try:
         with file.open(encoding="utf-8-sig", newline="") as text:
@@ -67,7 +67,7 @@ def read(file: Path, columns: ColumnsConfig = STANDARD, *, labelled: bool = True
 
 
 def columns_of(text: str) -> ColumnsConfig:
-    """Return what `--columns image=filename,label=species` says."""
+    """Return the columns that an option such as `--columns image=filename,label=species` names."""
     pairs = [pair.partition("=") for pair in text.split(",")]
     named = {key.strip(): name.strip() for key, _, name in pairs}
     wrong = [
@@ -83,14 +83,14 @@ def columns_of(text: str) -> ColumnsConfig:
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Return rows as CSV, quoted where need be."""
+    """Return rows as CSV text, with quotes where they are necessary."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
 class _Reader:
-    """Reads one file; `read` has the arguments."""
+    """Reads one CSV file; see `read` for the arguments."""
 
     def __init__(self, file: str, columns: ColumnsConfig, *, labelled: bool) -> None:
         self._file = file
@@ -98,7 +98,7 @@ class _Reader:
         self._needed = ("image", "label") if labelled else ("image",)
 
     def rows(self, text: TextIO) -> list[CsvRow]:
-        """Return all rows, or raise what is wrong with each that is wrong."""
+        """Return all rows; raise one `Unusable` with an error for each invalid row."""
         first_line = text.readline()
         separator = self._separator(first_line)
         reader = csv.reader(chain([first_line], text), delimiter=separator, strict=True)
@@ -128,7 +128,7 @@ class _Reader:
         return found
 
     def _separator(self, header: str) -> str:
-        """Return what the header separates its columns by; a comma where none fits better."""
+        """Return the separator that finds most columns in the header; a comma if several do."""
         columns = [self._name(key).casefold() for key in self._needed]
 
         def columns_found(separator: str) -> int:
@@ -145,7 +145,7 @@ class _Reader:
         return name
 
     def _places(self, header: Sequence[str]) -> dict[str, int]:
-        """Return where in a row each column is."""
+        """Return the index of each column in a row, from 0."""
         places = {}
         for key in dict.fromkeys((*self._needed, "label", "split")):
             wanted = self._name(key)
@@ -176,7 +176,7 @@ class _Reader:
         )
 
     def _problem(self, row: Mapping[str, str], values: Sequence[str], columns: int) -> str:
-        """Return what is wrong with a row, or ""."""
+        """Return a description of the fault of a row, or "" if the row is valid."""
         shown = repr(",".join(values))
         if any(values[columns:]):
             return (
@@ -202,7 +202,7 @@ class _Reader:
         return ""
 
     def _lines(self, lines: Iterator[Sequence[str]]) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield each row with the line that it ends on."""
+        """Yield the number of the line on which each row ends, and the values of the row."""
         ended = 0
         try:
             for values in lines:
@@ -213,7 +213,7 @@ class _Reader:
 
 
 def _cause(error: csv.Error) -> str:
-    """Return what is wrong with a row that is no CSV."""
+    """Return a description of the fault of a row that is not valid CSV."""
     said = str(error)
     if "end of data" in said:
         return 'a double quote is opened and never closed; close it, or write "" for one in a value'

@@ -22,12 +22,12 @@ _GREY_MAX = 16.0
 
 
 def load(config: DigitsConfig) -> Source:
-    """Return the digits at `config.resolution`, with mean 0 and standard deviation 1 in training.
+    """Return the digits at `config.resolution`, normalised with the training split's statistics.
 
-    A quarter of each class is for validation, always the same one: the split does not depend on a
-    run's seed, so that runs can be compared.
+    A quarter of each class is for validation. The split does not depend on the seed of the run, so
+    that runs can be compared.
     """
-    # Importing it is slow, and other data do without.
+    # Imported here because it is slow, and other data sets do not need it.
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

@@ -1,9 +1,10 @@
-"""Identical images: those of identical pixels, whatever their files are called or hold.
+"""Finds identical images: images with equal pixels, whatever the names and contents of the files.
 
-An image that was saved again without loss, or only got other metadata, is the same one to a model.
-`find` looks before every run. Up to `MOST_DECODED` images it compares by pixels, which takes
-seconds. Of more it compares files: only those of equal size are opened, and of those only ones that
-begin alike are read whole. What that finds is identical, and `halfstep data check` finds the rest.
+A model cannot distinguish copies that were saved again without loss, or with other metadata.
+`find` runs before every run. For up to `MOST_DECODED` images it compares pixels, which takes
+seconds. For more images it compares files: it opens only files of equal size, and reads only those
+completely that begin with the same bytes. The images that it finds in this way are identical;
+`halfstep data check` finds the others.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ if TYPE_CHECKING:
     from halfstep.train.data.sources.csv_rows import CsvRow
 
 MOST = 200_000
-"""Rows up to which contents are compared before a run; beyond, paths alone are."""
+"""Number of rows up to which `find` compares contents; above it, only paths are compared."""
 MOST_DECODED = 2_000
-"""Images up to which pixels are compared before a run; beyond, files are."""
+"""Number of images up to which `find` compares pixels; above it, files are compared."""
 _BEGINNING = 4096
 _T = TypeVar("_T")
 
 
 def digest(image: torch.Tensor) -> bytes:
     """Return a hash of the size and pixels of an image (channels, height, width) of any dtype."""
-    # In the order in which decoders write them, pixels need not be copied.
+    # Decoders write pixels as (height, width, channels), so that this order needs no copy.
     pixels = image.permute(1, 2, 0).contiguous().numpy()
     found = hashlib.blake2b(f"{pixels.dtype}{pixels.shape}".encode(), digest_size=16)
     found.update(pixels.data)
@@ -44,9 +45,9 @@ def digest(image: torch.Tensor) -> bytes:
 
 
 def groups(paths: Sequence[Path]) -> list[list[int]]:
-    """Return the indices of the files of each image, in the order of the first of them.
+    """Return the indices of the files of each distinct image, ordered by the first index.
 
-    Each file is read once; one that is no image is identical to those that hold the same bytes.
+    Each file is read once. Files that are not images are identical if their bytes are.
     """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         of_image: dict[bytes, list[int]] = defaultdict(list)
@@ -64,12 +65,12 @@ def _of_file(path: Path) -> bytes:
 
 @dataclass(slots=True)
 class Duplicates:
-    """Lines on images that are listed more than once; each image is in one of the lists.
+    """A line for each image that is listed more than once, in at most one of the lists.
 
     Attributes:
-        contradicting: With different labels.
-        shared: With one label, in both splits.
-        repeated: With one label, twice in one split by the same path.
+        contradicting: Images with different labels.
+        shared: Images with one label that are in both splits.
+        repeated: Images with one label that are listed in one split, twice with the same path.
     """
 
     contradicting: list[str] = field(default_factory=list)
@@ -86,7 +87,10 @@ class _Listed:
 
 
 def find(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> Duplicates:
-    """Find images under `root` that several rows list, of each split its CSV file and rows."""
+    """Find images under `root` that several rows list.
+
+    `listed` has the CSV file and the rows of each split.
+    """
     everything = [
         _Listed(file, split, row, os.path.normpath(root / row.image))
         for split, (file, rows) in enumerate(listed)
@@ -106,7 +110,7 @@ def find(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> Duplicat
 
 
 def _groups(everything: Sequence[_Listed]) -> list[list[_Listed]]:
-    """Return the rows of each image that has several, in the order of the first."""
+    """Return the rows of each image that several rows list, ordered by the first row."""
     by_path = _together(everything, lambda each: each.path)
     if len(everything) > MOST:
         return [group for group in by_path if len(group) > 1]
@@ -125,7 +129,7 @@ def _groups(everything: Sequence[_Listed]) -> list[list[_Listed]]:
 def _alike(
     by_path: list[list[_Listed]], key: Callable[[str], Hashable]
 ) -> Iterator[list[list[_Listed]]]:
-    """Split rows by what `key` says of their paths, and leave out images that have only one."""
+    """Split rows by the `key` of their paths, and drop images that only one row lists."""
     for part in _together(by_path, lambda rows: key(rows[0].path)):
         if len(part) > 1 or len(part[0]) > 1:
             yield part
@@ -153,7 +157,7 @@ def _content(path: str) -> bytes:
 
 
 def _line(group: Sequence[_Listed]) -> str:
-    """Return "train.csv rows 3 (a.jpg: 'oak') and 9 (b.jpg: 'elm')"."""
+    """Return a line such as "train.csv row 3 (a.jpg: 'oak'), row 9 (b.jpg: 'elm')"."""
     said: list[str] = []
     file = ""
     for each in group:

@@ -1,6 +1,6 @@
-"""What becomes of images that cannot be read: the end of the run, or a warning.
+"""Handles images that cannot be read: ends the run, or prints a warning.
 
-Workers only report them; this is where the training process decides.
+Workers only report these images; the training process handles them here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Unusable(UserError):  # noqa: N818  (it names what was found, as FileNotFoundError does)
-    """Data that cannot be trained on; the message has the first of the reasons."""
+    """Data cannot be used for training; the message has the first of the reasons."""
 
     def __init__(self, reasons: Sequence[UserError]) -> None:
         more = len(reasons) - 1
@@ -25,17 +25,17 @@ class Unusable(UserError):  # noqa: N818  (it names what was found, as FileNotFo
 
 
 class DataWarning(UserWarning):
-    """The data are not as they should be, and training goes on."""
+    """The data have a fault, but training continues."""
 
 
 class Faults:
     """The images of a run that could not be read.
 
     Args:
-        on_error: "fatal" makes the first one an error; "skip" warns once for each.
+        on_error: "fatal" raises an error for the first image; "skip" warns once for each image.
 
     Attributes:
-        seen: A line on each so far.
+        seen: A line for each image so far.
     """
 
     def __init__(self, on_error: Literal["fatal", "skip"]) -> None:
@@ -43,7 +43,7 @@ class Faults:
         self.seen: set[str] = set()
 
     def report(self, lines: Iterable[str]) -> None:
-        """Take note of images that could not be read, a line for each."""
+        """Raise an error or warn, as `on_error` requires; `lines` has one line for each image."""
         for line in lines:
             if self.on_error == "fatal":
                 raise UserError(

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def load(config: FolderConfig) -> Source:
-    """Return the images under `config.root`; training's folders are the classes.
+    """Return the images under `config.root`; the folders of the training split are the classes.
 
     Raises:
-        UserError: If a folder is missing or empty, or if validation has a class that training has
-            not.
+        UserError: If a folder is missing or empty, or if validation has a class that training does
+            not have.
     """
     root = folder(config.root)
     parts = {"train": config.train.folder, "val": config.val.folder}

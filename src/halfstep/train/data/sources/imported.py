@@ -1,8 +1,7 @@
-"""Any `torch.utils.data.Dataset` of the user's own, by import path.
+"""Loads any `torch.utils.data.Dataset` of the user, by import path.
 
-Its items are pairs of an image and a label. Images that are not ready for the model (PIL images,
-uint8 arrays and tensors) are resized, augmented and normalised as the config says; fp32 tensors are
-taken as they are.
+Its items are pairs of an image and a label. PIL images, uint8 arrays and uint8 tensors are resized,
+augmented and normalised as the config says; fp32 tensors are passed to the model unchanged.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A foreign data set.
+    """A data set of the user as a split.
 
     Attributes:
-        dataset: Returns (image, label) by index.
-        name: What messages call it.
-        classes: Number of classes, which labels are below.
+        dataset: The data set, which returns (image, label) by index.
+        name: Name of the data set in messages.
+        classes: Number of classes; labels are from 0 to `classes` - 1.
     """
 
     dataset: Any
@@ -49,16 +48,16 @@ class Imported:
         """Return an image, uint8 or fp32 (channels, height, width), and its label.
 
         Raises:
-            UserError: If the item is not such a pair, or if the data set raises anything but what
-                says that a file cannot be read.
-            OSError: If it says that.
+            UserError: If the item is not such a pair, or if the data set raises an exception other
+                than `OSError`.
+            OSError: If the data set cannot read a file.
         """
         try:
             item = self.dataset[index]
         except (UserError, OSError):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's code may raise anything)
-            # Passed on as it is, a StopIteration would end the epoch in silence.
+            # Converted, because an unchanged StopIteration would end the epoch without an error.
             raise _failed(self.where(index), error) from None
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise UserError(
@@ -68,12 +67,12 @@ class Imported:
         return self._image(image, index), self._label(label, index)
 
     def where(self, index: int) -> str:
-        """Return what messages call an image: "my_data:train[7]", and its file if that is known."""
+        """Return the name of an image in messages: "my_data:train[7]", and its file if known."""
         path = _path(self.dataset, index)
         return f"{self.name}[{index}]" if path is None else f"{self.name}[{index}] ({path})"
 
     def arrays(self) -> Arrays | None:
-        """Return the tensors of a `TensorDataset` whose items are all as `read` wants them."""
+        """Return the tensors of a `TensorDataset` if `read` returns its items unchanged."""
         tensors = self.dataset.tensors if type(self.dataset) is TensorDataset else ()
         if len(tensors) != 2 or any(type(each) is not torch.Tensor for each in tensors):
             return None
@@ -90,7 +89,7 @@ class Imported:
             except UnknownRange as error:
                 raise UserError(f"{self.where(index)} has {error}") from error
         if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in {2, 3}:
-            # BGR turned round, as by image[..., ::-1], has strides that torch does not take.
+            # torch refuses negative strides, as in image[..., ::-1], which converts BGR to RGB.
             tensor = torch.from_numpy(np.ascontiguousarray(image))
             return tensor.unsqueeze(0) if image.ndim == 2 else tensor.permute(2, 0, 1)
         if (
@@ -124,10 +123,10 @@ class Imported:
 
 
 def load(config: ImportConfig) -> Source:
-    """Return the data sets that a config's targets make.
+    """Return the data sets that the targets of a config return.
 
     Raises:
-        UserError: If a target cannot be imported, refuses its arguments, or makes no data set, or
+        UserError: If a target cannot be imported, refuses its arguments, or returns no data set, or
             if the number of classes is not known.
     """
     train = _make(config.train, "train")
@@ -170,16 +169,16 @@ def _first(split: Imported, config: ImportConfig) -> tuple[torch.Tensor, int]:
 
 
 def _failed(what: str, error: BaseException) -> UserError:
-    """Return an error of the user's own code as one line; --debug shows its traceback."""
+    """Convert an error of the user's code to a one-line error; --debug shows the traceback."""
     said = in_a_line(error) if str(error) else type(error).__name__
     failed = UserError(f"{what} raised {said}; --debug shows where")
-    # As a note, since an exception that leaves a worker has lost its cause.
+    # As a note, because an exception loses its cause when a worker sends it.
     failed.add_note("".join(traceback.format_exception(error)).rstrip())
     return failed
 
 
 def _path(dataset: Any, index: int) -> str | None:
-    """Return the file of an item where a data set lists them as torchvision's do."""
+    """Return the file of an item if the data set lists its files in `samples`, like torchvision."""
     samples = getattr(dataset, "samples", None)
     if not isinstance(samples, list) or index >= len(samples):
         return None
@@ -232,7 +231,7 @@ def _classes(config: ImportConfig, train: Any, val: Any) -> tuple[str, ...]:
 
 
 def _own_normalisation(config: ImportConfig, channels: int) -> Normalisation:
-    """Return what a data set has done to its pixels, as far as the config says so."""
+    """Return the normalisation of fp32 images: the config's, or mean 0 and std 1 without one."""
     mean, std = config.augment.mean, config.augment.std
     if mean is None or std is None:
         return (0.0,) * channels, (1.0,) * channels

@@ -1,4 +1,4 @@
-"""Images in files of their own, and where such files are looked for."""
+"""Splits with one file for each image, and the search for files that a config names."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Very many short texts in one block of memory.
+    """Many short texts in one block of memory.
 
-    A list of a million paths would be copied into every worker bit by bit, as Python counts
-    references where the objects lie.
+    A list of a million paths would gradually be copied into every forked worker, because Python
+    writes the reference count of an object next to the object.
 
     Attributes:
-        content: All texts, in UTF-8, one after the other.
-        ends: Where each of them ends.
+        content: All texts in UTF-8, one after the other, as uint8.
+        ends: Offset in `content` at which each text ends, int64.
     """
 
     content: np.ndarray
@@ -57,11 +57,11 @@ class Pictures:
 
     Attributes:
         root: Folder that the paths start from.
-        paths: Of the images.
-        labels: int64 (N,).
-        listed: The file that lists them, if there is one, as messages call it.
-        rows: The row of each image in it.
-        cache: Where decoded images are kept, if anywhere.
+        paths: Paths of the images.
+        labels: Class indices, int64 (N,).
+        listed: Name in messages of the CSV file that lists the images; None without one.
+        rows: Row of each image in the CSV file, int64 (N,); None without one.
+        cache: The cache of decoded images; None without one.
     """
 
     root: Path
@@ -80,7 +80,7 @@ class Pictures:
         return image, int(self.labels[index])
 
     def where(self, index: int) -> str:
-        """Return what messages call an image: "train.csv, row 7 (data/images/3.jpg)"."""
+        """Return the name of an image in messages: "train.csv, row 7 (data/images/3.jpg)"."""
         path = str(self.root / self.paths[index])
         if self.rows is None:
             return path
@@ -96,7 +96,7 @@ def is_there(path: Path) -> bool:
 
 
 def locate(given: str, root: Path, key: str) -> Path:
-    """Return the file that a config names: in the working directory, or else in `root`."""
+    """Return the file that config field `key` names: in the working directory, else in `root`."""
     for path in (Path(given), root / given):
         if is_there(path):
             return path

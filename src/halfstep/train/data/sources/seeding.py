@@ -1,8 +1,9 @@
-"""Random numbers that depend on their purpose alone, not on who draws them and when.
+"""Random numbers that depend only on their purpose, not on the process or time that draws them.
 
-Augmentation draws from torch's, Python's and NumPy's global generators. `seed` gives all three a
-state that only the seed, the epoch and the image decide, and `put_back` what was there before, once
-a batch, so that neither workers nor a resume nor another image changes what an image gets.
+Augmentation draws from torch's, Python's and NumPy's global generators. `seed` sets all three to a
+state that depends only on the seed, the epoch and the image. `put_back` restores their former
+states after each batch. So the augmentation of an image does not depend on the number of workers,
+on a resume or on other images.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ def derive(*numbers: int) -> int:
 
 
 def generator(*numbers: int) -> torch.Generator:
-    """Return a CPU generator in the state that `numbers` decide."""
+    """Return a CPU generator that is seeded with `numbers`."""
     return torch.Generator().manual_seed(derive(*numbers))
 
 
 def seed(*numbers: int) -> None:
-    """Give torch's, Python's and NumPy's global CPU generators a state that `numbers` decide."""
+    """Seed torch's, Python's and NumPy's global CPU generators with `numbers`."""
     chosen = derive(*numbers)
-    # Not torch.manual_seed: it would reseed the GPU that the model draws its dropout from.
+    # Not torch.manual_seed, which would also reseed the GPU's generator, used for dropout.
     torch.default_generator.manual_seed(chosen)
     random.seed(chosen)
     np.random.seed(chosen % 2**32)  # noqa: NPY002  (it is what transforms draw from)
@@ -43,7 +44,7 @@ def seed(*numbers: int) -> None:
 
 @contextmanager
 def put_back() -> Iterator[None]:
-    """Put the global CPU generators back as they were, whatever is seeded and drawn meanwhile."""
+    """Restore the states of the global CPU generators when the block ends."""
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002  (see above)
     try:
         yield

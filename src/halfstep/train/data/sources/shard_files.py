@@ -1,8 +1,8 @@
-"""Where tar shards are: names with braces and globs, and what lies behind URLs in a local cache.
+"""Finds tar shards: expands braces and globs, and downloads URLs to a local cache.
 
-A shard behind a URL is fetched whole, once, by fsspec: it is a file from then on, and an image in
-it a range of bytes. fsspec's own cache would do, but one that a kill has left half written there
-passes for a whole one, and several processes write it at once.
+fsspec downloads the whole shard of a URL once; from then on the shard is a local file. fsspec's own
+cache is not used, because it takes a file that a killed process has written only in part for a
+complete one, and lets several processes write the same file at once.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _CHUNK = 2**22
 
 
 def find(given: str, root: Path, cache: Path, key: str) -> list[Path]:
-    """Return the files of a split's shards.
+    """Return the local files of a split's shards.
 
     Args:
-        given: Paths, globs and URLs, with ranges in braces and "::" between several.
-        root: Second place to look for files in.
-        cache: Where shards behind URLs are kept.
-        key: What errors call `given`: "data.train.urls".
+        given: Paths, globs and URLs, separated by "::", with ranges or lists in braces.
+        root: Folder that is searched if the working directory has no matching file.
+        cache: Folder for downloaded shards.
+        key: Name of `given` in errors, such as "data.train.urls".
 
     Raises:
-        UserError: If there are none, or if one cannot be fetched.
+        UserError: If there are no shards, or if a shard cannot be downloaded.
     """
     count = sum(prod(map(len, map(_choices, _BRACES.findall(each)))) for each in given.split("::"))
     if count > _MOST_SHARDS:
@@ -72,7 +72,7 @@ def _choices(inside: str) -> range | list[str]:
 
 
 def _expanded(pattern: str) -> list[str]:
-    """Return the names that a pattern with ranges ("{000..127}") and lists ("{a,b}") stands for."""
+    """Return all names that result from the ranges ("{000..127}") and lists ("{a,b}") in braces."""
     match = _BRACES.search(pattern)
     if match is None:
         return [pattern]
@@ -83,11 +83,11 @@ def _expanded(pattern: str) -> list[str]:
 
 
 def _fetched(url: str, cache: Path, key: str) -> Path:
-    """Return the local copy of what lies behind a URL; the first of all processes makes it."""
+    """Return the local copy of a URL; the first process downloads it, and the others wait."""
     file = cache / f"{hashlib.sha256(url.encode()).hexdigest()[:24]}.tar"
     if file.is_file():
         return file
-    # Importing it is slow, and most runs have their data on disk.
+    # Imported here because it is slow, and most runs have their data on disk.
     from fsspec.core import url_to_fs
 
     def copy(target: BinaryIO) -> None:
@@ -106,7 +106,7 @@ def _fetched(url: str, cache: Path, key: str) -> Path:
         raise UserError(
             f"{key} names {url!r}: {error}; pip install 'halfstep[remote]' for http"
         ) from error
-    except Exception as error:  # each kind of file system raises what its client does
+    except Exception as error:  # each file system raises the exceptions of its own client
         raise UserError(
             f"{key} names {url!r}, which cannot be fetched into {str(cache)!r}: {in_a_line(error)}"
         ) from error

@@ -1,7 +1,7 @@
-"""The interface between data sets and the loader: what a source must implement.
+"""The interface between data sets and the loader, which every source implements.
 
-A source is a file here that turns its section of a config into a `Source`. It reads single images;
-order, augmentation, workers, corrupt images and resuming are the business of `batches`.
+A source is a file in this folder that turns its config section into a `Source`. It only reads
+single images; `pipeline` handles order, augmentation, workers, corrupt images and resuming.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class InMemory(Protocol):
     """A split that may have all of its images in memory."""
 
     def arrays(self) -> Arrays | None:
-        """Return the images and labels that `read` gives one by one; None if they are not there."""
+        """Return all images and labels of the split; None if they are not in memory."""
 
 
 class Split(Protocol):
-    """Images and labels by index, in an order that never changes."""
+    """Images and labels by index, in a fixed order."""
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -36,28 +36,28 @@ class Split(Protocol):
         """Return an image and its label.
 
         Returns:
-            The image as (channels, height, width), of any size and in uint8, or of the final size
-            in fp32; and the index of its class.
+            The image (channels, height, width), either uint8 of any size, or normalised fp32 of the
+            final size; and the index of its class.
 
         Raises:
             halfstep.feed.decode.CorruptImage: If the image cannot be read.
         """
 
     def where(self, index: int) -> str:
-        """Return what messages call an image: its file, and its row where there is one."""
+        """Return the name of an image in messages: its file, and its row in a CSV file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A data set, split.
+    """A data set with its two splits.
 
     Attributes:
-        train: Images to learn from.
-        val: Images that training never sees.
-        classes: Names of the classes; a label is an index into it.
-        channels: Of an image; 1 is grey, 3 is RGB.
-        normalisation: Mean and standard deviation of each channel, of pixels from 0 to 1, where the
-            images are normalised already; None leaves it to the config.
+        train: Images for training.
+        val: Images for validation, which are not used in training.
+        classes: Names of the classes; a label is an index into this tuple.
+        channels: Number of channels of an image; 1 is grey, 3 is RGB.
+        normalisation: Mean and standard deviation of each channel, for pixel values from 0 to 1,
+            with which the images are already normalised. None if the config determines them.
     """
 
     train: Split
@@ -96,9 +96,9 @@ class Arrays:
     """A split whose images are of one size and in memory.
 
     Attributes:
-        images: (N, channels, height, width); uint8, or fp32 that is normalised.
-        labels: int64 (N,).
-        name: What messages call an image, before its index.
+        images: (N, channels, height, width); uint8 or normalised fp32.
+        labels: Class indices, int64 (N,).
+        name: Name of an image in messages, without its index.
     """
 
     images: torch.Tensor
@@ -119,33 +119,35 @@ class Arrays:
 
 
 def ready_images(split: Split, shape: tuple[int, int, int]) -> Arrays | None:
-    """Return the images of a split, if all are in memory as the model wants them: fp32 of a shape.
+    """Return the images of a split if all are in memory as fp32 images of the given shape.
 
-    Rows of them make a batch then, in one operation and not in several for each image.
+    A batch is then selected from them in one operation, instead of several for each image.
     """
     held = split.arrays() if isinstance(split, InMemory) else None
     if held is None:
         return None
     images, devices = held.images, {held.images.device.type, held.labels.device.type}
     are_ready = images.dtype == torch.float32 and images.shape[1:] == shape and devices == {"cpu"}
-    # A stack of images that are not contiguous has their order of memory, and rows have not.
+    # Images that are not contiguous are stacked one by one, which may keep their memory format.
     return held if are_ready and images.is_contiguous() else None
 
 
 def limited(split: Split, config: SplitConfig) -> Split:
-    """Return as many of the images as the config allows, spread over the split as `spread` has it.
+    """Return the split with at most `config.limit` images, which `spread` selects.
 
-    Files and folders come sorted by class, other sets with the classes taking turns.
+    They are spread because files and folders are often sorted by class, and the classes of other
+    data sets alternate.
     """
     kept = spread(len(split), config.limit)
     return split if len(kept) == len(split) else Subset(split, kept)
 
 
 def spread(count: int, limit: int | None) -> tuple[int, ...]:
-    """Return at most `limit` of the numbers 0 to `count` - 1, always the same ones, in order.
+    """Return at most `limit` of the numbers from 0 to `count` - 1, in order and deterministically.
 
-    One of each of `limit` equal stretches, but not at even distances, which could be in step with
-    an order of the images: multiples of the golden ratio are in step with nothing.
+    The range is divided into `limit` equal intervals, and one number is taken from each. Its
+    position within the interval follows multiples of the golden ratio, because a constant distance
+    could coincide with a period in the order of the images.
     """
     kept = count if limit is None else min(limit, count)
     bounds = [number * count // kept for number in range(kept + 1)] if kept else []

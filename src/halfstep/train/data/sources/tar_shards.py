@@ -1,8 +1,8 @@
-"""Tar shards as WebDataset writes them: files of one name are a sample, `0001.jpg` and `0001.cls`.
+"""Reads tar shards in WebDataset format: `0001.jpg` and `0001.cls` form one sample.
 
-A shard is walked once, header by header, for where each image lies in it. From then on an image is
+The headers of a shard are read once, to find the position of each image. From then on an image is
 a range of bytes that any worker can read, so that order, workers, limits, checks and resuming are
-those of every other source.
+the same as for every other source.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _ARRAYS = ("spans", "names", "name_ends", "labels", "label_ends")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one shard holds.
+    """The index of one shard.
 
     Attributes:
-        spans: int64 (N, 2): where each sample's image begins, and its bytes; 0 for none.
-        names: Of the samples.
-        labels: Theirs as written; empty for none.
+        spans: int64 (N, 2): offset and size in bytes of each sample's image; size 0 without one.
+        names: Names of the samples.
+        labels: Labels of the samples, as written in the shard; "" without one.
     """
 
     spans: np.ndarray
@@ -64,12 +64,12 @@ class TarSplit:
     """The samples of a split.
 
     Attributes:
-        files: The shards.
-        shard: Which of them each sample lies in, int32 (N,).
+        files: Paths of the shards.
+        shard: Index into `files` of each sample's shard, int32 (N,).
         spans: int64 (N, 2); see `Shard`.
-        labels: int64 (N,); -1 for none.
-        names: Of the samples.
-        cache: Where decoded images are kept, if anywhere.
+        labels: Class indices, int64 (N,); -1 for samples without a label.
+        names: Names of the samples.
+        cache: The cache of decoded images; None without one.
     """
 
     files: tuple[str, ...]
@@ -106,15 +106,16 @@ class TarSplit:
 
 @functools.lru_cache(_OPEN_SHARDS)
 def _opened(file: Path) -> IO[bytes]:
-    # Read by position alone, so that processes which were forked may share it.
+    # Only read with os.pread, which uses no file position, so that forked processes can share it.
     return file.open("rb", buffering=0)
 
 
 def load(config: WebdatasetConfig) -> Source:
-    """Return the samples of training and of validation.
+    """Return the samples of training and validation.
 
     Raises:
-        UserError: If there are no shards, if one is no tar file, or if a label is no class.
+        UserError: If there are no shards, if a shard is not a tar file, or if a label is not a
+            class.
     """
     root, cache = folder(config.root), Path(config.cache).expanduser()
     classes = _classes(config)
@@ -164,7 +165,7 @@ def _number(label: str, numbers: dict[str, int], name: str) -> int:
 
 
 def _indexed(file: Path, cache: Path) -> Shard:
-    """Return what a shard holds, as found when it was walked first."""
+    """Return the index of a shard, from the cache if a former run has written it there."""
     status = file.stat()
     said = f"1 {file.resolve()} {status.st_size} {status.st_mtime_ns}"
     known = cache / f"{hashlib.sha256(said.encode()).hexdigest()[:24]}.npz"
@@ -172,7 +173,7 @@ def _indexed(file: Path, cache: Path) -> Shard:
         spans, names, name_ends, labels, label_ends = (arrays[name] for name in _ARRAYS)
         return Shard(spans, Texts(names, name_ends), Texts(labels, label_ends))
     shard = _walked(file)
-    with suppress(OSError):  # without room, the next run walks it again
+    with suppress(OSError):  # if the disk is full, the next run reads the headers again
         names, labels = shard.names, shard.labels
         kept = partial(np.savez, spans=shard.spans, names=names.content, name_ends=names.ends)
         write_atomically(known, partial(kept, labels=labels.content, label_ends=labels.ends))
@@ -210,14 +211,15 @@ def _walked(file: Path) -> Shard:
 
 
 class _Member(tarfile.TarInfo):
-    """A file in a shard, refused before it is read if it would fill the memory."""
+    """A file in a shard; refused before it is read if it would take too much memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Make one of a header.
+        """Return the member that a tar header describes.
 
         Raises:
-            tarfile.ReadError: If it is too large, or stands for more bytes than there are.
+            tarfile.ReadError: If the member is too large, or is a sparse file, which may be larger
+                in memory than in the shard.
         """
         member = super().frombuf(buf, encoding, errors)
         if member.size > MOST_BYTES or member.type == tarfile.GNUTYPE_SPARSE:
@@ -229,7 +231,7 @@ class _Member(tarfile.TarInfo):
 
 
 def _classes(config: WebdatasetConfig) -> tuple[str, ...]:
-    """Return the names of the classes, or their numbers where there are no names."""
+    """Return the names of the classes, or their numbers if data.names is null."""
     if config.names is None:
         return tuple(str(number) for number in range(config.classes))
     file = locate(config.names, Path(config.root), "data.names")

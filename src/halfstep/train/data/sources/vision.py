@@ -1,9 +1,9 @@
-"""torchvision's small sets, held in memory: CIFAR-10 and -100, MNIST and Fashion-MNIST.
+"""Loads torchvision's small data sets into memory: CIFAR-10 and -100, MNIST and Fashion-MNIST.
 
-Not through `timm.data.create_dataset("torch/cifar10")`, which wraps the same classes: it gives one
-PIL image at a time, ten times slower than this array (benchmarks/kept.py), and needs CIFAR's
-checksums, which copies with other pixels do not have. What else it opens (Hugging Face's sets) is a
-target of `import`.
+`timm.data.create_dataset("torch/cifar10")`, which wraps the same classes, is not used: it returns
+one PIL image at a time, ten times slower than this array (benchmarks/kept.py), and requires CIFAR's
+checksums, which copies with other pixels do not have. Other data sets that it opens (those of
+Hugging Face) can be used through the source `import`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _SETS: dict[str, Any] = {
 
 
 def load(config: VisionConfig) -> Source:
-    """Return a set's training and test images.
+    """Return the training and test images of a data set.
 
     Raises:
-        UserError: If it is neither on disk nor can be downloaded, or if its files are not those
-            that were published.
+        UserError: If the data set is not on disk and cannot be downloaded, or if its files are not
+            the published ones.
     """
     root = Path(config.root).expanduser()
     if not config.verify:
