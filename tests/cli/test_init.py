@@ -95,6 +95,13 @@ def test_three_commands_lead_from_images_to_a_run(halfstep, made, train, valid):
     assert "best accuracy" in out
 
 
+def test_a_list_without_rows_is_refused_in_a_line(halfstep):
+    Path("empty.csv").write_text("image,label\n")
+    code, _, err = halfstep("init", "empty.csv")
+    assert code == 2
+    assert "empty.csv lists no image; write one row for each image" in err
+
+
 def test_what_is_there_stays_unless_told(halfstep):
     split_folders(Path("pets"))
     Path("pets.yaml").write_text("mine\n")

@@ -26,6 +26,8 @@ def stops_at(metric, values, patience=2):
         ("loss", [3.0, 2.0, 2.5, 2.0], 4),
         ("loss", [3.0, 2.0, 2.5, 1.9], None),
         ("loss", [3.0, math.nan, math.nan], 3),
+        ("loss", [math.nan, 2.0, 1.0, 0.5], None),
+        ("loss", [math.nan, math.nan, 1.0], 2),
     ],
 )
 def test_stops_after_so_many_validations_without_a_better_one(metric, values, stops):

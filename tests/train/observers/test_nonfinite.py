@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from halfstep.train.loop.loop import train
 from halfstep.train.observers import nonfinite
 from halfstep.train.observers.nonfinite import NonFinite
 from halfstep.train.run import restore
-from halfstep.train.store import checkpoint
+from halfstep.train.run.observer import Observer
+from halfstep.train.run.signals import Stopped
+from halfstep.train.store import checkpoint, rotation
 from halfstep.train.store.run_directory import read_summary
 
 RECIPES = ("fp32", "fp16", "o2")
@@ -179,6 +182,23 @@ def test_rollback_never_saves_weights_that_are_not_finite(tiny, tmp_path, monkey
     summary = train(config, tmp_path, quiet=True)
     assert (summary.status, summary.skipped_steps) == ("finished", 1)
     assert math.isfinite(summary.final_val_loss)
+
+
+def test_a_signal_does_not_save_weights_that_are_not_finite(tiny, tmp_path):
+    class Poison(Observer):
+        def begin(self, training):
+            self.training = training
+
+        def step_done(self, result):
+            if self.training.step == 3:
+                next(self.training.setup.engine.model.parameters()).data.fill_(math.nan)
+                signal.raise_signal(signal.SIGTERM)
+
+    config = tiny("on_nonfinite=rollback", "epochs=1", "checkpoints.every_steps=2")
+    with pytest.raises(Stopped, match=r"continues from step-00000002\.pt"):
+        train(config, tmp_path, quiet=True, observers=[Poison()])
+    state = checkpoint.load(rotation.newest_first(tmp_path)[0]).model
+    assert all(bool(value.isfinite().all()) for value in state.values())
 
 
 def test_statistics_of_compiled_code_are_put_back_too(tiny, tmp_path, poison, monkeypatch):

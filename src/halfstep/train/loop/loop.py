@@ -109,7 +109,7 @@ def train(
                     raise KeyboardInterrupt(ending.what_is_left(training)) from None
                 except Asked as asked:
                     with loop.checkpoints.finished():
-                        loop.checkpoints.save()
+                        loop.checkpoints.save_if_sound()
                     ending.leave(training, asked.number)
                 summary = ending.summary(training, watching, tag)
         unsaved = loop.checkpoints.unsaved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from halfstep.train.run.observer import Observer
@@ -25,18 +26,20 @@ class EarlyStopping(Observer):
     def validated(self, figures: Figures) -> None:
         value = getattr(figures, self._config.metric)
         sign = 1 if self._config.metric == "accuracy" else -1
-        # A loss of nan is never an improvement, because comparisons with nan are False.
-        if self._target is None or sign * value > sign * self._target:
+        if math.isnan(value):
+            self._waiting += 1
+        elif self._target is None or sign * value > sign * self._target:
             self._target, self._waiting = value, 0
         else:
             self._waiting += 1
 
     def ends(self) -> str | None:
-        if self._target is None or self._waiting < self._config.patience:
+        if self._waiting < self._config.patience:
             return None
+        found = "been nan" if self._target is None else f"not been better than {self._target:.4f}"
         return (
-            f"stopped early: the validation {self._config.metric} has not been better than "
-            f"{self._target:.4f} for {self._waiting} validations"
+            f"stopped early: the validation {self._config.metric} has {found} for "
+            f"{self._waiting} validations"
         )
 
     def state_dict(self) -> State:

@@ -43,6 +43,20 @@ def test_a_csv_is_listed_with_row_numbers_and_labels(root):
     assert label == "oak"
 
 
+def test_rows_of_another_split_are_not_listed_if_each_split_has_a_file(root):
+    data = {"train": {"ann_file": "all.csv"}, "val": {"ann_file": "all.csv"}}
+    entries = listing.of_config(config(name="csv", root=str(root), **data))
+    assert [(entry.split, entry.row) for entry in entries] == [
+        ("train", 2),
+        ("train", 3),
+        ("val", 4),
+    ]
+    data["val"] = {"ann_file": "val.csv"}
+    entries = listing.of_config(config(name="csv", root=str(root), **data))
+    assert [entry.row for entry in entries] == [2, 3, 2, 3]
+    assert [entry.file for entry in entries[2:]] == [str(root / "val.csv")] * 2
+
+
 def test_a_config_of_two_csvs_is_listed_whole_with_what_is_missing(root):
     data = {"train": {"ann_file": "train.csv"}, "val": {"ann_file": "val.csv"}}
     entries = listing.of_config(config(name="csv", root=str(root), **data))

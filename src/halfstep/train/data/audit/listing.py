@@ -72,13 +72,14 @@ def of_config(config: DataConfig) -> list[Entry]:
     """Return the images of both splits of the data set that `config` names."""
     if isinstance(config, CsvConfig):
         root = folder(config.root)
-        entries = [
+        files = csv_list.files(config, root)
+        return [
             entry
-            for split, file in csv_list.files(config, root).items()
+            for split, file in files.items()
             for entry in of_csv(file, root, split, config.columns)
+            # If each split has a file, the run ignores the rows of other splits.
+            if len(files) == 1 or entry.split == split
         ]
-        # A file with a column split may be the file of both splits, but is listed only once.
-        return list({(each.file, each.row, each.split): each for each in entries}.values())
     source = open_source(config)
     shape = (source.channels, config.resolution, config.resolution)
     return [

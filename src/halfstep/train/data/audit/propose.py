@@ -259,7 +259,13 @@ def _header(file: Path) -> list[str]:
 
 
 def _root(file: Path, rows: Sequence[csv_rows.CsvRow]) -> Path:
-    """Return the folder that the paths in a CSV file start from."""
+    """Return the folder that the paths in a CSV file start from.
+
+    Raises:
+        UserError: If there is no such folder, or if the file lists no image.
+    """
+    if not rows:
+        raise UserError(f"{file} lists no image; write one row for each image below its header")
     beside = sorted(each for each in file.parent.iterdir() if each.is_dir())
     for root in (file.parent, *beside):
         if (root / rows[0].image).is_file():
