@@ -1,4 +1,4 @@
-"""The gradient of eigenvectors divides by differences of eigenvalues, and two are equal."""
+"""The gradient of eigenvectors or singular vectors divides by 0, as two values are equal."""
 
 from __future__ import annotations
 
@@ -9,10 +9,22 @@ from halfstep.doctor.verdict import Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+# Of each operator: its name, what its gradient divides by, what a small random matrix is to
+# achieve, and the function that computes only the values. The gradient of the singular vectors of
+# a matrix that is not square divides by the singular values, too.
 _DECOMPOSITIONS = {
-    "aten._linalg_eigh": "eigh",
-    "aten.linalg_eig": "eig",
-    "aten._linalg_svd": "svd",
+    "aten._linalg_eigh": (
+        "eigh",
+        "the differences of eigenvalues, and two of them are equal",
+        "no two are equal",
+        "eigvalsh",
+    ),
+    "aten._linalg_svd": (
+        "svd",
+        "singular values and their differences, and two of them are equal, or one of them is 0",
+        "no two are equal and none is 0",
+        "svdvals",
+    ),
 }
 
 
@@ -21,18 +33,16 @@ def judge(evidence: Evidence) -> Finding | None:
     for birth in evidence.births:
         if not birth.culprit or birth.phase != "backward" or birth.overflowed:
             continue
-        kind = _DECOMPOSITIONS.get(birth.forward_op)
-        if kind is None:
+        if birth.forward_op not in _DECOMPOSITIONS:
             continue
-        values = "singular values" if kind == "svd" else "eigenvalues"
+        kind, divisors, prevented, only_values = _DECOMPOSITIONS[birth.forward_op]
         return Finding(
-            summary=f"the gradient of {kind} is {birth.value}: it divides by the differences of "
-            f"{values}, and two of them are equal",
+            summary=f"the gradient of {kind} is {birth.value}: it divides by {divisors}",
             facts=(birth.appears, f"{birth.op} in {birth.node}"),
             change=(
                 *((f"- {birth.user_site.text}",) if birth.user_site else ()),
-                f"+ # the same line, if the loss needs only {values}: torch.linalg.{kind}vals(...)",
-                "+ # or with a small random matrix added to the argument, so that no two are equal",
+                f"+ # if the loss needs only the values: torch.linalg.{only_values}(...)",
+                f"+ # or add a small random matrix to the argument, so that {prevented}",
             ),
             site=birth.user_site,
             module=birth.module,
