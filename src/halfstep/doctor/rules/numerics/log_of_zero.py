@@ -39,12 +39,13 @@ def judge(evidence: Evidence) -> Finding | None:
 def _change(birth: Birth) -> tuple[str, ...]:
     if birth.op == _LOGIT:
         return ("+ # use the logits themselves, or limit the argument: torch.logit(x, eps=1e-3)",)
-    if "aten.div" in birth.producers[:1]:
-        return ("+ # p * log(p / q) with 0 for p = 0: torch.xlogy(p, p) - p * torch.log(q)",)
-    return (
+    change: tuple[str, ...] = (
         "+ # use log_softmax or a loss that takes logits: neither computes the probability",
         "+ loss = torch.nn.functional.cross_entropy(logits, labels)",
     )
+    if "aten.div" in birth.producers[:1]:
+        change += ("+ # or, for p * log(p / q) with p = 0: torch.xlogy(p, p) - p * torch.log(q)",)
+    return change
 
 
 def _is_of_zero(birth: Birth) -> bool:
