@@ -82,3 +82,10 @@ def broken_by_a_norm_without_an_eps() -> None:
 
 def healthy_norm_with_an_eps() -> None:
     norm_of_equal_features(1e-5)
+
+
+def norm_with_a_negative_variance() -> None:
+    """A norm with an eps gets a variance from a damaged file."""
+    norm = nn.BatchNorm1d(16, momentum=None).eval()
+    norm.running_var.fill_(-1e-3)
+    half_steps(Around(lambda features: norm(features.float())))

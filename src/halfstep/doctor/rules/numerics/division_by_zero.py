@@ -18,7 +18,7 @@ _RECIPROCALS = {"aten.reciprocal", "aten.rsqrt"}
 def judge(evidence: Evidence) -> Finding | None:
     """Find a division of the forward pass whose divisor contains zeros."""
     for birth in evidence.births:
-        if birth.culprit and birth.op in _NORMS and birth.kind == "nan" and 0.0 in birth.scalars:
+        if birth.culprit and birth.kind == "nan" and _is_norm_without_eps(birth):
             return _by_norm(birth, evidence)
         divisor = _divisor(birth)
         if not birth.culprit or birth.phase != "forward" or divisor is None or not divisor.zeros:
@@ -41,6 +41,10 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
+
+
+def _is_norm_without_eps(birth: Birth) -> bool:
+    return birth.op in _NORMS and birth.scalars[-1] == 0  # The eps is the last number.
 
 
 def _by_norm(birth: Birth, evidence: Evidence) -> Finding:
