@@ -10,7 +10,7 @@ CODE = "CTC_TARGET_TOO_LONG"
 STEPS = 8
 
 
-def train(longest: int, *, zero_infinity: bool = False) -> None:
+def train(longest: int, *, zero_infinity: bool = False, masks: bool = False) -> None:
     torch.manual_seed(0)
     model = nn.Linear(6, 5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -20,6 +20,8 @@ def train(longest: int, *, zero_infinity: bool = False) -> None:
         optimizer.zero_grad()
         with half_autocast():
             chances = model(torch.randn(STEPS, 2, 6)).log_softmax(-1)
+            if masks:
+                chances = chances.masked_fill(torch.arange(5) == 4, -torch.inf)
             loss = functional.ctc_loss(
                 chances,
                 targets,
@@ -42,3 +44,8 @@ def mended() -> None:
 
 def healthy_that_leaves_such_samples_out() -> None:
     train(longest=10, zero_infinity=True)
+
+
+def label_that_is_masked() -> None:
+    """The target fits, but the probability of one of its labels is 0."""
+    train(longest=7, masks=True)

@@ -16,6 +16,8 @@ def judge(evidence: Evidence) -> Finding | None:
     for birth in evidence.births:
         if not birth.culprit or not birth.op.endswith("_ctc_loss") or birth.phase != "forward":
             continue
+        if birth.inputs[0].infs or birth.inputs[0].nans:
+            continue  # A log-probability of -inf alone makes the loss of its label inf.
         losses, infs = birth.output.shape[0] if birth.output.shape else 1, birth.output.infs
         return Finding(
             summary=f"ctc_loss is inf for {infs} of {counted(losses, 'sample')}: the input has "

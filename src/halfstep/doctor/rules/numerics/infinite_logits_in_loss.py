@@ -9,11 +9,15 @@ from halfstep.doctor.verdict import Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+_READ_ONLY_LABELS = ("nll_loss", "ctc_loss")  # losses that read only the logits of the labels
+
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find masked logits that go through a log-softmax into a sum over all classes."""
     for birth in evidence.births:
-        if not birth.culprit or not birth.on_purpose or "nll_loss" in birth.op:
+        if not birth.culprit or not birth.on_purpose:
+            continue
+        if any(each in birth.op for each in _READ_ONLY_LABELS):
             continue
         masked = birth.upstream("aten._log_softmax", "aten.log_softmax")
         if not masked or ("softmax" in birth.op and birth.dead_rows):
