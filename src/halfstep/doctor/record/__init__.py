@@ -12,6 +12,7 @@ from halfstep.doctor.record.evidence import SIGNALS, Evidence, as_plain, from_js
 from halfstep.doctor.record.loop import Event, Loop, Shape
 from halfstep.doctor.record.measured import (
     Average,
+    BadGradients,
     Grown,
     Growth,
     Numbers,
@@ -24,7 +25,6 @@ from halfstep.doctor.record.replayed import (
     HALVES,
     PRODUCTS,
     Bad,
-    BadGradients,
     Birth,
     GradientAgreement,
     Maker,

@@ -24,6 +24,7 @@ from halfstep.doctor.record.called import (
 from halfstep.doctor.record.loop import Loop
 from halfstep.doctor.record.measured import (
     Average,
+    BadGradients,
     Growth,
     Numbers,
     OwnScale,
@@ -33,7 +34,6 @@ from halfstep.doctor.record.measured import (
 from halfstep.doctor.record.replayed import (
     APART,
     Bad,
-    BadGradients,
     Birth,
     Precision,
     Replay,

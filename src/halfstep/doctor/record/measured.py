@@ -109,6 +109,26 @@ class Average:
 
 
 @dataclass(frozen=True, slots=True)
+class BadGradients:
+    """The contents of the gradients in the first bad step.
+
+    Attributes:
+        iteration: Number of the step; -1 if no step was bad, or if its gradients were no longer
+            available (on an accelerator).
+        elements: Number of elements.
+        nans: Number of NaN elements.
+        infs: Number of infinite elements.
+        zeros: Number of elements that are exactly zero.
+    """
+
+    iteration: int = -1
+    elements: int = 0
+    nans: int = 0
+    infs: int = 0
+    zeros: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Grown:
     """The size of a parameter before the first step, and at the first bad one.
 

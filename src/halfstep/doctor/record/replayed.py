@@ -109,6 +109,7 @@ class Birth:
         is_last: Whether the step is the last step, which is examined although it is finite.
         only_on_cpu: Whether the operator ran in a half format because autocast does not cast it on
             a CPU, although autocast runs it in fp32 on CUDA.
+        overload: The overload of `op` ("default", "Scalar"); "" for a tensor from outside.
         site: The line that called it, possibly in a library.
         user_site: The line of the user's program from which `site` was reached.
         phase_step: The kind of step: "training" or "evaluation".
@@ -140,6 +141,7 @@ class Birth:
     iteration: int = -1
     is_last: bool = False
     only_on_cpu: bool = False
+    overload: str = ""
 
     @property
     def overflowed(self) -> bool:
@@ -380,23 +382,3 @@ class TargetRange:
     lowest: float
     highest: float
     site: Site | None
-
-
-@dataclass(frozen=True, slots=True)
-class BadGradients:
-    """The contents of the gradients in the first bad step.
-
-    Attributes:
-        iteration: Number of the step; -1 if no step was bad, or if its gradients were no longer
-            available (on an accelerator).
-        elements: Number of elements.
-        nans: Number of NaN elements.
-        infs: Number of infinite elements.
-        zeros: Number of elements that are exactly zero.
-    """
-
-    iteration: int = -1
-    elements: int = 0
-    nans: int = 0
-    infs: int = 0
-    zeros: int = 0

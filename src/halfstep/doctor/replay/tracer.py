@@ -318,6 +318,7 @@ class Tracer(TorchDispatchMode):
             lineage=self._lineage.of(keys),
             function=caller.function,
             only_on_cpu=self._is_only_on_cpu(done, output),
+            overload=str(done.func).removeprefix(f"{done.op}."),
         )
 
     def _is_only_on_cpu(self, done: Applied, output: TensorSummary) -> bool:

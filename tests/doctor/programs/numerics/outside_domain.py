@@ -102,3 +102,7 @@ def broken_in_a_function_with_other_names() -> None:
 
 def powers_of_a_negative_number() -> None:
     plain_steps(linear(), lambda outputs, _: ((-2.0) ** outputs).mean())
+
+
+def powers_of_a_negative_fraction() -> None:
+    plain_steps(linear(), lambda outputs, _: ((-2.5) ** outputs).mean())

@@ -10,6 +10,7 @@ from halfstep.plurals import counted
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
 
+_NUMBER_AS_BASE = "Scalar"  # the overload of `pow` for a Python number and a tensor as exponent
 _AT_LEAST_0 = ("at least 0", "min=1e-6", "1.0")
 _ABOVE_0 = ("above 0", "min=1e-6", "1.0")
 _UP_TO_1 = ("between -1 and 1", "-1 + 1e-6, 1 - 1e-6", "0.0")
@@ -34,7 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
     for birth in evidence.births:
         if not birth.culprit or birth.phase != "forward" or birth.kind != "nan":
             continue
-        if birth.op not in _DOMAINS or _has_number_as_base(birth):
+        if birth.op not in _DOMAINS or birth.overload == _NUMBER_AS_BASE:
             continue
         domain, limits, inside = _DOMAINS[birth.op]
         facts = [
@@ -63,15 +64,6 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
-
-
-def _has_number_as_base(birth: Birth) -> bool:
-    """Return whether the base of a power is a Python number, and the tensor is the exponent.
-
-    An integer among the arguments must be the base: with an integer exponent, the power of a finite
-    tensor is never NaN.
-    """
-    return len(birth.inputs) == 1 and any(each.is_integer() for each in birth.scalars)
 
 
 def _outermost(birth: Birth) -> float:
