@@ -8,10 +8,10 @@ from doctor.loops import batches, half_autocast
 CODE = "LEARNING_RATE_TOO_HIGH"
 
 
-def train(rate: float) -> None:
+def train(rate: float, decay: float = 0.0) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, weight_decay=decay)
     for images, labels in batches(30):
         optimizer.zero_grad()
         targets = nn.functional.one_hot(labels, 3).float()
@@ -102,3 +102,7 @@ def broken_by_a_schedule_that_falls_below_zero() -> None:
 
 def broken_by_a_weight_decay() -> None:
     diverge(lambda number: 0.5, decay=5.0)
+
+
+def broken_beside_a_weight_decay() -> None:
+    train(20.0, decay=0.1)

@@ -130,10 +130,14 @@ def _change(evidence: Evidence, step: StepNumbers) -> tuple[str, ...]:
     if rate < 0:
         return ("+ # end the schedule at 0: below 0, each step increases the loss",)
     optimizer = evidence.static.optimizers[step.optimizer]
+    change: tuple[str, ...] = (f"- lr={rate:g}", f"+ lr={rate / 10:g}  # or use warmup")
     decay = optimizer.settings.get("weight_decay")
-    if isinstance(decay, float) and rate * decay > 1:
-        return (f"- weight_decay={decay:g}", f"+ weight_decay={decay / 1000:g}  # lr * decay << 1")
-    return (f"- lr={rate:g}", f"+ lr={rate / 10:g}  # or use warmup")
+    if isinstance(decay, float) and rate * decay > 1:  # Either factor may be the wrong one.
+        change += (
+            f"- weight_decay={decay:g}",
+            f"+ weight_decay={decay / 1000:g}  # lr * decay << 1",
+        )
+    return change
 
 
 RULE = Rule(
