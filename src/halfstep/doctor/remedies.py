@@ -10,7 +10,6 @@ from halfstep.doctor.record.source import difference, with_argument
 if TYPE_CHECKING:
     from halfstep.doctor.record import OptimizerFacts
 
-_EPS_POSITION = 3  # in Adam(params, lr, betas, eps) and in similar optimizers
 _POWERS = {"aten.rsqrt": "1e-3", "aten.reciprocal": "1e-2"}
 
 
@@ -33,10 +32,12 @@ def with_eps(optimizer: OptimizerFacts, eps: str) -> tuple[str, ...]:
         optimizer: The optimizer; the change is made to the statement that created it.
         eps: The eps as source code: "1e-4".
     """
-    made = optimizer.made_by
-    changed = with_argument(made, optimizer.kind, "eps", eps, position=_EPS_POSITION)
-    if changed is not None:
-        return difference(made, changed)
+    made, names = optimizer.made_by, optimizer.arguments
+    if "eps" in names:
+        position = names.index("eps")
+        changed = with_argument(made, optimizer.kind, "eps", eps, position=position)
+        if changed is not None:
+            return difference(made, changed)
     unchanged = [f"  {line}" for line in made.splitlines()]
     return (*unchanged, f"+ # give {optimizer.kind} the argument eps={eps}")
 

@@ -106,6 +106,7 @@ class OptimizerFacts:
         skipped: Number of steps that a scaler skipped.
         site: The line that created it.
         made_by: Source text of the statement that created it; "" if unknown.
+        arguments: Names of the arguments of its class, in order; empty if unknown.
     """
 
     kind: str
@@ -123,6 +124,7 @@ class OptimizerFacts:
     skipped: int = 0
     site: Site | None = None
     made_by: str = ""
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -151,7 +152,17 @@ def optimizer_facts(
         without_gradient=len(without),
         stale=sum(each.requires_grad and id(each) not in known for each in without),
         skips_itself=bool(getattr(optimizer, "_step_supports_amp_scaling", False)),
+        arguments=_arguments(type(optimizer)),
     )
+
+
+def _arguments(kind: type[Optimizer]) -> tuple[str, ...]:
+    try:
+        known = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    hidden = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in known)
+    return () if hidden else tuple(each.name for each in known)
 
 
 def _settings(optimizer: Optimizer) -> dict[str, Fact]:

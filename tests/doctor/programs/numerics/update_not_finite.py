@@ -29,12 +29,12 @@ def mended() -> None:
     train(0.02)
 
 
-def train_with_eps(eps: float) -> None:
-    """Train with Adam; the dead units have gradients of exactly 0."""
+def train_with_eps(make) -> None:
+    """Train with an optimizer; the dead units have gradients of exactly 0."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
     nn.init.constant_(model[0].bias, -30.0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=eps)
+    optimizer = make(model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for images, labels in batches(6):
         optimizer.zero_grad()
@@ -44,11 +44,18 @@ def train_with_eps(eps: float) -> None:
 
 
 def broken_by_an_eps_of_zero() -> None:
-    train_with_eps(0.0)
+    train_with_eps(lambda parameters: torch.optim.Adam(parameters, lr=1e-3, eps=0.0))
 
 
 def healthy_with_dead_units() -> None:
-    train_with_eps(1e-8)
+    train_with_eps(lambda parameters: torch.optim.Adam(parameters, lr=1e-3, eps=1e-8))
+
+
+def broken_by_an_eps_that_is_the_sixth_argument() -> None:
+    def make(parameters):
+        return torch.optim.Adagrad(parameters, 1e-2, 0, 0, 0, 0)
+
+    train_with_eps(make)
 
 
 class ByHand(torch.optim.Optimizer):
