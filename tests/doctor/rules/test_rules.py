@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import operator
 import pkgutil
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -40,6 +42,20 @@ def watched(code: str, version: str) -> Evidence:
 
 def codes(evidence: Evidence) -> list[str]:
     return [verdict.code for verdict in diagnose(evidence).verdicts]
+
+
+def missing_in_torch(change: tuple[str, ...]) -> list[str]:
+    """Return the names of torch in a change that do not exist."""
+
+    def exists(name: str) -> bool:
+        try:
+            operator.attrgetter(name.removeprefix("torch."))(torch)
+        except AttributeError:
+            return False
+        return True
+
+    added = " ".join(line for line in change if line.startswith("+"))
+    return [name for name in re.findall(r"\btorch(?:\.\w+)+", added) if not exists(name)]
 
 
 def test_every_rule_has_programs_and_the_other_way_round() -> None:
@@ -81,6 +97,7 @@ def test_a_verdict_says_what_to_change_and_where_it_happened(code: str) -> None:
     assert finding.summary
     assert finding.facts
     assert finding.change
+    assert missing_in_torch(finding.change) == []
     assert rule.citations
     assert rule.rows
 

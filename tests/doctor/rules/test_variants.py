@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from doctor.loops import batches, classifier, loss_of
-from doctor.rules.test_rules import PROGRAMS, codes
+from doctor.rules.test_rules import PROGRAMS, codes, missing_in_torch
 from halfstep import cpu_half
 from halfstep.doctor import Evidence, Watch, diagnose
 from halfstep.doctor.remedies import squares_in_fp32
@@ -54,7 +54,10 @@ def test_what_only_looks_like_the_cause_gets_none(code: str, name: str) -> None:
         ("MEAN_SQUARE_OVERFLOW", "product_of_two", "ACTIVATIONS_TOO_LARGE"),
         ("MEAN_SQUARE_OVERFLOW", "cube", "SCALE_COLLAPSED"),
         ("DIVISION_BY_ZERO", "overflow_beside_zeros", "SCALE_COLLAPSED"),
+        ("DIVISION_BY_ZERO", "norm_with_a_negative_variance", "SCALE_COLLAPSED"),
         ("OUTSIDE_DOMAIN", "powers_of_a_negative_number", "NOT_FINITE"),
+        ("OUTSIDE_DOMAIN", "powers_of_a_negative_fraction", "NOT_FINITE"),
+        ("CTC_TARGET_TOO_LONG", "label_that_is_masked", "SCALE_COLLAPSED"),
     ],
 )
 def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> None:
@@ -66,6 +69,12 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
     [
         ("LEARNING_RATE_TOO_HIGH", "broken_by_a_schedule_that_falls_below_zero", "schedule at 0"),
         ("LEARNING_RATE_TOO_HIGH", "broken_by_a_weight_decay", "weight_decay=0.005"),
+        ("LEARNING_RATE_TOO_HIGH", "broken_beside_a_weight_decay", "+ lr=2 "),
+        ("LOG_OF_ZERO", "broken_in_a_softmax_by_hand", "functional.cross_entropy(logits"),
+        ("REPEATED_EIGENVALUES", "broken", "torch.linalg.eigvalsh("),
+        ("REPEATED_EIGENVALUES", "broken_in_singular_vectors", "torch.linalg.svdvals("),
+        ("REPEATED_EIGENVALUES", "broken_by_a_singular_value_of_0", "none is 0"),
+        ("UPDATE_NOT_FINITE", "broken_by_an_eps_that_is_the_sixth_argument", ", 0, 0, 0, 1e-8)"),
         ("COMPUTED_INPUT_NOT_FINITE", "broken_by_the_spread_of_one_sample", "correction=0"),
         ("DIVISION_BY_ZERO", "broken_by_a_norm_without_an_eps", "eps=1e-5"),
         ("UPDATE_SKIPPED", "broken_by_an_update_before_the_step", "+ scaler.update()"),
@@ -74,6 +83,7 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
 def test_the_change_fits_the_fault(code, name, said) -> None:
     finding = diagnose(watched(code, name, errors=Exception)).verdicts[0].finding
     assert any(said in line for line in finding.change)
+    assert missing_in_torch(finding.change) == []
 
 
 def test_an_argument_just_outside_the_domain_has_enough_digits() -> None:
