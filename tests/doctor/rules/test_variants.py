@@ -56,6 +56,8 @@ def test_what_only_looks_like_the_cause_gets_none(code: str, name: str) -> None:
         ("DIVISION_BY_ZERO", "overflow_beside_zeros", "SCALE_COLLAPSED"),
         ("DIVISION_BY_ZERO", "norm_with_a_negative_variance", "SCALE_COLLAPSED"),
         ("OUTSIDE_DOMAIN", "powers_of_a_negative_number", "NOT_FINITE"),
+        ("TARGETS_OUT_OF_RANGE", "rate_that_is_too_high", "LEARNING_RATE_TOO_HIGH"),
+        ("TARGETS_OUT_OF_RANGE", "nan_among_the_targets", "CORRUPT_BATCH"),
         ("OUTSIDE_DOMAIN", "powers_of_a_negative_fraction", "NOT_FINITE"),
         ("CTC_TARGET_TOO_LONG", "label_that_is_masked", "SCALE_COLLAPSED"),
     ],

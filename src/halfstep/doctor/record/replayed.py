@@ -13,6 +13,7 @@ from halfstep.formats import FORMATS
 PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution")
 APART = 0.1
 WORTH = 1e-4
+_ROUNDING = 1e-2
 HALVES = frozenset({"fp16", "bf16"})
 _VALUES = {"inf": "inf", "nan": "NaN"}
 # These operators turn an infinity, which would be a large finite number in fp32, into 0.
@@ -382,3 +383,8 @@ class TargetRange:
     lowest: float
     highest: float
     site: Site | None
+
+    @property
+    def is_of_probabilities(self) -> bool:
+        """Whether all targets are between 0 and 1, except for rounding errors."""
+        return -_ROUNDING <= self.lowest and self.highest <= 1 + _ROUNDING

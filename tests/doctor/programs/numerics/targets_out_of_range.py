@@ -9,12 +9,12 @@ from doctor.loops import batches, half_autocast
 CODE = "TARGETS_OUT_OF_RANGE"
 
 
-def train(largest: float, criterion) -> None:
+def train(largest: float, criterion, *, rate: float = 1e-4, count: int = 8) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
-    for images, labels in batches(8):
+    for images, labels in batches(count):
         optimizer.zero_grad()
         with half_autocast():
             outputs = model(images)[:, 0]
@@ -38,3 +38,52 @@ def broken_in_a_module() -> None:
 
 def healthy_with_smoothed_targets() -> None:
     train(0.9, nn.BCEWithLogitsLoss())
+
+
+def broken_until_the_loss_diverges() -> None:
+    train(255.0, functional.binary_cross_entropy_with_logits, rate=0.1, count=80)
+
+
+def train_with_marks(criterion, mark: float, rate: float = 0.01) -> None:
+    """Train on targets in which a number marks the missing ones."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for images, labels in batches(20):
+        optimizer.zero_grad()
+        targets = torch.where(labels == 2, mark, (labels == 1).float())
+        criterion(model(images)[:, 0], targets, targets != mark).backward()
+        optimizer.step()
+
+
+def healthy_without_the_missing_ones() -> None:
+    def criterion(outputs, targets, known):
+        losses = functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+        return losses[known].mean()
+
+    train_with_marks(criterion, mark=-1.0)
+
+
+def healthy_in_a_module_without_the_missing_ones() -> None:
+    losses = nn.BCEWithLogitsLoss(reduction="none")
+    train_with_marks(lambda outputs, targets, known: losses(outputs, targets)[known].mean(), 255.0)
+
+
+def weighted(outputs, targets, known):
+    return functional.binary_cross_entropy_with_logits(outputs, targets, weight=known.float())
+
+
+def healthy_with_weights_of_zero() -> None:
+    train_with_marks(weighted, mark=-1.0)
+
+
+def rate_that_is_too_high() -> None:
+    """The missing targets have no weight."""
+    train_with_marks(weighted, mark=-1.0, rate=1e12)
+
+
+def nan_among_the_targets() -> None:
+    def criterion(outputs, targets, _):
+        return functional.binary_cross_entropy_with_logits(outputs, targets)
+
+    train_with_marks(criterion, mark=float("nan"))

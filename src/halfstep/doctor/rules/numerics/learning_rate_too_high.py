@@ -23,9 +23,17 @@ FACTOR_A_STEP = 1.05
 def judge(evidence: Evidence) -> Finding | None:
     """Find a loss or parameters that grew before the first non-finite step, or until the end."""
     bad = evidence.numbers.first_bad
+    if _has_no_minimum(evidence):
+        return None
     if bad is None:
         return _by_last_losses(evidence)
     return _by_loss(evidence, bad) or _by_parameters(evidence)
+
+
+def _has_no_minimum(evidence: Evidence) -> bool:
+    """Return whether a binary loss fell below 0, where its targets let it fall without limit."""
+    below = any(each.loss is not None and each.loss < 0 for each in evidence.numbers.steps)
+    return below and not all(each.is_of_probabilities for each in evidence.targets)
 
 
 def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
@@ -145,7 +153,7 @@ RULE = Rule(
     name="training diverged",
     rows=(49,),
     citations=("facebookresearch/mae#42", "lucidrains/denoising-diffusion-pytorch#102"),
-    needs=frozenset({"numbers", "replays", "growth", "precision", "static"}),
+    needs=frozenset({"numbers", "replays", "growth", "precision", "static", "targets"}),
     judge=judge,
     explains=(
         "ACTIVATIONS_TOO_LARGE",

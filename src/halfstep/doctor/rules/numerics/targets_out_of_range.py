@@ -9,13 +9,11 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
-_ROUNDING = 1e-2
-
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find targets that are not probabilities."""
     for each in evidence.targets:
-        if each.lowest >= -_ROUNDING and each.highest <= 1 + _ROUNDING:
+        if each.is_of_probabilities:
             continue
         is_mask = each.lowest == 0 and each.highest == 255
         return Finding(
@@ -45,5 +43,5 @@ RULE = Rule(
     citations=("milesial/Pytorch-UNet#78", "milesial/Pytorch-UNet#84"),
     needs=frozenset({"targets", "numbers"}),
     judge=judge,
-    explains=("LEARNING_RATE_TOO_HIGH", "ACTIVATIONS_TOO_LARGE", "SCALE_COLLAPSED"),
+    explains=("ACTIVATIONS_TOO_LARGE", "SCALE_COLLAPSED"),
 )
