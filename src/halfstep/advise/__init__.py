@@ -1,7 +1,7 @@
-"""Which recipe for a model, and what it would buy, before it is trained and on a GPU not there.
+"""Predicts which recipe suits a model and what it gains, before training and without the GPU.
 
-`choose` looks for the recipes that a model survives, and the exceptions that it needs under them.
-`step.py` runs one training step under a recipe on tensors without memory, and `trace.py` writes
-down what it asks for; `cost.py` makes time of that on a GPU of `gpus.toml`, `memory.py` the bytes,
-and `interval.py` says how far to trust them.
+`choose` finds the recipes that are safe for a model, and the exceptions that the model needs under
+them. `step.py` runs one training step under a recipe on tensors without memory, and `trace.py`
+records its operators. From the operators, `cost.py` computes the time of the step on a GPU of
+`gpus.toml`, and `memory.py` its memory; `interval.py` computes the uncertainty of the time.
 """

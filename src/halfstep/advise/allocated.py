@@ -1,4 +1,4 @@
-"""What kernels allocate where operators on fake tensors say otherwise."""
+"""Corrects the results of operators on fake tensors whose kernels allocate other storages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NORMS = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm")
-# They compute the loss of each element in the storage of their result, and then its mean there.
+# Their kernels store the loss of each element in the storage of the result, then reduce it there.
 _LOSSES = ("mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy")
 
 
@@ -18,10 +18,10 @@ def as_allocated(func: Any, args: Sequence[Any], out: Any) -> Any:
     """Return an operator's results with the storages that its kernels allocate for them.
 
     Args:
-        func: The operator, an overload.
-        args: Its positional arguments: input, weight, bias and running mean of a norm; input and
-            target of a loss.
-        out: Fake results.
+        func: The overload of the operator.
+        args: Its positional arguments: input, weight, bias and running mean for a norm; input and
+            target for a loss.
+        out: Its fake results.
     """
     name = func._schema.name.partition("::")[2]  # noqa: SLF001
     if name in _NORMS:
@@ -33,9 +33,10 @@ def as_allocated(func: Any, args: Sequence[Any], out: Any) -> Any:
 
 
 def _with_wide_statistics(args: Sequence[Any], out: Any) -> Any:
-    """Save the mean and deviation of a half batch in fp32 where the layer's parameters are fp32.
+    """Return a norm's results with the saved mean and deviation in the dtype of its parameters.
 
-    The decomposition that fake tensors run gives them the input's format.
+    The kernels do so for a half-precision input with fp32 parameters. The decomposition that fake
+    tensors run returns the statistics in the input's dtype.
     """
     owned = next((each for each in args[1:4] if isinstance(each, torch.Tensor)), None)
     if owned is None or owned.dtype == out[0].dtype:

@@ -1,7 +1,7 @@
-"""The whole answer on a subject: what it survives, what that costs, what to train under.
+"""The complete answer for a subject: the safe recipes, their cost, and the recipes to use.
 
-It is brought together here, and printed (`choose/show.py`, `table.py`) and written (`report`) from
-here.
+This module combines the results. `choose/show.py` and `table.py` print them, and `report` writes
+them to files.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is advised.
+    """The complete answer for a subject.
 
     Attributes:
-        subject: On what.
-        advice: What it survives; None where only the cost was asked for.
-        costs: What recipes cost, with the exceptions that they need.
-        choices: What to train under, a GPU each.
-        verified: What short trainings said, by recipe.
-        interrupted: Whether a Ctrl-C ended these.
-        unexamined: The recipes for which the time budget left no time; nothing is known of them.
-        needed: About how many seconds it takes to examine all.
+        subject: The subject.
+        advice: The safe recipes; None if no recipe was examined.
+        costs: The predicted cost of recipes, with the exceptions that they need.
+        choices: The recipe to use on each GPU.
+        verified: The results of short trainings, by recipe.
+        interrupted: Whether Ctrl-C ended the short trainings.
+        unexamined: The recipes that were not examined because the time budget was spent; nothing
+            is known about their safety.
+        needed: The estimated time to examine all recipes, in seconds.
     """
 
     subject: Subject
@@ -52,7 +53,7 @@ class Answer:
 
     @property
     def recommended(self) -> list[Trial]:
-        """The recipes to train under: those of the GPUs, or the first one that holds."""
+        """The recipes to use: the best one for each GPU, or the first safe one without GPUs."""
         chosen = [choice.best.trial for choice in self.choices if choice.best]
         if self.choices:
             return list({trial.base: trial for trial in chosen}.values())
@@ -60,7 +61,7 @@ class Answer:
 
     @property
     def advice_with_exceptions(self) -> list[Trial]:
-        """The recipes that hold and are not only a name."""
+        """The safe recipes that differ from their base recipe."""
         return [each for each in self._holding if len(each.spec) > 1]
 
     @property
@@ -69,7 +70,7 @@ class Answer:
         return [each for each in self.advice.safe if each.base not in bad] if self.advice else []
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the answer as plain data."""
         said: dict[str, Any] = {"subject": self.subject.name}
         if self.subject.trained_with:
             said["optimizer"] = dict(self.subject.trained_with)
@@ -99,17 +100,18 @@ def answer(
     budget: float | None = None,
     tell: Tell = silent,
 ) -> Answer:
-    """Find what to train a subject under; nothing is verified yet.
+    """Find the recipes to train a subject with; no short trainings verify them yet.
 
     Args:
-        subject: What is trained; it is left as it is.
-        recipes: Names, or names joined by "+".
-        gpus: On which GPUs that are not here.
-        forecaster: What has traced steps of the subject already; a new one by default.
-        batch: For a new one: samples of the step that is costed.
-        seed: Of whatever is random.
-        budget: Seconds after which no recipe is examined any more; None for no limit.
-        tell: Is told what is done next.
+        subject: The subject; it is not modified.
+        recipes: Names of recipes, or names joined by "+".
+        gpus: The GPUs to choose a recipe for; they need not be in this machine.
+        forecaster: A forecaster that may already have traced steps of the subject; by default a
+            new one.
+        batch: For a new forecaster: samples of a micro-step in the predicted step.
+        seed: The seed of all random numbers.
+        budget: Seconds after which no further recipe is examined; None for no limit.
+        tell: Called with a description of the next action.
 
     Raises:
         ValueError: If training in fp32 is not finite, a recipe is unknown, or cannot be traced.
@@ -132,13 +134,13 @@ def answer(
 
 
 def verify(found: Answer, verifier: Verifier) -> Answer:
-    """Train what is recommended beside fp32, and what comes next where that turns out bad.
+    """Verify the recommended recipes in short trainings; replace each that is worse than fp32.
 
-    After a Ctrl-C the answer is what is known by then: nothing is lost but the pair that ran.
+    After Ctrl-C, return the results so far; only the pair of trainings that was running is lost.
 
     Args:
-        found: What is recommended so far.
-        verifier: Trains pairs of the subject.
+        found: The answer before the verification.
+        verifier: Runs pairs of short trainings of the subject.
     """
     verified: dict[str, Verification] = {}
     interrupted = False

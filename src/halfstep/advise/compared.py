@@ -1,7 +1,7 @@
-"""What the rows of a comparison would cost on GPUs that are not here, for `halfstep compare`.
+"""Predicts the cost of a comparison's rows on GPUs that are not in this machine.
 
-A row is traced once for all GPUs. What an earlier call of the comparison predicted from the same
-settings by the same version is read back from its directory.
+`halfstep compare` calls it. Each row is traced once for all GPUs. Predictions that an earlier call
+made from the same settings with the same versions are read from the comparison's directory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from halfstep.compare.plan.grid import Cell, Plan
 
 _DECIDED_BY_THE_RUN = ("seed", "device", "epochs", "max_steps", "probes", "doctor")
-"""Settings that change no operator of a step."""
+"""Settings that do not change the operators of a step."""
 
 
 def predict(
@@ -36,12 +36,12 @@ def predict(
 ) -> tuple[Prediction, ...]:
     """Predict every row of a comparison on some GPUs.
 
-    What cannot be predicted is a row with a reason: a comparison never fails for it.
+    If a row cannot be predicted, its prediction contains the reason, and the comparison continues.
 
     Args:
         plan: The comparison.
         there: The GPUs.
-        tell: Is told the recipe that is traced next.
+        tell: Called with a description of the next trace.
     """
     known = _known(plan)
     cells = {cell.arm: cell for cell in reversed(plan.grid.cells)}
@@ -94,7 +94,7 @@ def _predict(
             forecasters[arm.point] = Forecaster(subject, largest=False, tell=tell)
         forecaster = forecasters[arm.point]
         each = forecaster.predict(recipe, gpu) if is_run else forecaster.reference(gpu)
-    except Exception as error:  # noqa: BLE001  # a model of the user's may fail in any way
+    except Exception as error:  # noqa: BLE001  # a user's model may raise anything
         said = str(error) if isinstance(error, ValueError) else in_a_line(error)
         return Predicted(arm, fingerprint, reason=said)
     if each.lacks:
@@ -127,7 +127,7 @@ def _fingerprint(arm: Arm, cell: Cell, gpu: Gpu) -> str:
 
 
 def _known(plan: Plan) -> dict[str, Predicted]:
-    """Return what an earlier call predicted, by fingerprint."""
+    """Return the predictions of an earlier call, by fingerprint."""
     written = read(plan.directory / COMPARISON) or {}
     try:
         rows = [
@@ -135,6 +135,6 @@ def _known(plan: Plan) -> dict[str, Predicted]:
             for each in written.get("predicted", {}).values()
             for row in (*each["rows"], *each["references"])
         ]
-    except (KeyError, TypeError, AttributeError):  # of another release
+    except (KeyError, TypeError, AttributeError):  # written by another release
         return {}
     return {row.fingerprint: row for row in rows if not row.reason}

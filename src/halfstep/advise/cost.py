@@ -1,9 +1,10 @@
-"""The time of a training step on a GPU, from what its operators ask for.
+"""Predicts the time of a training step on a GPU from its operators.
 
-Each kernel takes a smooth maximum of its arithmetic and its memory traffic, and a few microseconds;
-a step, a smooth maximum of all kernels and of the host that launches them. What the constants are
-was fitted to published measurements (`benchmarks/fit_costs.py`); structure follows the roofline
-model (Williams et al., 2009, doi:10.1145/1498765.1498785) with tiles and waves.
+The time of a kernel is a smooth maximum of the time of its arithmetic and the time of its memory
+traffic, plus a few microseconds. The time of a step is a smooth maximum of the time of all kernels
+and the time that the host takes to launch them. This is the roofline model (Williams et al., 2009,
+doi:10.1145/1498765.1498785), extended by tiles and waves. Its constants are fitted to published
+measurements (`benchmarks/fit_costs.py`).
 """
 
 from __future__ import annotations
@@ -30,46 +31,56 @@ Bound = Literal["compute", "bandwidth", "launches", "host"]
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What datasheets do not say. Efficiencies are shares of a datasheet's figure.
+    """The fitted constants, which datasheets do not contain.
+
+    A compute efficiency is a share of the datasheet's peak rate, a memory efficiency a share of the
+    datasheet's bandwidth. A factor multiplies the efficiency of the general case.
 
     Attributes:
-        half: Of half products on tensor cores.
-        tf32: Of TF32 products.
-        fp32: Of fp32 products outside tensor cores.
-        winograd: Of 3x3 convolutions outside tensor cores, beside others: Winograd's algorithm
-            takes fewer multiplications (Lavin and Gray, arXiv:1509.09308).
-        ramp: What a tile costs beside its products, in units of K at `_OPERATIONS` a clock cycle:
-            it takes cycles, whatever the rate of products.
-        weight: Of products that give a weight's gradient, beside the others.
-        load: TFLOP/s a watt at which a GPU's power limit begins to lower its clock.
-        bandwidth: Of pointwise operators.
-        operands: Of what matrix products and convolutions read and write.
-        operands_last: Of what convolutions read and write where channels come last, beside others:
-            the channels of a pixel are read in one piece.
-        norm: Of norms over a batch or a group of channels.
-        row_norm: Of norms over a row: LayerNorm, RMSNorm.
-        softmax: Of softmax and losses.
-        copy: Of copies, casts and transposes.
-        depthwise: Of depthwise convolutions in NCHW, forward and for the input's gradient.
-        depthwise_last: The same where channels come last.
-        depthwise_weight: For the gradient of the weights, in NCHW.
-        depthwise_weight_last: The same where channels come last.
-        channels: Channels for each multiprocessor at which that gradient reaches half of this: its
-            kernels run a few blocks a channel, so that few channels leave a GPU idle.
-        grouped: Of grouped convolutions in NCHW, beside ungrouped ones.
-        grouped_last: The same where channels come last.
-        odd_groups: Of grouped convolutions that run outside tensor cores in NCHW, of fp32's peak.
-        odd_groups_last: The same where channels come last.
-        odd_width: Channels of such a group at which they reach half of that, as an operand that is
-            loaded serves the channels of its own group alone.
-        transposes: Share of half convolutions in NCHW whose input and output are transposed, and of
-            those in NHWC with narrow channels, whose input and output are padded.
-        transposes_tf32: The same of TF32's.
-        cache: Exponent with which a larger cache raises the bandwidth.
-        accesses: Elements that a multiprocessor reads or writes in a clock cycle.
-        narrow: Of half convolutions whose channels are no multiple of 8, beside others.
-        kernel: Microseconds of a kernel beside its work.
-        host: Microseconds of the host for a kernel.
+        half: Compute efficiency of half-precision products on tensor cores.
+        tf32: Compute efficiency of TF32 products.
+        fp32: Compute efficiency of fp32 products outside tensor cores.
+        winograd: Factor for 3x3 convolutions outside tensor cores: Winograd's algorithm needs fewer
+            multiplications (Lavin and Gray, arXiv:1509.09308).
+        ramp: Fixed cost of a tile, in units of K at `_OPERATIONS` operations per clock cycle: it
+            takes a number of cycles that does not depend on the rate of products.
+        weight: Factor for products that compute the gradient of a weight.
+        load: Value of `Workload.load`, in TFLOP/s per watt, at which the power limit of a GPU
+            lowers the rate of products to 1/sqrt(2).
+        bandwidth: Memory efficiency of pointwise operators.
+        operands: Memory efficiency of matrix products and convolutions.
+        operands_last: Factor for the memory efficiency of convolutions in NHWC, where the channels
+            of a pixel are contiguous.
+        norm: Memory efficiency of norms over a batch or a group of channels.
+        row_norm: Memory efficiency of norms over a row: LayerNorm, RMSNorm.
+        softmax: Memory efficiency of softmax and losses.
+        copy: Memory efficiency of copies, casts and transposes.
+        depthwise: Memory efficiency of depthwise convolutions in NCHW, in the forward and for the
+            gradient of the input.
+        depthwise_last: The same in NHWC.
+        depthwise_weight: Memory efficiency of depthwise convolutions in NCHW, for the gradient of
+            the weight.
+        depthwise_weight_last: The same in NHWC.
+        channels: Channels per multiprocessor at which the gradient of a depthwise weight reaches
+            half of its memory efficiency: its kernels run a few blocks per channel, so a GPU is
+            partly idle if there are few channels.
+        grouped: Factor for the compute efficiency of grouped convolutions in NCHW.
+        grouped_last: The same in NHWC.
+        odd_groups: Compute efficiency, as a share of fp32's peak, of half-precision grouped
+            convolutions in NCHW that run outside tensor cores (`Workload.odd_groups`).
+        odd_groups_last: The same in NHWC.
+        odd_width: Channels per group at which such a convolution reaches half of that efficiency: a
+            loaded operand is reused only for the channels of its own group.
+        transposes: Share of half-precision convolutions in NCHW whose input and output are
+            transposed, and of those in NHWC with narrow channels (`Workload.narrow`) whose input
+            and output are padded.
+        transposes_tf32: The same for TF32 convolutions.
+        cache: Exponent with which the bandwidth grows with the cache size.
+        accesses: Elements that a multiprocessor reads or writes per clock cycle.
+        narrow: Factor for the compute efficiency of half-precision convolutions whose channel
+            counts are not multiples of 8.
+        kernel: Fixed time of a kernel on the GPU, in microseconds.
+        host: Time of the host to launch a kernel, in microseconds.
     """
 
     half: float
@@ -107,29 +118,29 @@ class Constants:
 
 NAMES = tuple(field.name for field in fields(Constants))
 
-# Kinds that are too small a part of published steps to be fitted.
+# Memory efficiencies of kinds that are too small a part of published steps to be fitted.
 _OTHERS = {"reduction": 0.72, "pool": 0.58, "index": 0.4}
 _VECTOR_RATE = 0.25
-"""Share of fp32's peak that a depthwise convolution reaches where it is not bound by memory."""
+"""Share of fp32's peak that a depthwise convolution reaches if memory does not limit it."""
 _ATTENTION_RATE = 0.5
 """Share of the tensor cores' peak that fused attention reaches (FlashAttention-2, arXiv:2307.08691,
 figure 5: 50 to 73 % forward on an A100; below that for short sequences and for the backward)."""
 _CACHE = 6.0
-"""MiB of cache of the GPU that bandwidths are relative to."""
+"""Cache size, in MiB, at which `Constants.cache` does not change the bandwidth."""
 _OPERATIONS = 1024
-"""Floating-point operations of a multiprocessor in a clock cycle: half ones on Volta and Turing."""
+"""Operations of a multiprocessor per clock cycle: the half-precision rate of Volta and Turing."""
 _SHARPNESS = 3.0
 _HOST_SHARPNESS = 4.0
 
 
 class Kernels(NamedTuple):
-    """Seconds of one call of each row.
+    """The time of one call, for each row of a workload, in seconds.
 
     Attributes:
-        compute: Of arithmetic alone.
-        memory: Of memory traffic alone.
-        total: Of the kernel, with transposes around it and what a launch takes.
-        launch: What a launch takes.
+        compute: Time of the arithmetic alone.
+        memory: Time of the memory traffic alone.
+        total: Time of the whole call, including transposes around it and the fixed time.
+        launch: Fixed time of the call's kernels.
     """
 
     compute: NDArray[np.float64]
@@ -140,13 +151,13 @@ class Kernels(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The predicted time of a step.
+    """The predicted time of a step, in seconds.
 
     Attributes:
-        seconds: The whole.
-        device: Of its kernels, one after another.
-        host: Of launching them.
-        shares: Share of the kernels' time that each of compute, bandwidth and launches bounds.
+        seconds: Time of the whole step.
+        device: Time of all kernels, one after another.
+        host: Time of the host to launch all kernels.
+        shares: The shares of `device` that are limited by compute, bandwidth and launches.
     """
 
     seconds: float
@@ -156,7 +167,7 @@ class StepTime:
 
     @property
     def bound(self) -> Bound:
-        """What most of the time is spent on."""
+        """What limits the step most."""
         if self.host > self.device:
             return "host"
         return max(self.shares, key=self.shares.__getitem__)
@@ -169,7 +180,7 @@ def constants() -> Constants:
 
 
 def kernels(work: Workload, fitted: Constants) -> Kernels:
-    """Return the seconds of every row."""
+    """Return the time of one call of every row."""
     compute, memory = _compute(work, fitted), _memory(work, fitted)
     together = (compute**_SHARPNESS + memory**_SHARPNESS) ** (1 / _SHARPNESS)
     launch = work.launches * fitted.kernel * 1e-6
@@ -196,12 +207,12 @@ def step_time(work: Workload, fitted: Constants | None = None) -> StepTime:
 
 
 def with_host(device: Any, host: Any) -> Any:
-    """Return the time of a step from those of its kernels and of launching them."""
+    """Return the time of a step from the time of its kernels and the time to launch them."""
     return (device**_HOST_SHARPNESS + host**_HOST_SHARPNESS) ** (1 / _HOST_SHARPNESS)
 
 
 def _compute(work: Workload, fitted: Constants) -> NDArray[np.float64]:
-    """Return the time of arithmetic; 0 for rows that are no products."""
+    """Return the time of arithmetic in seconds; 0 for rows that are not products."""
     rate = np.where(work.half, fitted.half, np.where(work.tf32, fitted.tf32, fitted.fp32))
     throttled = 1 / np.sqrt(1 + (work.load / fitted.load) ** 2)
     rate = rate * np.where(work.half | work.tf32, throttled, 1.0)
@@ -222,7 +233,7 @@ def _compute(work: Workload, fitted: Constants) -> NDArray[np.float64]:
 
 
 def _efficiency(work: Workload, fitted: Constants) -> NDArray[np.float64]:
-    """Return the share of the bandwidth that each row reaches."""
+    """Return the memory efficiency of each row: the share of the bandwidth that it reaches."""
     by_kind = np.full(len(KINDS), fitted.bandwidth)
     products = dict.fromkeys(PRODUCTS, fitted.operands)
     kinds = {
@@ -248,7 +259,7 @@ def _bandwidth(work: Workload, fitted: Constants) -> NDArray[np.float64]:
 
 
 def _memory(work: Workload, fitted: Constants) -> NDArray[np.float64]:
-    """Return the time of memory traffic, and of the instructions that move it."""
+    """Return the time of memory traffic in seconds, including load and store instructions."""
     traffic = work.moved / (_bandwidth(work, fitted) * _efficiency(work, fitted))
     idle = 1 + fitted.channels * work.sms / work.groups
     traffic = traffic * np.where(work.of("depthwise") & work.of_weight, idle, 1.0)
@@ -259,16 +270,16 @@ def _memory(work: Workload, fitted: Constants) -> NDArray[np.float64]:
 def _issued(
     work: Workload, traffic: NDArray[np.float64], passes: float, fitted: Constants
 ) -> NDArray[np.float64]:
-    """Return the time of traffic where instructions that move elements may take longer."""
+    """Return a smooth maximum of the times of memory traffic and of its instructions."""
     handled = passes * work.accesses / (work.ticks * fitted.accesses)
     bounded: NDArray[np.float64] = (traffic**4 + handled**4) ** 0.25
     return bounded
 
 
 def _transposes(work: Workload, fitted: Constants) -> NDArray[np.float64]:
-    """Return the time of copies around kernels that do not take images as they lie.
+    """Return the time of copies around kernels that require images in another memory layout.
 
-    Tensor cores want them in NHWC, with channels padded to a multiple of 8; other kernels in NCHW.
+    Tensor cores require NHWC with channels padded to a multiple of 8; other kernels require NCHW.
     """
     share = np.where(work.half, fitted.transposes, np.where(work.tf32, fitted.transposes_tf32, 0))
     copied = work.of("conv", "grouped") & (~work.channels_last | work.narrow)

@@ -1,4 +1,4 @@
-"""An optimizer's eps that is zero in the format that the optimizer steps in."""
+"""Checks whether an optimizer's eps is zero in the format of its updates."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def zero_eps(optimizer: torch.optim.Optimizer, form: str) -> str:
-    """Say that an optimizer's eps is zero in a format; "" where it is not.
+    """Return a message if an optimizer's eps is zero in a format, else "".
 
-    The square of a small gradient is zero there as well, and the update then 0 / 0. Gradients
-    shrink in training, so that this comes later than the recorded steps as often as not.
+    The square of a small gradient is also zero in such a format, so the update becomes 0 / 0.
+    Gradients shrink during training, so this often happens only after the recorded steps.
 
     Args:
         optimizer: The optimizer.
@@ -22,7 +22,7 @@ def zero_eps(optimizer: torch.optim.Optimizer, form: str) -> str:
     """
     for group in optimizer.param_groups:
         eps = group.get("eps", 0.0)
-        if not isinstance(eps, float):  # Adafactor has two, for other uses
+        if not isinstance(eps, float):  # Adafactor has a pair of another meaning
             continue
         if 0 < eps <= FORMATS[form].smallest_subnormal / 2:
             return (

@@ -1,4 +1,4 @@
-"""What recipes would buy on GPUs that are not there: predicted times, speed-ups and memory."""
+"""Predicted times, speed-ups and memory of recipes on GPUs that are not in this machine."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from halfstep.recipe import Recipe
 
 SHARE = 80
-"""Percent of outcomes that intervals are to cover."""
+"""The coverage of the intervals, in percent of outcomes."""
 
 UNSAFE = "unsafe eps"
-"""The remark on a recipe under which the optimizer's eps is zero."""
+"""The remark on a recipe with an optimizer format in which the optimizer's eps is zero."""
 
 GAIN = 1.05
-"""The least speed-up that is called one."""
+"""The smallest ratio of times that counts as a speed-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is predicted of a recipe on a GPU; none of it is measured.
+    """The predictions for a recipe on a GPU; nothing is measured.
 
     Attributes:
-        recipe: Its name.
+        recipe: The name of the recipe.
         gpu: The GPU.
         batch: Samples of a micro-step.
-        accumulate: Micro-steps to a step.
-        seconds: Of the step.
-        bound: What most of it is spent on.
-        speed_up: Over the step in fp32, with products in TF32 where the GPU has that; None for that
-            step itself.
-        memory: Bytes of the process at the step's peak.
-        limit: Bytes that it may take.
-        largest_batch: About how many samples of a micro-step fit; 0 where not even one does, None
-            where nobody asked.
-        unknown: Operators whose cost is a guess from their bytes, and how many of each.
-        lacks: The format of the recipe's products where the GPU has no units for it.
-        unsafe: Why the recipe is unsafe with the optimizer, whatever the model; "" if it is not.
+        accumulate: Micro-steps per step.
+        seconds: Time of a step.
+        bound: What limits the step most.
+        speed_up: Speed-up over the step in fp32, with products in TF32 if the GPU supports TF32;
+            None for that step itself.
+        memory: Bytes of the process at the peak of the step.
+        limit: Bytes that the process may use.
+        largest_batch: Estimated largest number of samples of a micro-step that fits; 0 if no sample
+            fits, None if it was not requested.
+        unknown: Number of calls of each operator whose cost is estimated only from its bytes.
+        lacks: The format of the recipe's products if the GPU has no units for it, else "".
+        unsafe: Why the recipe is unsafe with the optimizer for every model; "" if it is not.
     """
 
     recipe: str
@@ -73,22 +73,22 @@ class Forecast:
 
     @property
     def samples(self) -> str:
-        """Samples of a step, in print."""
+        """Samples of a step, as text."""
         return f"{self.accumulate} x {self.batch}" if self.accumulate > 1 else str(self.batch)
 
     @property
     def rate(self) -> Interval:
-        """Samples a second."""
+        """Samples per second."""
         return self.seconds.inverse(self.batch * self.accumulate)
 
     @property
     def fits(self) -> bool:
-        """Whether the step takes no more memory than it may."""
+        """Whether the memory of the step is within the limit."""
         return self.memory <= self.limit
 
     @property
     def verdict(self) -> str:
-        """What of it decides, in a few words; nothing where it is a gain."""
+        """The reasons against the recipe in a few words; "" if there are none."""
         said = [f"no {self.lacks} units"] if self.lacks else []
         if not self.fits:
             said.append("does not fit")
@@ -98,16 +98,16 @@ class Forecast:
 
     @property
     def remarks(self) -> list[str]:
-        """What the step spends most of its time on if that is known, and the verdict."""
+        """What limits the step most, if that is known, then the verdict and `UNSAFE`."""
         known = [] if self.lacks else [self.bound]
         flaw = [UNSAFE] if self.unsafe else []
         return [*known, *filter(None, self.verdict.split(", ")), *flaw]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data, in seconds, samples a second and bytes.
+        """Return the forecast as plain data, in seconds, samples per second and bytes.
 
-        Times are None where the GPU has no units for the format: the constants are not fitted to
-        such products.
+        Times are None if the GPU has no units for the format, because the constants are not fitted
+        to such products.
         """
         timed = not self.lacks
         return {
@@ -129,17 +129,17 @@ class Forecast:
 
 
 class Forecaster:
-    """Predicts steps of a subject; what was traced for one GPU serves the others.
+    """Predicts steps of a subject; a trace is reused for all GPUs.
 
     Args:
-        subject: What is trained; it is left as it is.
-        batch: Samples of a micro-step; those of the subject's first batch by default.
-        memory: Bytes that a step may take; what the GPU has by default.
-        largest: Whether to look for the largest batch that fits, which takes a second trace.
-        tell: Is told the recipe that is traced next.
+        subject: The subject; it is not modified.
+        batch: Samples of a micro-step; by default as many as in the subject's first batch.
+        memory: Bytes that a step may use; by default the usable memory of the GPU.
+        largest: Whether to estimate the largest batch that fits, which needs a second trace.
+        tell: Called with a description of the next trace.
 
     Attributes:
-        tell: The same; may be changed.
+        tell: The argument `tell`; may be replaced.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Forecaster:
         self._traces: dict[str, tuple[Trace, ...]] = {}
 
     def reference(self, gpu: Gpu) -> Forecast:
-        """Predict what others are held to: fp32, with products in TF32 where the GPU has that.
+        """Predict the reference of speed-ups: fp32, with products in TF32 if the GPU supports it.
 
         Raises:
             UserError: If a step cannot be traced.
@@ -185,9 +185,10 @@ class Forecaster:
         return workload(self._traced(find_recipe("fp32"))[0].calls, gpu, tf32=True)
 
     def _traced(self, recipe: Recipe) -> tuple[Trace, ...]:
-        if recipe == find_recipe("tf32"):  # the operators are those of fp32
+        if recipe == find_recipe("tf32"):  # runs the same operators as fp32
             recipe = find_recipe("fp32")
-        scaling = recipe.scaling and replace(recipe.scaling, init=1.0)  # whose size costs nothing
+        # The value of the loss scale does not affect the cost.
+        scaling = recipe.scaling and replace(recipe.scaling, init=1.0)
         key = json_text({**recipe.settings(), "loss_scale": repr(scaling)})
         if key not in self._traces:
             self.tell(f"cost of {recipe.name}")
@@ -228,14 +229,14 @@ def forecast(
     batch: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Forecast]:
-    """Predict a step under recipes on GPUs; first on each is fp32, which others are held to.
+    """Predict a step under recipes on GPUs; the first forecast of each GPU is the reference.
 
     Args:
-        subject: What is trained; it is left as it is.
-        recipes: Names, or names joined by "+".
-        gpus: Where.
-        batch: Samples of the step; those of the subject's first batch by default.
-        tell: Is told the recipe that is traced next.
+        subject: The subject; it is not modified.
+        recipes: Names of recipes, or names joined by "+".
+        gpus: The GPUs.
+        batch: Samples of a micro-step; by default as many as in the subject's first batch.
+        tell: Called with a description of the next trace.
 
     Raises:
         ValueError: If a recipe is unknown, or a step cannot be traced.
@@ -246,13 +247,13 @@ def forecast(
 def forecasts(
     forecaster: Forecaster, recipes: Sequence[str], gpus: Sequence[Gpu], *, partly: bool = False
 ) -> list[Forecast]:
-    """Predict a step under recipes on GPUs; first on each is fp32, which others are held to.
+    """Predict a step under recipes on GPUs; the first forecast of each GPU is the reference.
 
     Args:
-        forecaster: Predicts steps of what is trained.
-        recipes: Names, or names joined by "+".
-        gpus: Where.
-        partly: Whether to leave out recipes that a CPU cannot trace, rather than raise.
+        forecaster: Predicts steps of the subject.
+        recipes: Names of recipes, or names joined by "+".
+        gpus: The GPUs.
+        partly: Whether to omit recipes that cannot be traced on a CPU, rather than raise.
 
     Raises:
         ValueError: If a recipe is unknown, or a step cannot be traced.
@@ -273,7 +274,7 @@ def forecasts(
 
 
 def none_fits(reference: Forecast) -> str:
-    """Say that no recipe fits, and what would help."""
+    """Say that no recipe fits into memory, and what would help."""
     if reference.limit <= CONTEXT:
         return (
             f"no recipe fits into {reference.limit / 2**30:.1f} GiB: PyTorch alone takes about "

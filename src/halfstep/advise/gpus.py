@@ -1,4 +1,4 @@
-"""GPUs as their makers describe them: the table `gpus.toml`, and how one is found in it."""
+"""GPUs by their datasheets: the table `gpus.toml`, and functions that find a GPU in it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU.
+    """The datasheet of one GPU.
 
     Attributes:
-        key: Its name in the table and on the command line.
-        name: What its maker calls it.
-        aliases: Other names that it is found by.
-        architecture: Its family: "ampere".
-        fp16: Peak of half products, TFLOP/s, dense, accumulated in fp32; bf16's too, where the GPU
-            has that.
-        fp32: Peak of fp32 outside tensor cores, TFLOP/s.
-        bandwidth: Of its memory, GB/s.
-        memory: GiB.
-        cache: MiB of its last cache level.
-        process: What its manufacturing process is called, in nm.
-        sms: Streaming multiprocessors.
-        clock: Boost clock, MHz.
-        power: Limit, watts.
-        source: Where the figures are from.
-        tf32: Peak of TF32 products, TFLOP/s; None where products in fp32 stay fp32.
-        fp8: Peak of FP8 products, TFLOP/s; None where it has none.
+        key: The name in the table and on the command line.
+        name: The manufacturer's name.
+        aliases: Other names that are accepted on the command line.
+        architecture: The architecture, such as "ampere".
+        fp16: Dense peak rate of fp16 products with accumulation in fp32, in TFLOP/s; also that of
+            bf16 if the GPU supports bf16.
+        fp32: Peak rate of fp32 outside tensor cores, in TFLOP/s.
+        bandwidth: Memory bandwidth, in GB/s.
+        memory: Memory size, in GiB.
+        cache: Size of the last cache level, in MiB.
+        process: Nominal size of the manufacturing process, in nm.
+        sms: Number of streaming multiprocessors.
+        clock: Boost clock, in MHz.
+        power: Power limit, in watts.
+        source: Source of the figures.
+        tf32: Peak rate of TF32 products, in TFLOP/s; None if the GPU does not support TF32.
+        fp8: Peak rate of FP8 products, in TFLOP/s; None if the GPU does not support FP8.
     """
 
     key: str
@@ -56,7 +56,7 @@ class Gpu:
     fp8: float | None = None
 
     def has(self, format_: str) -> bool:
-        """Tell whether products in a format have units of their own."""
+        """Tell whether the GPU has hardware units for products in a format."""
         if format_ == "bf16":
             return self.architecture not in ("volta", "turing")
         if format_ in ("tf32", "fp8"):
@@ -64,7 +64,7 @@ class Gpu:
         return True
 
     def peak(self, format_: str) -> float:
-        """Return the peak of products in a format, FLOP/s; that of fp32 where it has no units."""
+        """Return the peak rate of products in a format, in FLOP/s; without units for it, fp32's."""
         if format_ in ("fp16", "bf16") and self.has(format_):
             return self.fp16 * 1e12
         if format_ == "tf32" and self.tf32 is not None:
@@ -77,12 +77,12 @@ class Gpu:
 
     @property
     def energy(self) -> float:
-        """Energy of an operation beside that of a 12 nm GPU, as far as the process decides it."""
+        """Energy per operation relative to a 12 nm GPU, estimated only from the process."""
         return self.process / 12
 
     @property
     def bytes(self) -> int:
-        """Its memory in bytes."""
+        """Memory size in bytes."""
         return int(self.memory * GIB)
 
 
@@ -98,10 +98,10 @@ def gpus() -> dict[str, Gpu]:
 
 
 def gpu(name: str) -> Gpu:
-    """Find a GPU by its key or another of its names; case, spaces and dashes do not matter.
+    """Find a GPU by its key or an alias; case, spaces and dashes do not matter.
 
     Raises:
-        UserError: If there is none.
+        UserError: If no GPU has this name.
     """
     wanted = "_".join(name.strip().lower().replace("-", " ").replace("_", " ").split())
     names = {each: row for row in gpus().values() for each in (row.key, *row.aliases)}
@@ -116,10 +116,10 @@ def gpu(name: str) -> Gpu:
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read `--gpu h100,rtx4090`; "none" is for no GPU.
+    """Parse the value of a flag such as `--gpu h100,rtx4090`; "none" means no GPU.
 
     Raises:
-        UserError: If one is unknown, named twice, or none is named.
+        UserError: If a GPU is unknown or named twice, or the value names no GPU.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if [name.lower() for name in names] == ["none"]:

@@ -1,12 +1,13 @@
-"""How far a prediction may be off, from errors on models and GPUs that were left out of a fit.
+"""Intervals of predictions, from the errors on models and GPUs that were left out of a fit.
 
-Errors are of the logarithm of time: an interval is a factor up and down. Its width is the error to
-be expected of the step, by what the step is made of, times what errors of families that were left
-out came to beside that (split conformal prediction with a local scale: Lei et al., 2018, section
-5.2, arXiv:1604.04173). Convolutions differ more than matrix products between versions of their
-library; most, those that it has no kernels of their own for: depthwise and grouped ones, and
-channels that are no multiple of 8. Steps that wait for the host, and GPUs of an architecture that
-nothing was measured on, are wider too.
+Errors are errors of the logarithm of time, so an interval is a factor in both directions. Its
+half-width is the expected error of the step, which depends on the operators of the step, times a
+quantile of the ratio of observed to expected errors on model families that were left out of the fit
+(split conformal prediction with a local scale: Lei et al., 2018, section 5.2, arXiv:1604.04173).
+Convolutions differ more than matrix products between versions of their library. The largest errors
+are those of convolutions without dedicated kernels: depthwise and grouped ones, and channel counts
+that are not multiples of 8. Intervals are also wider for steps that wait for the host, and on GPUs
+of an architecture without measurements.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ if TYPE_CHECKING:
     from halfstep.advise.workload import Workload
 
 SHARES = (80, 90)
-"""Percent of outcomes that an interval is to cover."""
+"""The coverages that an interval can have, in percent of outcomes."""
 
 _CONVOLUTIONS = ("conv", "depthwise", "grouped")
 _VAGUE = ("depthwise", "grouped", "recurrent", "index", "unknown")
 
 
 class Interval(NamedTuple):
-    """A predicted figure, and between what it is likely to lie.
+    """A predicted figure and its interval.
 
     Attributes:
-        low: Its lower end.
+        low: The lower end of the interval.
         value: The prediction.
-        high: Its upper end.
+        high: The upper end of the interval.
     """
 
     low: float
@@ -44,11 +45,11 @@ class Interval(NamedTuple):
     high: float
 
     def as_json(self) -> dict[str, float]:
-        """Return it as plain data."""
+        """Return the interval as plain data."""
         return {"low": self.low, "value": self.value, "high": self.high}
 
     def inverse(self, factor: float) -> Interval:
-        """Return a factor divided by it: a rate from a time."""
+        """Return `factor` divided by the figure, which turns a time into a rate."""
         return Interval(factor / self.high, factor / self.value, factor / self.low)
 
 
@@ -59,11 +60,11 @@ def _widths() -> dict[str, Any]:
 
 
 def makeup(work: Workload, fitted: Constants | None = None) -> tuple[float, float, float]:
-    """Return what the expected error of a step grows with.
+    """Return the features from which the expected error of a step is computed.
 
     Returns:
-        1; the share of its kernels' time in convolutions; and that in operators whose cost is known
-        least, which is 1 where the step waits for the host.
+        1, for the constant term; the share of the kernels' time in convolutions; and the share in
+        operators with the most uncertain cost, which counts as 1 if the step waits for the host.
     """
     fitted = fitted or constants()
     time = step_time(work, fitted)
@@ -73,34 +74,34 @@ def makeup(work: Workload, fitted: Constants | None = None) -> tuple[float, floa
 
 
 def expected_error(work: Workload, fitted: Constants | None = None) -> float:
-    """Return the logarithm by which a step's time is expected to be off."""
+    """Return the expected error of a step's predicted time, as a natural logarithm."""
     scales = _widths()["expected error"]
     return float(sum(each * of for each, of in zip(scales, makeup(work, fitted), strict=True)))
 
 
 def half_width(work: Workload, gpu: Gpu, share: int = 80, fitted: Constants | None = None) -> float:
-    """Return the logarithm by which a step's time may be off.
+    """Return the half-width of a step's interval, as a natural logarithm of time.
 
     Args:
         work: The step.
-        gpu: Where it runs.
-        share: Percent of outcomes to cover; one of `SHARES`.
-        fitted: The constants; those that ship by default.
+        gpu: The GPU.
+        share: The coverage, in percent of outcomes; one of `SHARES`.
+        fitted: The constants of the cost model; by default the shipped ones.
     """
     times = float(_widths()["step"][str(share)])
     return times * expected_error(work, fitted) * _strangeness(gpu)
 
 
 def around(seconds: float, width: float) -> Interval:
-    """Return a prediction with what it may be off by on either side."""
+    """Return the interval around a predicted time; `width` is the logarithmic half-width."""
     return Interval(seconds * exp(-width), seconds, seconds * exp(width))
 
 
 def speed_up(full: Workload, half: Workload, gpu: Gpu, share: int = 80) -> Interval:
-    """Predict how many times as fast one step is as another of the same model.
+    """Predict the speed-up of the step `half` over the step `full` of the same model.
 
-    Errors that both share cancel; what is left was measured on ResNet-50 and BERT, beside the error
-    to be expected of either step.
+    Errors that both steps share cancel. The remaining error was measured on ResNet-50 and BERT,
+    relative to the larger expected error of the two steps.
     """
     times = float(_widths()["speed-up"][str(share)])
     expected = max(expected_error(full), expected_error(half))
@@ -109,7 +110,7 @@ def speed_up(full: Workload, half: Workload, gpu: Gpu, share: int = 80) -> Inter
 
 
 def _strangeness(gpu: Gpu) -> float:
-    """Return how much wider intervals are on an architecture that nothing was measured on."""
+    """Return the factor by which intervals widen on an architecture without measurements."""
     found = _widths()
     if gpu.architecture in found["architectures"]:
         return 1.0

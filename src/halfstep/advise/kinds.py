@@ -1,4 +1,4 @@
-"""Of which kind operators are that products are not, by their names in ATen."""
+"""The kinds of all operators except products, by the operators' names in ATen."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _INDEXED = {
     "index_fill_", "index_reduce_", "_unsafe_index", "_unsafe_index_put", "segment_reduce",
     "bincount", "unique_dim", "_unique2",
 }  # fmt: skip
-# Tagged by nobody, though each element is computed from those at its place.
+# Pointwise operators that PyTorch does not tag as pointwise.
 _POINTWISE = {
     "threshold_backward", "gelu_backward", "silu_backward", "hardtanh_backward", "lerp_",
     "hardswish", "hardswish_backward", "hardsigmoid_backward", "elu_backward",
@@ -111,4 +111,4 @@ NOTHING = {
     "as_strided_", "transpose_", "t_", "squeeze_", "unsqueeze_", "unsafe_split",
     "unsafe_split_with_sizes", "unsafe_chunk",
 }  # fmt: skip
-"""What starts no kernel."""
+"""Operators that launch no kernel."""

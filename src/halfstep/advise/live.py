@@ -1,4 +1,4 @@
-"""Which memory is in use while a step runs, from the storages that are alive."""
+"""Tracks the memory in use during a step, from the storages that are alive."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 BLOCK = 512
-"""Bytes to which the CUDA allocator rounds up what is asked for (CUDACachingAllocator.h)."""
+"""Block size to which CUDA's allocator rounds up, in bytes (CUDACachingAllocator.h)."""
 
 
 def rounded(size: int) -> int:
-    """Return the bytes that the CUDA allocator hands out for `size`."""
+    """Return the bytes that CUDA's allocator reserves for `size` bytes."""
     return -(-size // BLOCK) * BLOCK
 
 
 @dataclass(slots=True)
 class LiveStorages:
-    """Bytes of the storages that are alive.
+    """Counts the bytes of the storages that are alive.
 
     Attributes:
-        now: Of those seen so far that nothing has freed.
-        peak: The most there was.
-        exact: Whether sizes are the tensors' own, not rounded up as a GPU's allocator does.
+        now: Bytes of the storages seen so far that are still alive.
+        peak: The maximum of `now`.
+        exact: Whether to count exact sizes, not sizes rounded up as by CUDA's allocator.
     """
 
     exact: bool = False
@@ -36,12 +36,12 @@ class LiveStorages:
     _alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = field(default_factory=dict)
 
     def see(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Count the storages of tensors that are new."""
+        """Count the storages of tensors that were not seen before."""
         for tensor in tensors:
             if tensor.layout != torch.strided:
                 continue
             storage = tensor.untyped_storage()
-            key = storage._cdata  # noqa: SLF001  # what tells two storages apart
+            key = storage._cdata  # noqa: SLF001  # identifies the storage
             if key in self._alive:
                 continue
             size = storage.nbytes() if self.exact else rounded(storage.nbytes())

@@ -1,8 +1,8 @@
-"""What an operator asks of a GPU: its floating-point operations, bytes, shape and kernels.
+"""Describes the work of an operator: its floating-point operations, bytes, shape and kernels.
 
-Operators are recognised by their name in ATen. One that is neither listed here nor tagged pointwise
-by PyTorch is "unknown": its bytes are counted as read and written once, and whoever shows a
-prediction names it.
+Operators are recognised by their name in ATen. An operator that is neither listed here nor tagged
+pointwise by PyTorch is "unknown": its bytes count as read and written once, and printed predictions
+name the operator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 PRODUCTS = ("conv", "depthwise", "grouped", "gemm", "attention", "recurrent")
-"""Kinds that are bound by arithmetic as much as by memory."""
+"""Kinds whose time may be limited by arithmetic as well as by memory."""
 
 KINDS = (
     *PRODUCTS,
@@ -48,29 +48,30 @@ FORMATS = {
 }
 
 SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
-"""Bytes of an element of each format."""
+"""Bytes per element of each format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One kernel, or a few that belong together.
+    """The work of one kernel, or of a few kernels that belong together.
 
     Attributes:
-        name: In ATen, without the overload.
+        name: The name in ATen, without the overload.
         kind: One of `KINDS`.
-        role: "" or, of a convolution's backward, "input" or "weight", whose gradient it is.
-        format: What it computes in: that of its largest floating-point tensor.
-        flops: Multiplications and additions of a product; 0 for the rest, which memory bounds.
-        read: Bytes that it reads.
-        written: Bytes that it writes.
-        elements: Of its largest tensor.
-        m: Rows of the matrix product; 0 for what is none.
-        n: Its columns.
-        k: What is summed over.
-        groups: How many such products there are.
-        window: Weights of a filter: 9 for 3x3.
-        channels_last: Whether its images are.
-        launches: Kernels.
+        role: In a convolution's backward, "input" or "weight", the tensor whose gradient is
+            computed; else "".
+        format: The format of the largest floating-point tensor, taken as that of the computation.
+        flops: Multiplications and additions of a product; 0 for other kinds, which memory limits.
+        read: Bytes read.
+        written: Bytes written.
+        elements: Elements of the largest tensor.
+        m: Rows of the result of the matrix product; 0 if the kind is not a product.
+        n: Columns of the result.
+        k: Length of the dimension that is summed over.
+        groups: Number of such matrix products.
+        window: Positions of a convolution's filter: 9 for 3x3.
+        channels_last: Whether images are in NHWC.
+        launches: Number of kernels.
     """
 
     name: str
@@ -95,13 +96,13 @@ _FOREACH_LAUNCH = 2**16 * 320
 
 
 def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Iterator[Op]:
-    """Yield what a call of an ATen operator asks of a GPU; nothing for views.
+    """Yield the work of a call of an ATen operator; nothing for views.
 
     Args:
         func: The overload that was called.
-        args: What it was given.
-        kwargs: What it was given by name.
-        out: What it returned.
+        args: The positional arguments.
+        kwargs: The keyword arguments.
+        out: The results.
     """
     name = func.overloadpacket.__name__
     if name in NOTHING or _is_view(func):
@@ -128,7 +129,7 @@ def _is_view(func: Any) -> bool:
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in arguments or results, in lists too."""
+    """Yield the tensors among arguments or results, including nested ones."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -140,7 +141,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def size_of(tensor: torch.Tensor) -> int:
-    """Return the bytes that reading a tensor fetches: an expanded one is read once."""
+    """Return the bytes that reading a tensor transfers; an expanded dimension is read once."""
     elements = 1
     for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
         elements *= length if stride or length == 0 else 1
@@ -156,7 +157,7 @@ def format_of(*operands: torch.Tensor) -> str:
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:
-    """Tell whether images lie with their channels together."""
+    """Tell whether a tensor of images is in NHWC and not also in NCHW."""
     if tensor.dim() != 4:
         return False
     return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
@@ -195,7 +196,7 @@ def _by_memory(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> Op:
 
 
 def _overwrites(name: str, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the inputs that are read; copies and fills only write their first one."""
+    """Return the inputs that an operator reads; copies and fills only write their first input."""
     if name in ("copy_", "fill_", "zero_", "bernoulli_", "uniform_", "normal_", "full_like"):
         return inputs[1:]
     if name in ("zeros_like", "ones_like", "new_zeros", "new_full", "new_ones", "rand_like"):
@@ -212,7 +213,7 @@ def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
             yield from tensors(value)
 
 
-# Positions of the two factors.
+# Positions of the two factors among the arguments.
 _MATRIX_FACTORS = {
     "mm": (0, 1),
     "addmm": (1, 2),
@@ -249,8 +250,8 @@ def _matrix_product(name: str, args: Any, out: Any) -> Op:
 
 
 def _attention(name: str, args: Any, kwargs: Any, out: Any) -> Op:
-    # Of a backward, the gradient is first; it recomputes the scores, so that it is five products
-    # where the forward is two.
+    # The first argument of a backward is the gradient of the output. A backward recomputes the
+    # scores, so it takes five products; a forward takes two.
     products = 5 if "backward" in name else 2
     query, key, value = args[products == 5 :][:3]
     pairs = math.prod(query.shape[:-1]) * key.shape[-2]
@@ -272,7 +273,7 @@ def _attention(name: str, args: Any, kwargs: Any, out: Any) -> Op:
 
 
 def _recurrent(name: str, args: Any, kwargs: Any, out: Any) -> Op:
-    """One direction of a layer of LSTM: two products of four gates a step."""
+    """Return the work of one direction of an LSTM layer: two products per time step."""
     operands, results = list(tensors([args, kwargs])), list(tensors(out))
     sequence, weight, hidden = operands[0], operands[1], operands[2]
     steps, batch = sequence.shape[0], sequence.shape[1]
@@ -324,10 +325,10 @@ def _convolution_backward(args: Any, out: Any) -> Iterator[Op]:
 
 
 def _made_dense(value: torch.Tensor, *others: torch.Tensor) -> Iterator[Op]:
-    """Yield the copy of a convolution's operand that cuDNN does not take as it lies.
+    """Yield the copy of a convolution's operand, if cuDNN does not support its memory layout.
 
-    That is a part of a larger tensor's channels, and images of another layout than the filters'
-    (ATen's `cudnn_conv_suggest_memory_format`).
+    This is the case for a slice of a larger tensor's channels, and for images in another layout
+    than the filters (ATen's `cudnn_conv_suggest_memory_format`).
     """
     last = torch.channels_last
     if value.dim() != 4:
@@ -348,7 +349,7 @@ def _made_dense(value: torch.Tensor, *others: torch.Tensor) -> Iterator[Op]:
 
 
 def _bias(name: str, value: torch.Tensor, *, written: int) -> Op:
-    """A convolution's bias is added, and its gradient summed, by a kernel of its own."""
+    """Return the work of the kernel that adds a convolution's bias or sums its gradient."""
     backward = "backward" in name
     return Op(
         name=f"{name}_bias",
@@ -372,17 +373,17 @@ def _conv_product(
     transposed: bool,
     written: torch.Tensor | None = None,
 ) -> Op:
-    """Return a convolution as the implicit matrix product that computes it.
+    """Return the work of a convolution, as the implicit matrix product that computes it.
 
     Args:
-        name: Of the operator.
-        role: "" forward, else whose gradient it is.
+        name: The name of the operator.
+        role: "" in the forward, else "input" or "weight", the tensor whose gradient is computed.
         value: The input.
         weight: The filters.
-        result: The output of the forward pass, or its gradient.
-        groups: Of the convolution.
-        transposed: Whether input and output change places.
-        written: What it writes; `result` by default.
+        result: The output of the forward, or its gradient.
+        groups: The number of groups of the convolution.
+        transposed: Whether the convolution is transposed, which swaps input and output.
+        written: The tensor that is written; by default `result`.
     """
     window = math.prod(weight.shape[2:])
     filtered, made = (result, value) if transposed else (value, result)

@@ -1,4 +1,4 @@
-"""Random numbers that code of the user's draws, apart from those of the program around it."""
+"""Keeps the random numbers that a user's code draws separate from those of the program."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class RandomNumbers:
-    """Python's, NumPy's and torch's random numbers, in a state of their own.
+    """A separate state of the random number generators of Python, NumPy and torch.
 
     Args:
-        seed: Where they start.
+        seed: The initial seed.
     """
 
     def __init__(self, seed: int) -> None:
@@ -31,7 +31,7 @@ class RandomNumbers:
 
     @contextmanager
     def drawn(self) -> Iterator[None]:
-        """Draw from them inside; what is drawn outside goes on as if nothing had been."""
+        """Draw from this state inside the block; the state outside is not affected."""
         with drawn_from(self._state):
             yield
             self._state = capture()
@@ -39,7 +39,7 @@ class RandomNumbers:
 
 @contextmanager
 def drawn_from(state: dict[str, Any]) -> Iterator[None]:
-    """Draw random numbers from a state that `capture` returned, and leave those outside alone."""
+    """Draw from a state that `capture` returned, inside the block; the state outside stays."""
     with kept():
         restore(state)
         yield
@@ -47,7 +47,7 @@ def drawn_from(state: dict[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Put random numbers back at the end to where they were."""
+    """Restore the state of the random number generators after the block."""
     outside = capture()
     try:
         yield

@@ -1,8 +1,8 @@
-"""One training step under a recipe, of a model without memory.
+"""Runs one training step under a recipe, on tensors without memory.
 
-It is the engine's own step, on fake copies of the model, the optimizer and a batch: casts, master
-weights, the loss scale and its checks are called as they are in training. Nothing of the subject is
-changed; only shapes, formats and layouts of its tensors are read.
+The engine itself runs the step, on fake copies of the model, the optimizer and a batch. So casts,
+master weights, the loss scale and its checks run as in training. The subject is not modified; only
+the shapes, dtypes and memory layouts of its tensors are read.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ if TYPE_CHECKING:
 
 
 _TRACED = 3
-"""Micro-steps of a longer step that are traced: all between the first and the last are alike."""
+"""Maximum micro-steps that are traced per step: those between the first and the last are equal."""
 
 
 def traced(
     subject: Subject, recipe: str | Recipe, batch: int | None = None, *, exact: bool = False
 ) -> Trace:
-    """Trace the second step of a model under a recipe: the optimizer has its state by then.
+    """Trace the second step of a model under a recipe, when the optimizer has its state.
 
     Args:
-        subject: What is trained.
-        recipe: Under which recipe.
-        batch: Samples of a micro-step; those of the subject's first batch by default.
-        exact: Whether memory counts as asked for, not as CUDA's allocator hands it out.
+        subject: The subject.
+        recipe: The recipe.
+        batch: Samples of a micro-step; by default as many as in the subject's first batch.
+        exact: Whether to count the exact sizes of storages, rather than sizes that are rounded up
+            as by CUDA's allocator.
 
     Raises:
-        UserError: If a CPU's step does not tell what a GPU would run under the recipe, or if the
-            model cannot be run without values.
+        UserError: If a step on a CPU runs other operators than a GPU would under the recipe, or if
+            the model cannot run on tensors without values.
     """
     return traced_at(subject, recipe, [batch or samples(subject.batches[0])], exact=exact)[0]
 
@@ -56,16 +57,17 @@ def traced(
 def traced_at(
     subject: Subject, recipe: str | Recipe, batches: Sequence[int], *, exact: bool = False
 ) -> tuple[Trace, ...]:
-    """Trace a step at each of several batch sizes, after a step that gives the optimizer its state.
+    """Trace a step at each of several batch sizes, after a step that creates the optimizer's state.
 
     Args:
-        subject: What is trained.
-        recipe: Under which recipe.
-        batches: Samples of a micro-step.
-        exact: Whether memory counts as asked for, not as CUDA's allocator hands it out.
+        subject: The subject.
+        recipe: The recipe.
+        batches: The batch sizes: samples of a micro-step.
+        exact: Whether to count the exact sizes of storages, rather than sizes that are rounded up
+            as by CUDA's allocator.
 
     Raises:
-        UserError: As `traced` does.
+        UserError: For the same reasons as in `traced`.
     """
     found = find_recipe(recipe)
     if found.untraceable:
@@ -74,7 +76,7 @@ def traced_at(
             f"operators for {', '.join(found.untraceable)}; leave {found.name} out of --recipes"
         )
     try:
-        # oneDNN has an LSTM of its own, for fp32 alone.
+        # oneDNN has a separate LSTM operator, but only for fp32.
         with (
             _quiet(),
             FakeTensorMode(allow_non_fake_inputs=True),
@@ -82,7 +84,7 @@ def traced_at(
         ):
             return _steps(subject, found, batches, exact=exact)
     except RuntimeError as error:
-        subject.loss_of(subject.copied(), subject.batches[0])  # Or the subject itself fails.
+        subject.loss_of(subject.copied(), subject.batches[0])  # Raises if it fails anyway.
         said = str(error).strip().partition("\n")[0]
         raise UserError(
             f"{subject.name} cannot be traced under {found.name} with tensors that have no "
@@ -92,7 +94,7 @@ def traced_at(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence warnings of rehearsals, which are not run, and torch's log of a failed operator."""
+    """Silence warnings about rehearsals, which do not run here, and torch's log of failures."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:
@@ -111,13 +113,14 @@ def _steps(
     with recorded(exact=exact) as recorder:
         model = _fake_model(subject.model)
         optimizer = as_on_a_gpu(subject.optimizer(model))
-        # Closed inside, as its last read of the device's values is answered by the recorder alone.
+        # Closed while the recorder is active: closing reads a value of a fake tensor, which fails
+        # without the recorder.
         micro_steps = min(subject.accumulate, _TRACED)
         with Engine(
             model, optimizer, recipe=recipe, accumulate=micro_steps, clip_norm=subject.clip_norm
         ) as engine:
             for place, batch in enumerate([batches[0], *batches]):
-                given = None  # that of the step before is not held in this one
+                given = None  # frees the batch of the previous step
                 given = tree_map(
                     lambda leaf, to=batch: _resized(leaf, size, to), subject.batches[0]
                 )
@@ -138,7 +141,7 @@ def _steps(
 
 
 def samples(batch: Any) -> int:
-    """Return how many samples a batch has: the length of its first tensor."""
+    """Return the number of samples in a batch: the length of its first tensor."""
     for leaf in tree_leaves(batch):
         if isinstance(leaf, torch.Tensor) and leaf.dim():
             return len(leaf)
@@ -146,7 +149,7 @@ def samples(batch: Any) -> int:
 
 
 def _fake(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the same shape, format and layout that has no memory."""
+    """Return a tensor without memory that has the same shape, dtype and strides."""
     fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(fake, tensor.requires_grad)
@@ -154,7 +157,7 @@ def _fake(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _fake_model(real: nn.Module) -> nn.Module:
-    """Return a copy in training mode whose parameters and buffers have no memory; ties are kept."""
+    """Return a copy in training mode without memory; tied parameters stay tied."""
     memo: dict[int, Any] = {}
     for tensor in [*real.parameters(), *real.buffers()]:
         memo[id(tensor)] = _fake(tensor)
@@ -162,7 +165,7 @@ def _fake_model(real: nn.Module) -> nn.Module:
 
 
 def as_on_a_gpu(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Have parameters updated as torch and `halfstep train` do on CUDA: all together."""
+    """Make an optimizer update all parameters together, as torch and halfstep do on CUDA."""
     for group in optimizer.param_groups:
         if isinstance(optimizer, torch.optim.SGD | torch.optim.Adam):
             group["fused"] = True
@@ -173,7 +176,7 @@ def as_on_a_gpu(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def _resized(leaf: Any, size: int, wanted: int) -> Any:
-    """Return a fake tensor of another number of samples; what is none, as it is."""
+    """Return a fake tensor with another number of samples; return other values unchanged."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     if not leaf.dim() or len(leaf) != size or wanted == size:

@@ -1,4 +1,4 @@
-"""What advice is wanted on: a model with its loss, its batches and its optimizer."""
+"""The subject of advice: a model with its loss, its batches and its optimizer."""
 
 from __future__ import annotations
 
@@ -47,22 +47,25 @@ _END = object()
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What advice is wanted on. None of it is changed: what runs are copies.
+    """The training to advise on. Nothing in it is modified: only copies run.
 
     Attributes:
-        name: What it is called in print.
-        model: In fp32, out of any wrapper, on its device.
-        loss: Returns the mean loss, a scalar, of a model on a batch.
-        batches: Of training; eight are used, in turns if there are fewer.
-        optimizer: Makes the optimizer of a model.
-        epoch: Gives the batches of an epoch, from 1, under a seed; None where `batches` are all.
-        schedule: Makes what moves the learning rate of an optimizer in a training of so many steps,
-            None where nothing does; None for a constant rate.
-        config: The name or path and the overrides that it is from; None for functions.
-        accumulate: Micro-steps, each of one batch, to a step.
-        clip_norm: Largest norm of a step's gradients; None where they are not clipped.
-        trained_with: Settings of the optimizer, where no config has them; None for a config.
-        assumed: Those of these settings that were not given.
+        name: The name of the subject in printed text.
+        model: The model in fp32, without any wrapper, on its device.
+        loss: Returns the mean loss of a model on a batch, a scalar tensor.
+        batches: Training batches; eight are used, repeatedly if there are fewer.
+        optimizer: Returns a new optimizer for a model.
+        epoch: Returns the batches of an epoch, given a seed and the number of the epoch, from 1;
+            None if `batches` is the whole data.
+        schedule: Returns the learning rate scheduler for an optimizer and a number of steps, or
+            None if the rate is constant; the attribute is None if the rate is always constant.
+        config: The name or path of the config, and its overrides; None for a subject from
+            functions.
+        accumulate: Micro-steps per step; each has one batch.
+        clip_norm: Maximum norm of a step's gradients; None for no clipping.
+        trained_with: The settings of the optimizer, for a subject from functions; None for a
+            config.
+        assumed: The names of the settings in `trained_with` that the user did not give.
     """
 
     name: str
@@ -79,7 +82,7 @@ class Subject:
     assumed: tuple[str, ...] = ()
 
     def training(self, seed: int) -> Iterator[Any]:
-        """Yield batches of training without end; those of one seed are always the same."""
+        """Yield training batches without end; the same seed gives the same batches."""
         chance = RandomNumbers(seed)
         for number in itertools.count(1):
             with chance.drawn():
@@ -102,7 +105,7 @@ class Subject:
         """Return a copy of the model, in training mode.
 
         Raises:
-            UserError: If it cannot be copied.
+            UserError: If the model cannot be copied.
         """
         with failing(f"{self.name} cannot be copied, and advise trains only copies"):
             return copy.deepcopy(self.model).train()
@@ -111,7 +114,7 @@ class Subject:
         """Return the loss of a model on a batch, a scalar that has a gradient.
 
         Raises:
-            UserError: If it fails or is something else.
+            UserError: If the loss function fails or returns anything else.
         """
         with failing(f"{self.name} fails on a batch even in fp32"):
             found = self.loss(model, batch)
@@ -139,19 +142,21 @@ def find(
     learning_rate: float | None = None,
     seed: int = 0,
 ) -> Subject:
-    """Return what a config trains, or what functions of the user's make.
+    """Build the subject from a config, or from functions of the user.
 
     Args:
-        name: A config's name or path, or "FILE.py:FUNCTION".
+        name: The name or path of a config, or "FILE.py:FUNCTION" for a function that returns the
+            model.
         options: Overrides of the config.
-        batches: For a function: another, that returns batches.
-        loss: For a function: another, of model and batch.
-        optimizer: For a function: the name of an optimizer, as in a config; None for SGD.
-        learning_rate: For a function: that of the optimizer; None for 0.01.
-        seed: For a function: of the random numbers that it draws.
+        batches: Only with a function: the path of a function that returns batches.
+        loss: Only with a function: the path of a function of model and batch that returns the loss.
+        optimizer: Only with a function: the name of an optimizer, as in a config; None for SGD.
+        learning_rate: Only with a function: the learning rate of the optimizer; None for 0.01.
+        seed: Only with a function: the seed of the random numbers that the functions draw.
 
     Raises:
-        UserError: If it cannot be had, or if options are given that belong to the other kind.
+        UserError: If the subject cannot be built, or if an argument applies only to the other kind
+            of `name`.
     """
     module, colon, _ = name.partition(":")
     if not colon and module.endswith(".py"):
@@ -180,14 +185,14 @@ def find(
 
 
 def of_config(config: Config, *, batches: int = BATCHES) -> Subject:
-    """Return what a config trains, on the CPU.
+    """Build the subject that a config describes, on the CPU.
 
     Args:
         config: The config.
-        batches: How many to load now.
+        batches: The number of batches to load now.
 
     Raises:
-        UserError: If the data, the model, the loss or the optimizer cannot be had.
+        UserError: If the data, the model, the loss or the optimizer cannot be built.
     """
     device = torch.device("cpu")
 
@@ -235,9 +240,9 @@ def of_config(config: Config, *, batches: int = BATCHES) -> Subject:
 
 
 def _shortened(config: Config, optimizer: Optimizer, steps: int) -> LRScheduler | None:
-    """Return a config's schedule as that of a training of its epochs, each of fewer steps."""
+    """Return the scheduler of a config with all its epochs shortened to `steps` steps in total."""
     in_an_epoch = steps / config.epochs
-    if isinstance(config.schedule, StepConfig):  # which drops once a step at most
+    if isinstance(config.schedule, StepConfig):  # at least one step between two drops
         in_an_epoch = max(in_an_epoch, 1 / config.schedule.every_epochs)
     made = schedules.build(config.schedule, optimizer, steps=steps, steps_per_epoch=in_an_epoch)
     return made.per_step
@@ -252,26 +257,27 @@ def of_code(
     *,
     seed: int = 0,
 ) -> Subject:
-    """Return what functions of the user's make, and a config's optimizer trains.
+    """Build the subject from functions of the user, with an optimizer named as in a config.
 
     Args:
-        model: "model:build" or "model.py:build", a function that returns the model.
-        batches: The same for an iterable of batches: (inputs, targets), or what the loss takes.
-        loss: The same for a function of model and batch that returns the loss; by default the
-            cross-entropy of what the model returns for the inputs.
-        optimizer: Its name in a config; SGD, which has momentum, is assumed if it is None.
-        learning_rate: Of the optimizer; 0.01 is assumed if it is None.
-        seed: Of the random numbers that the functions draw.
+        model: "model:build" or "model.py:build", the path of a function that returns the model.
+        batches: The path of a function that returns an iterable of batches: (inputs, targets), or
+            whatever `loss` accepts.
+        loss: The path of a function of model and batch that returns the loss; by default the
+            cross-entropy of the model's outputs for the inputs.
+        optimizer: The name of the optimizer in a config; None for SGD with momentum.
+        learning_rate: The learning rate of the optimizer; None for 0.01.
+        seed: The seed of the random numbers that the functions draw.
 
     Raises:
-        UserError: If a function cannot be had, or returns something else.
+        UserError: If a function cannot be imported, fails, or returns a value of another type.
     """
     given = {"name": optimizer, "lr": learning_rate}
     assumed = {name: _ASSUMED[name] for name, value in given.items() if value is None}
     settings: dict[str, Any] = given | assumed
     if settings["name"] == "sgd":
         settings["momentum"] = 0.9
-    # A whole config is read for the sake of its errors, which name the field and what is allowed.
+    # Validating a whole config gives errors that name the field and its allowed values.
     chosen = files.load({**_ANY_CONFIG, "optimizer": settings}).optimizer
     make, make_batches = _imported(model, "advise MODEL"), _imported(batches, "--batches")
     with RandomNumbers(seed).drawn(), failing(f"{model} fails"):
@@ -280,17 +286,17 @@ def of_code(
         raise UserError(f"{model} returns {type(made).__name__}; allowed: a torch.nn.Module")
     if not any(param.requires_grad for param in made.parameters()):
         raise UserError(f"{model} returns a model without a parameter to train")
-    optim.build_optimizer(chosen, made, classes=0, fused=False)  # An unknown name fails now.
+    optim.build_optimizer(chosen, made, classes=0, fused=False)  # Fails early.
     with RandomNumbers(seed).drawn(), failing(f"{batches} fails"):
         first = list(itertools.islice(make_batches(), BATCHES))
 
     def epoch(seed: int, number: int) -> Iterator[Any]:
-        del seed, number  # what differs is drawn
-        # Drawn first, because the function may set the random seed.
+        del seed, number  # epochs differ by the random numbers drawn
+        # Drawn before the call of the function, which may set the random seed.
         order = random.Random(random.random())  # noqa: S311  (only shuffles)
         with failing(f"{batches} fails"):
             found = make_batches()
-            # A list has the same order in each call; then all pairs of trainings would be alike.
+            # A list has the same order in each call; unshuffled, all trainings would be identical.
             yield from order.sample(found, len(found)) if isinstance(found, list) else found
 
     if not first:
@@ -319,7 +325,7 @@ def _imported(path: str, field: str) -> Callable[..., Any]:
         file = Path(module)
         if not file.is_file():
             raise UserError(f"{field} is {path!r}, but there is no file {module!r}")
-        if file.is_absolute() or ".." in file.parts:  # beside what it may import itself
+        if file.is_absolute() or ".." in file.parts:  # it may import its neighbours
             sys.path.insert(0, str(file.parent.resolve()))
             file = Path(file.name)
         module = ".".join(file.with_suffix("").parts)
@@ -327,7 +333,7 @@ def _imported(path: str, field: str) -> Callable[..., Any]:
 
 
 def _without_function(path: str, field: str) -> UserError:
-    """Return the error of a file without a function, which names those that the file has."""
+    """Return the error for a path without a function; it lists the functions in the file."""
     file = Path(path)
     try:
         body = ast.parse(file.read_text()).body if file.suffix == ".py" else []
@@ -341,7 +347,7 @@ def _without_function(path: str, field: str) -> UserError:
 
 def _cross_entropy(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
-        # A trace passes fake tensors, which the user did not make.
+        # In a trace, the type is FakeTensor, which the user does not know.
         given = "Tensor" if isinstance(batch, torch.Tensor) else type(batch).__name__
         raise UserError(f"a batch is a {given}; allowed without --loss: (inputs, targets)")
     inputs, targets = batch

@@ -1,4 +1,4 @@
-"""Prints what is predicted on a terminal: a table for each GPU, a row for each recipe."""
+"""Prints predictions on a terminal: a table for each GPU, with a row for each recipe."""
 
 from __future__ import annotations
 
@@ -54,17 +54,19 @@ _COLUMNS = (
 )
 _OF_TEXT = (_COLUMNS[0], _COLUMNS[-1])
 _MANY = 100_000
-"""Samples beyond which nobody trains with a batch, and its width is only lost to the table."""
+"""Batch size above which the table does not show the exact number: nobody trains with so many
+samples, and the number would widen the table."""
 
 
 def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str) -> None:
     """Print forecasts, a table for each GPU; every title says that they are predicted.
 
     Args:
-        console: Where.
-        subject: What is trained.
+        console: The terminal.
+        subject: The name of the subject.
         found: The forecasts.
-        notes: What to say below; below `CHANGED`, the figures are not explained again.
+        notes: Lines to print below; if `CHANGED` is among them, the figures are not explained
+            again.
     """
     for gpu, rows in groupby(found, key=lambda each: each.gpu):
         title = f"{subject} on {gpu.name}, {found[0].samples} samples a step: predicted"
@@ -88,7 +90,7 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
                 "\n".join(each.remarks),
             )
         table.width = console.measure(table, options=console.options.update(width=10_000)).maximum
-        console.print(table, crop=False, no_wrap=True)  # wider than the console rather than cut
+        console.print(table, crop=False, no_wrap=True)  # rather too wide than cut
         console.print()
     bounds = [said for bound, said in BOUNDS.items() if any(bound in e.remarks for e in found)]
     for line in notes if CHANGED in notes else (_NOTE, *bounds, *notes):
@@ -110,7 +112,7 @@ def fastest(found: Sequence[Forecast], examine: str) -> list[str]:
     """Say for each GPU which recipe is predicted to be fastest, and that its safety is not known.
 
     Args:
-        found: The forecasts; the first one of each GPU is that in fp32 or tf32.
+        found: The forecasts; the first one of each GPU is fp32 or tf32.
         examine: The command that examines the safety.
     """
     said = []
@@ -137,12 +139,12 @@ def fastest(found: Sequence[Forecast], examine: str) -> list[str]:
 
 
 def changed(found: Sequence[Forecast], shown: Sequence[Forecast]) -> list[Forecast]:
-    """Return the forecasts whose figures are not in the tables shown; a loss scale changes none."""
+    """Return the forecasts that differ from those shown in more than the "*" after the recipe."""
     return [each for each in found if replace(each, recipe=each.recipe.rstrip("*")) not in shown]
 
 
 def _times(found: Forecast) -> tuple[str, str, str]:
-    """Write time, rate and speed-up; none of them is known without units for the format."""
+    """Format time, rate and speed-up; all are unknown if the GPU lacks units for the format."""
     if found.lacks:
         return units.MISSING, units.MISSING, units.MISSING
     return (
@@ -158,7 +160,7 @@ def _interval(given: Interval, write: Callable[[float], str]) -> str:
 
 
 def largest_batch(found: Forecast, mark: str = "") -> str:
-    """Write about how many samples fit, the number after a mark."""
+    """Format the estimated largest batch, with a mark before the number."""
     batch = found.largest_batch
     if batch is None:
         return units.MISSING

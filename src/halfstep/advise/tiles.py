@@ -1,9 +1,10 @@
-"""How a matrix product is cut into tiles, and how well these fill a GPU.
+"""Computes how a matrix product is split into tiles, and how well the tiles fill a GPU.
 
-A product of M x N outputs is computed in tiles, one to a multiprocessor at a time. What the tiles
-reach over the edge, and the multiprocessors that idle in the last wave, are lost. A tile also takes
-a time that does not depend on K (loading the first operands, storing the result): the ramp. Where
-there are fewer tiles than multiprocessors, K is split between several.
+A product with M x N outputs is computed in tiles, one per multiprocessor at a time. Work is lost
+where tiles extend beyond the edge of the output, and where multiprocessors are idle in the last
+wave. A tile also takes a time that does not depend on K (loading the first operands, storing the
+result): the ramp. If there are fewer tiles than multiprocessors, several multiprocessors share a
+tile by splitting K.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ SHAPES = (
     (32, 64, 0.5),
     (32, 32, 0.3),
 )
-"""Tiles of CUTLASS and cuDNN, and the share of the peak rate that each can reach: small tiles load
-more for each multiplication."""
+"""Tiles of CUTLASS and cuDNN as (rows, columns, share of the peak rate that the tile can reach):
+small tiles load more data per multiplication."""
 
 SPLIT = 1024
-"""The least that is left of K when it is split."""
+"""Minimum length of each part of K when K is split."""
 
 
 class Tiling(NamedTuple):
-    """What a product costs by shape of tile, in operations of the whole GPU at its peak.
+    """The cost of products with each tile shape, in operations of the whole GPU at its peak rate.
 
     Attributes:
-        work: Operations with everything that is lost, S x R: shapes of tiles by rows.
-        ramp: The same for each unit of K that the ramp is worth.
+        work: (S, R) for S tile shapes and R rows; operations including all lost ones.
+        ramp: (S, R); operations for each unit of K that a ramp is equivalent to.
     """
 
     work: NDArray[np.float64]
     ramp: NDArray[np.float64]
 
     def operations(self, ramp: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the operations of each row with its best tile; `ramp` is in units of K."""
+        """Return (R,), the operations of each row with its best tile; `ramp` is in units of K."""
         best: NDArray[np.float64] = (self.work + ramp * self.ramp).min(axis=0)
         return best
 
@@ -61,7 +62,7 @@ def tiling(
     groups: NDArray[np.float64],
     sms: NDArray[np.float64],
 ) -> Tiling:
-    """Return what products of M x N x K cost on GPUs with some number of multiprocessors."""
+    """Return the cost of `groups` products of M x N x K on GPUs with `sms` multiprocessors."""
     work, ramp = [], []
     for rows, columns, rate in SHAPES:
         tiles = np.maximum(np.ceil(m / rows) * np.ceil(n / columns) * groups, 1)

@@ -1,8 +1,9 @@
-"""One training step, operator by operator, without a GPU and without memory.
+"""Records one training step, operator by operator, without a GPU and without memory.
 
-The step runs under PyTorch's `FakeTensorMode`: tensors have shapes, formats and lifetimes, and no
-values. A dispatch mode on top of it writes down what each operator asks for, and which storages are
-alive. Autocast casts as on CUDA, since recipes on a CPU bring CUDA's policy with them.
+The step runs under PyTorch's `FakeTensorMode`: tensors have shapes, dtypes and lifetimes, but no
+values. A dispatch mode on top of it records the work of each operator, and which storages are
+alive. Autocast casts as on CUDA, because half-precision recipes use CUDA's autocast policy on a
+CPU too.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _SOFTMAX_BACKWARD = ("_softmax_backward_data", "_log_softmax_backward_data")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Operators of a step that are the same in everything that costs time.
+    """Equal operator calls of one phase of a step.
 
     Attributes:
-        op: What each asks for.
-        phase: Where in the step.
-        count: How many there are.
+        op: The work of each call.
+        phase: The phase of the step.
+        count: The number of calls.
     """
 
     op: Op
@@ -45,15 +46,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a training step asks of a GPU.
+    """The work and memory of a training step.
 
     Attributes:
-        calls: Its operators.
+        calls: The operator calls.
         batch: Samples of a micro-step.
-        held: Bytes that are there before the step: parameters, optimizer state, buffers, the batch.
-        saved: Bytes beyond them between forward and backward: what autograd keeps, and the loss.
-        peak: The most bytes at any time.
-        reads: How often the host asked for a value of the device, and waited.
+        held: Bytes in use before the step: parameters, optimizer state, buffers, the batch.
+        saved: Bytes in use in addition between forward and backward: the tensors that autograd
+            saves, and the loss.
+        peak: Maximum bytes in use during the step, including `held`.
+        reads: The number of times that the host waits to read a value from the device.
     """
 
     calls: tuple[Call, ...]
@@ -65,7 +67,7 @@ class Trace:
 
     @property
     def unknown(self) -> dict[str, int]:
-        """How often each operator was called that the cost model does not know."""
+        """The number of calls of each operator that the cost model does not know."""
         found: Counter[str] = Counter()
         for call in self.calls:
             if call.op.kind == "unknown":
@@ -74,21 +76,21 @@ class Trace:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of all products."""
+        """Floating-point operations of all matrix products and convolutions."""
         return sum(call.op.flops * call.count for call in self.calls)
 
 
 class Recorder(TorchDispatchMode):
-    """Writes down the operators that run while it is active.
+    """Records the operators that run while it is active.
 
     Args:
-        held: Tensors that are there before the step and were not made while it is active.
-        exact: Whether storages count with the bytes asked for, not with those that CUDA's
-            allocator hands out.
+        held: Tensors that exist before the step and are created outside the recorder.
+        exact: Whether to count the exact sizes of storages, rather than sizes that are rounded up
+            as by CUDA's allocator.
 
     Attributes:
-        phase: The phase that operators are counted to.
-        times: How often each operator counts.
+        phase: The phase to which operators are assigned.
+        times: The number of calls that each operator counts as.
         live: The storages that are alive.
     """
 
@@ -113,10 +115,10 @@ class Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run an operator and write it down; a value that the host asks for is zero."""
+        """Run and record an operator; return zero if the host reads a value."""
         del types
         if func is _DEVICE and not args[0].fake_mode.in_kernel_invocation:
-            return args[0].fake_device  # the short way: asked more often than there are operators
+            return args[0].fake_device  # a shortcut for the most frequent call
         if func.namespace == "prim":
             return func(*args, **(kwargs or {}))
         if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001
@@ -124,7 +126,7 @@ class Recorder(TorchDispatchMode):
             return _zero(args[0].dtype)
         if func is torch.ops.aten.equal.default:
             self._reads += self.times
-            return False  # as of values in general
+            return False  # the values of two tensors usually differ
         out = as_allocated(func, args, func(*args, **(kwargs or {})))
         if self._listed:
             for op in described(func, args, kwargs or {}, out):
@@ -133,11 +135,12 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _enter(self, op: Op, args: tuple[Any, ...], out: Any) -> None:
-        """Count an operator as CUDA runs it, where that is not as a CPU does.
+        """Record an operator as CUDA runs it, if CUDA runs it differently from a CPU.
 
-        Autocast passes `dtype=torch.float32` to softmax, whose CUDA kernels read half values and
-        write fp32 ones, and the other way in the backward (ATen's `softmax`, `half_to_float`).
-        Dropout is one kernel that writes a mask of bytes (`native_dropout`).
+        Autocast passes `dtype=torch.float32` to softmax. Its CUDA kernel reads half-precision
+        values and writes fp32 values in one pass, and its backward the reverse (ATen's `softmax`,
+        `half_to_float`); a CPU casts separately. Dropout on CUDA is one kernel that writes a mask
+        of bytes (`native_dropout`).
         """
         if op.name == "bernoulli_":
             self._mask = _address(args[0])
@@ -167,10 +170,10 @@ class Recorder(TorchDispatchMode):
         self._last = op, _address(out)
 
     def begin(self, *, listed: bool = True) -> None:
-        """Start a step: forget what was written down; what is alive now is held.
+        """Start a step: clear the record, and count the storages alive now as `held`.
 
         Args:
-            listed: Whether to write its operators down, or only to follow which storages are alive.
+            listed: Whether to record the operators, or only which storages are alive.
         """
         self._listed = listed
         self._calls.clear()
@@ -179,22 +182,22 @@ class Recorder(TorchDispatchMode):
         self.phase = "forward"
 
     def forward_is_done(self) -> None:
-        """Go on to the backward; what is alive now is what autograd has saved.
+        """Start the backward phase, and count the bytes added since `begin` as `saved`.
 
-        Later micro-steps of a step hold gradients too, so that the first one counts.
+        Only the first micro-step of a step counts, because later ones also hold gradients.
         """
         self._saved = self._saved or self.live.now - self._held
         self.phase = "backward"
 
     def trace(self, batch: int) -> Trace:
-        """Return what was written down."""
+        """Return the recorded step."""
         calls = tuple(Call(op, phase, count) for (op, phase), count in self._calls.items() if count)
         return Trace(calls, batch, self._held, self._saved, self.live.peak, self._reads)
 
 
 @contextmanager
 def recorded(held: Iterable[torch.Tensor] = (), *, exact: bool = False) -> Iterator[Recorder]:
-    """Record what runs inside."""
+    """Record the operators that run inside the block."""
     recorder = Recorder(held, exact=exact)
     try:
         with recorder:
@@ -204,7 +207,7 @@ def recorded(held: Iterable[torch.Tensor] = (), *, exact: bool = False) -> Itera
 
 
 def _address(value: Any) -> int | None:
-    """Return what tells a tensor's storage from others; None for what is no single tensor."""
+    """Return the identity of a tensor's storage; None for any other value."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
     return int(value.untyped_storage()._cdata)  # noqa: SLF001

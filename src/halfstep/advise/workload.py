@@ -1,4 +1,4 @@
-"""The operators of a step as columns of numbers, from which a cost is computed at once."""
+"""The operators of a step as columns of numbers, from which NumPy computes all costs at once."""
 
 from __future__ import annotations
 
@@ -21,46 +21,51 @@ if TYPE_CHECKING:
 
 _GROUPS = (4, 8, 16, 32)
 _FULL = 32
-"""Groups, or channels of narrow groups, that fill a tile of a grouped convolution in NHWC."""
+"""Number of groups, or of channels in all narrow groups together, that fills a tile of a grouped
+convolution in NHWC."""
 
 _NCHW_ONLY = ("native_group_norm", "native_group_norm_backward")
-"""Operators whose CUDA kernels take images in NCHW alone (ATen's `native/group_norm.cpp`)."""
+"""Operators whose CUDA kernels support only NCHW images (ATen's `native/group_norm.cpp`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
-    """Calls of a step on a GPU: a column for each figure, a row for each call.
+    """The operator calls of a step on a GPU: a column for each figure, a row for each call.
 
     Attributes:
-        count: How often the call is made.
-        flops: Floating-point operations.
-        moved: Bytes read and written.
-        accesses: Elements read and written.
-        launches: Kernels.
-        kind: Index of its kind in `KINDS`.
-        half: Whether its products run in a half format on units of their own.
-        tf32: Whether they run as TF32.
-        half_data: Whether its data are of a half format.
-        channels_last: Whether its images are.
-        converted: Whether its images are brought to NCHW and back, as its kernel knows no other.
-        filtered: Whether it is a convolution with windows of 3x3.
-        of_weight: Whether it is a weight's gradient.
-        misaligned: Whether a matrix product's widths keep half tensor cores from full rate.
-        narrow: Whether a half convolution's channels do.
-        groups: Of a convolution: how many channels a depthwise one has.
-        width: Channels of a convolution's group: the geometric mean of in and out.
-        odd_groups: Whether cuDNN has no kernel on tensor cores for a half convolution's groups:
-            where they are of other than 4, 8, 16 or 32 channels, in and out alike, and in NHWC some
-            convolutions of fewer than 32 groups (`_loose`).
-        peak: FLOP/s of the units that its products run on.
-        vector: FLOP/s of fp32 outside tensor cores.
-        bandwidth: Bytes a second.
-        sms: Multiprocessors.
-        ticks: Clock cycles a second of all multiprocessors.
-        load: TFLOP/s of the peak for each watt, brought to one manufacturing process and to the
-            energy of a half product: TF32 runs at half the rate on the same units.
-        cache: MiB of the last cache level.
-        tiling: How matrix products are cut up.
+        count: Number of equal calls.
+        flops: Floating-point operations of a call.
+        moved: Bytes read and written by a call.
+        accesses: Elements read and written by a call.
+        launches: Number of kernels of a call.
+        kind: Index of the kind in `KINDS`.
+        half: Whether `half_data` is true and the GPU has units for products in the format.
+        tf32: Whether products run in TF32.
+        half_data: Whether the format is fp16, bf16 or fp8.
+        channels_last: Whether images are in NHWC.
+        converted: Whether images are copied from NHWC to NCHW and back, because the kernel supports
+            only NCHW.
+        filtered: Whether the call is a convolution with 3x3 windows.
+        of_weight: Whether the call computes the gradient of a weight.
+        misaligned: Whether the sizes of a half-precision matrix product (N, K) are not multiples of
+            8, which tensor cores need for the full rate.
+        narrow: Whether the channel counts of a half-precision convolution are not multiples of 8.
+        groups: Number of groups of a convolution; of a depthwise one, the number of channels.
+        width: Channels in a group of a convolution: the geometric mean of input and output.
+        odd_groups: Whether cuDNN has no tensor-core kernel for the groups of a half-precision
+            convolution. It has kernels for groups with equal numbers of input and output channels,
+            namely 4, 8, 16 or 32; in NHWC, not for some convolutions with fewer than 32 groups
+            (`_loose`).
+        peak: Peak rate of the units that run the products, in FLOP/s.
+        vector: Peak rate of fp32 outside tensor cores, in FLOP/s.
+        bandwidth: Memory bandwidth, in bytes per second.
+        sms: Number of multiprocessors.
+        ticks: Clock cycles per second, summed over all multiprocessors.
+        load: Peak rate per watt, in TFLOP/s per watt, times the energy per operation relative to a
+            12 nm GPU. Doubled for TF32, which runs at half the rate of half precision on the same
+            units.
+        cache: Size of the last cache level, in MiB.
+        tiling: The split of matrix products into tiles.
     """
 
     count: NDArray[np.float64]
@@ -94,16 +99,16 @@ class Workload:
         return len(self.count)
 
     def of(self, *kinds: str) -> NDArray[np.bool_]:
-        """Return which rows are of one of some kinds."""
+        """Return a mask of the rows whose kind is among some kinds."""
         return np.isin(self.kind, [KINDS.index(kind) for kind in kinds])
 
 
 def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
-    """Return the columns of a step.
+    """Return the workload of a step on a GPU.
 
     Args:
-        calls: Its operators.
-        gpu: Where they run.
+        calls: The operator calls of the step.
+        gpu: The GPU.
         tf32: Whether products of fp32 tensors may use TF32.
     """
 
@@ -123,7 +128,8 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
     window, of_weight = numbers("window"), [call.op.role == "weight" for call in calls]
     is_gemm = kind == KINDS.index("gemm")
     is_conv = kind == KINDS.index("conv")
-    # Channels of a convolution: what is summed over, or the columns, without the filter's window.
+    # Channels of a convolution: the two sizes of its matrix product that do not count pixels,
+    # without the factor of the filter's window.
     widths = np.where(of_weight, m, n), np.where(of_weight, n, k) / window
     narrow = (widths[0] % 8 != 0) | (widths[1] % 8 != 0)
     channels_last = np.array([call.op.channels_last for call in calls], dtype=np.bool_)
@@ -166,18 +172,19 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
 
 
 def _loose(width: NDArray[np.float64], groups: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which groups do not fill the tiles of the kernels for grouped convolutions in NHWC.
+    """Return a mask of the groups that do not fill the tiles of grouped convolutions in NHWC.
 
-    Inferred from published speeds, as cuDNN does not say: groups of 16 channels are fast from 32
-    groups on (ResNeXt) and slow with fewer (RegNet), and those of 32 are taken to be alike. Groups
-    of 8 are also fast with fewer, where all channels together are a multiple of 32 (RegNetZ).
+    This is inferred from published speeds, because cuDNN does not document it. Groups of 16
+    channels are fast with at least 32 groups (ResNeXt) and slow with fewer (RegNet); groups of 32
+    channels are assumed to behave in the same way. Groups of 8 channels are also fast with fewer
+    than 32 groups if the total number of channels is a multiple of 32 (RegNetZ).
     """
     few: NDArray[np.bool_] = (groups < _FULL) & ((width >= 16) | (width * groups % _FULL != 0))
     return few
 
 
 def joined(parts: Sequence[Workload]) -> Workload:
-    """Return the rows of several steps as one, which is how constants are fitted."""
+    """Concatenate the workloads of several steps, to fit constants to all of them at once."""
     columns = {
         field.name: np.concatenate([getattr(part, field.name) for part in parts])
         for field in fields(Workload)

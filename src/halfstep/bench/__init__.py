@@ -1,6 +1,7 @@
-"""What makes training fast or slow on this machine, measured for anybody's config.
+"""Measures what makes training fast or slow on this machine, for any config.
 
-`loader`, `threads`, `launch` and `step` measure; their settings take `turns`, `sweep` and
-`dissection` turn the figures into an `outcome`, and `table`, `report` and `directory` show and keep
-it. Training is driven here in the order of `halfstep.train`, or started as `halfstep train`.
+`loader`, `threads`, `launch` and `step` measure, each setting in turn (`turns`). `sweep` and
+`dissection` turn the figures into an `outcome`; `table`, `report` and `directory` print and store
+it. `loader` and `step` run parts of `halfstep.train` in this process; `threads` and `launch` start
+`halfstep train` in separate processes.
 """

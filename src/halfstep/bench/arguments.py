@@ -1,4 +1,4 @@
-"""Reads what the command line of a bench says: counts with commas between."""
+"""Parses the arguments of a bench: numbers separated by commas."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from halfstep.errors import UserError
 
 
 def parse_counts(flag: str, text: str, *, least: int) -> tuple[int, ...]:
-    """Read `--workers 0,1,2,4`; the order given is no matter, the smallest comes first.
+    """Parse the value of a flag such as `--workers 0,1,2,4` into ascending numbers.
 
     Args:
-        flag: What it is the value of.
-        text: What was given.
-        least: The smallest number that makes sense.
+        flag: The name of the flag.
+        text: The value of the flag.
+        least: The smallest number that is allowed.
 
     Raises:
-        UserError: If it is no list of whole numbers of at least `least`, or has one twice.
+        UserError: If the value is not a list of whole numbers of at least `least`, or contains a
+            number twice.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isascii() and part.isdigit() for part in parts):

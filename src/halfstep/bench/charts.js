@@ -1,2 +1,2 @@
-// The charts of a bench, as its data describe them.
+// Draws the charts of a bench from the page's data.
 for (const options of DATA.charts) new Chart(document.getElementById("charts"), options);

@@ -1,4 +1,4 @@
-"""Where a bench leaves its results: checked before anything is measured, written when all of it is.
+"""The directory for the results of a bench: checked before the measurement, written after it.
 
 runs/bench/digits-loader/
     results.json  report.html
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 def place(out: Path | None, bench: str, config: str) -> Path:
-    """Return the directory of a bench; nothing is made yet.
+    """Return the directory of a bench, without creating it.
 
     Args:
-        out: What was asked for, if anything.
-        bench: The bench.
-        config: The config's name.
+        out: The requested directory; None for the default.
+        bench: The name of the bench.
+        config: The name of the config.
 
     Raises:
-        UserError: If it cannot be written, or holds something else.
+        UserError: If the directory cannot be written, or contains other files or another bench.
     """
     directory = out or Path("runs") / "bench" / f"{config}-{bench}"
     _refuse_unwritable(directory)
     if not directory.is_dir():
         return directory
-    # Hidden names are what a kill left of a write.
+    # Hidden files are left over if a process is killed while it writes.
     if all(path.name.startswith(".") for path in directory.iterdir()):
         return directory
     try:
@@ -54,7 +54,7 @@ def place(out: Path | None, bench: str, config: str) -> Path:
 
 
 def write(directory: Path, outcome: Outcome) -> None:
-    """Write the results and the page; each file is the old one or the new one, never a part."""
+    """Write the results and the page, each file atomically."""
     texts = {
         RESULTS: json_text(outcome.as_json(), indent=2) + "\n",
         REPORT: page(outcome),

@@ -1,4 +1,4 @@
-"""What the parts of steps come to: a row for each recipe and part, and where to begin."""
+"""Turns the times of the parts of steps into a row per recipe and part, and a recommendation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES = {
     WHOLE: "whole step",
 }
 WAITS = 0.1
-"""Share of a step that waits for data from which on this is the first thing to change."""
+"""Share of a step spent waiting for data above which the recommendation is about data.workers."""
 
 _MEANING = (
     "data wait: the wait for the next batch. prepare: copying the batch to the device, normalising "
@@ -47,12 +47,12 @@ _MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class Dissection:
-    """The steps of every recipe, round by round.
+    """The measured steps of every recipe, by round.
 
     Attributes:
-        recipes: For each recipe and round, its steps.
-        rehearsed: For each recipe, what the device has no units for.
-        warmup: How many steps before them were left out.
+        recipes: The steps of each round, for each recipe.
+        rehearsed: The parts of each recipe that are rehearsed, as text.
+        warmup: The number of steps before them that were left out.
     """
 
     recipes: Mapping[str, Sequence[Sequence[Seconds]]]
@@ -60,7 +60,7 @@ class Dissection:
     warmup: int
 
     def outcome(self, subject: Subject) -> Outcome:
-        """Return the table, the charts, and what to do."""
+        """Return the table, the charts, and the recommendation."""
         several = len(self.recipes) > 1
         rows = [row for name in self.recipes for row in self._rows(name, several=several)]
         headers = ("recipe", "part", "median|ms", "p95|ms", "share|%")
@@ -95,7 +95,7 @@ class Dissection:
         return float(np.sum(self._seconds(name, part)) / np.sum(self._seconds(name, WHOLE)))
 
     def _speed(self, name: str, part: str) -> Quartiles | None:
-        """Return how many times as fast as under the first recipe a part is."""
+        """Return the speed-up of a part over the first recipe; None if a median time is 0."""
         first = next(iter(self.recipes))
         own, base = (
             np.median(self._seconds(each, part), axis=1).tolist() for each in (name, first)

@@ -1,7 +1,7 @@
-"""How long several processes take to their first finished step, by what starts them.
+"""Measures the time from starting several processes to the end of their first step.
 
-`torch.multiprocessing.spawn` from a program that imports torch, against torchrun's machinery, which
-is what `halfstep train --processes` uses.
+It compares `torch.multiprocessing.spawn`, called by a program that imports torch, with torchrun's
+launcher, which `halfstep train --processes` uses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Way = Literal["spawn", "torchrun"]
 WAYS: tuple[Way, ...] = ("spawn", "torchrun")
 ONE_STEP = ("epochs=1", "max_steps=1", "log_every=1")
-"""Overrides of a config that ends after a step, and writes a line as soon as it is done."""
+"""Config overrides for a run that ends after one step, and logs the step at once."""
 
 _POLL_SECONDS = 0.01
 
@@ -46,17 +46,17 @@ def bench(
     """Measure how long processes take to start.
 
     Args:
-        config: What they train.
-        options: What was overridden of it, to be told.
-        processes: How many.
-        rounds: How often each way is measured.
-        console: Is told how it goes.
+        config: The config that the processes train.
+        options: The overrides in `config`, to be printed.
+        processes: The number of processes.
+        rounds: The number of measurements of each way to start.
+        console: Prints the progress.
 
     Raises:
-        UserError: If anything given is wrong, or a run fails.
+        UserError: If an argument is invalid, or a run fails.
     """
     device = pick_device(config.device)
-    # What every run would fail at is said at once.
+    # Fails early if every run would fail.
     with set_up(config, device).engine:
         pass
     with tempfile.TemporaryDirectory() as name:
@@ -82,8 +82,8 @@ def seconds_to_first_step(config: Path, way: Way, processes: int) -> float:
 
     Args:
         config: The file of a config with the overrides `ONE_STEP`.
-        way: What starts them.
-        processes: How many.
+        way: The way to start the processes.
+        processes: The number of processes.
 
     Raises:
         UserError: If the run fails, or ends without a step.

@@ -1,7 +1,7 @@
-"""Images per second of the data pipeline alone, against the number of workers.
+"""Measures the images per second of the data pipeline alone, for several numbers of workers.
 
-Reading, decoding, transforms, and what `Data.prepare` does on the device; no model. What a config
-trains with is measured as it is, so that the workers share the processors with nothing but this.
+The pipeline consists of the reading, decoding and transforms of a config's data, and `Data.prepare`
+on the device. No model runs, so the workers share the processors only with the pipeline itself.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def bench(
     """Measure a config's data pipeline.
 
     Args:
-        config: Whose data; its batch_size and device count too.
-        options: What was overridden of it, to be told.
-        workers: Values of data.workers with commas between.
-        steps: Batches that are timed in each turn.
-        rounds: How often each value is measured.
-        console: Is told how it goes.
+        config: The config with the data, the batch size and the device.
+        options: The overrides in `config`, to be printed.
+        workers: Values of data.workers, separated by commas.
+        steps: Batches to time in each turn.
+        rounds: The number of measurements of each setting.
+        console: Prints the progress.
 
     Raises:
-        UserError: If anything given is wrong, or the data cannot be had.
+        UserError: If an argument is invalid, or the data cannot be loaded.
     """
     device = pick_device(config.device)
     wanted = parse_counts("--workers", workers, least=0)
@@ -76,7 +76,7 @@ def bench(
             "halfstep starts at most one worker per processor: "
             f"{data.usable_workers(wanted[-1])} instead of {wanted[-1]} here."
         )
-    # What is slow only once is not to be the first setting's: imports, and files from the disk.
+    # Imports and reading files from the disk are slow only once, but not in the first measurement.
     images_per_second(config, device, counts[-1], steps=steps, skipped=skipped)
     figures = take_turns(
         counts,
@@ -92,15 +92,15 @@ def bench(
 def images_per_second(
     config: Config, device: torch.device, workers: int, *, steps: int, skipped: int
 ) -> float:
-    """Load and prepare batches as fast as they come; epochs follow each other.
+    """Load and prepare batches as fast as possible, from as many epochs as needed.
 
     Args:
-        config: Whose data.
-        device: Where batches go.
-        workers: Of data.workers.
-        steps: Batches that are timed.
-        skipped: Batches before them: at least as many as the workers load ahead, so that as much is
-            under way at the start as at the end.
+        config: The config with the data.
+        device: The device to which batches are copied.
+        workers: The value of data.workers.
+        steps: Batches to time.
+        skipped: Batches before them that are not timed: at least as many as the workers load ahead,
+            so that as many batches are in progress at the start as at the end.
 
     Returns:
         The images per second.
@@ -124,7 +124,7 @@ def images_per_second(
         _wait(device)
         return seen / (time.perf_counter() - began)
     finally:
-        # The workers live as long as the loader; they are not to take time from the next turn.
+        # The workers live as long as the loader, and would take time from the next turn.
         stream.close()
         del loaded, stream
         gc.collect()

@@ -1,8 +1,8 @@
-"""Marks between the parts of a training step: events on a GPU, the clock on a CPU.
+"""Marks between the parts of a training step: events on a GPU, times of the clock on a CPU.
 
-On a GPU nothing is waited for while it is measured. A part lasts from the moment when the GPU had
-done what came before it to the moment when it has done the part, so that time in which the host
-keeps the GPU waiting belongs to the part that the host was late with.
+The measurement never waits for a GPU. On a GPU, a part lasts from the moment when the GPU has
+finished the previous part to the moment when it has finished this part. So if the GPU waits for the
+host, this time belongs to the part that the host launched too late.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ PARTS = (
 """The parts of a step, in order."""
 
 Seconds = dict[str, float]
-"""How long each part of one step took."""
+"""The time of each part of one step, in seconds."""
 
 
 def total(step: Seconds) -> float:
-    """Return how long a whole step took."""
+    """Return the time of a whole step."""
     return sum(step.values())
 
 
 class Marks:
-    """Notes when parts of steps end.
+    """Records the ends of the parts of steps.
 
     Args:
-        device: Where the steps run.
+        device: The device of the steps.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -51,15 +51,15 @@ class Marks:
         self._start = self._now()
 
     def mark(self, part: str) -> None:
-        """Note that what came since the last mark was `part`."""
+        """Assign the time since the last mark to `part`."""
         self._steps[-1].append((part, self._now()))
 
     def end_step(self) -> None:
-        """Note that the next mark is of another step."""
+        """End the current step; later marks belong to the next step."""
         self._steps.append([])
 
     def seconds(self) -> list[Seconds]:
-        """Return every ended step; a part that came several times is added up."""
+        """Return the times of every ended step; the times of a repeated part are added."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         found = []
@@ -86,10 +86,10 @@ def _between(before: Any, now: Any) -> float:
 
 @contextmanager
 def marked(engine: Engine, marks: Marks) -> Iterator[None]:
-    """Mark the inside of an engine's calls while the block runs, and leave it as it was.
+    """Mark the parts inside an engine's calls during the block, then restore the engine.
 
-    What comes before `engine.backward` is then forward, and what `engine.step` does before the
-    optimizer's own step is unscaling and clipping; what it does after that is rest.
+    The time before `engine.backward` counts as forward. In `engine.step`, the time before the
+    optimizer's own step counts as unscaling and clipping, and the time after it as rest.
     """
     plain, plain_step = engine.backward, engine.step
     unscaled = False
@@ -107,7 +107,7 @@ def marked(engine: Engine, marks: Marks) -> Iterator[None]:
         return result
 
     def before_step(*_: Any) -> None:
-        # A recipe may step the optimizer some parameters at a time.
+        # A recipe may call the optimizer several times, each time for some of the parameters.
         nonlocal unscaled
         marks.mark("optimizer" if unscaled else "unscale_clip")
         unscaled = True

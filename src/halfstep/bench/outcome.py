@@ -1,4 +1,4 @@
-"""What a bench came to: one form, which the terminal, the page and programs are served from."""
+"""The outcome of a bench, in one form for the terminal, the page and programs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ REPORT = "report.html"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What was measured, and where.
+    """The subject of a bench: the config, the device and the machine.
 
     Attributes:
-        bench: The bench: loader, threads, launch or step.
-        config: The config's name.
-        options: What was overridden of it.
-        device: Where it ran.
+        bench: The name of the bench: loader, threads, launch or step.
+        config: The name of the config.
+        options: The overrides of the config.
+        device: The device.
         environment: Versions and machine, as plain data.
     """
 
@@ -40,26 +40,26 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """What the table is headed."""
+        """The title of the table."""
         options = f" with {' '.join(self.options)}" if self.options else ""
         return f"bench {self.bench} {self.config} on {self.device}{options}"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a bench came to.
+    """The outcome of a bench.
 
     Attributes:
-        subject: What was measured.
-        headers: Of the table's columns; a terminal breaks them at the bars.
-        texts: How many of the first columns are text.
-        rows: The table.
+        subject: The subject of the bench.
+        headers: The column headers of the table; on a terminal, "|" becomes a line break.
+        texts: The number of leading columns that contain text.
+        rows: The rows of the table.
         recommendation: What to do on this machine, in one line.
-        notes: What the reader of the table has to know.
-        figures: All that was measured, for programs.
-        arms: What the lines of the charts are called, by the number that they have there.
-        charts: What the page draws; see `Chart` in the report's scripts.
-        bars: What it shows as bars.
+        notes: Notes that explain the table.
+        figures: All measured figures, for programs.
+        arms: The names of the lines in the charts, by their index.
+        charts: The charts of the page; see `Chart` in the report's scripts.
+        bars: The bars of the page.
     """
 
     subject: Subject
@@ -94,13 +94,13 @@ class Outcome:
 
 
 def subject(bench: str, config: str, options: Sequence[str], device: torch.device) -> Subject:
-    """Return what is measured on this machine."""
+    """Return the subject of a bench on this machine."""
     environment = {**describe(device), "processors": processors()}
     return Subject(bench, config, tuple(options), str(device), environment)
 
 
 def processors() -> int:
-    """Return the processors that this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

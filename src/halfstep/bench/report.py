@@ -1,6 +1,6 @@
-"""The page of a bench: the table, charts or bars, and what it was measured on.
+"""The page of a bench: the table, charts or bars, and the environment of the measurement.
 
-It is made as the page of a comparison is, with the same style, tables and charts.
+It uses the same style, tables and charts as the page of a comparison.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Starts `halfstep` in several processes by `torch.multiprocessing.spawn`, to be timed.
+"""Starts `halfstep` in several processes with `torch.multiprocessing.spawn`, for timing.
 
     python -m halfstep.bench.spawned 2 train digits
 
-What torchrun would tell each process, it is told here.
+It sets the environment variables that torchrun would set for each process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> None:
     """Start the processes, and wait for them.
 
     Args:
-        arguments: How many, then what follows `halfstep` on the command line.
+        arguments: The number of processes, then the arguments of `halfstep`.
     """
     size, *rest = arguments
     with socket.socket() as probe:

@@ -1,7 +1,7 @@
-"""Medians and quartiles over rounds, and which settings are as fast as the best beyond doubt.
+"""Medians and quartiles over rounds, and the choice of a setting that no other one clearly beats.
 
-Settings take turns within a round, so that what slows the machine for a while slows all of them,
-and ratios are taken within rounds.
+Each round measures every setting once, so that a temporary slowdown of the machine affects all
+settings. Ratios are computed within rounds.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Faster = Literal["more", "less"]
 """Whether a larger figure is the faster one (images/s), or a smaller one (seconds)."""
 
 LEAST_GAIN = 1.03
-"""How many times as fast a setting must be for anybody to change a config for it."""
+"""Minimum speed-up for which it is worthwhile to change a config."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quartiles:
-    """A median, and the quartiles around it.
+    """A median and its quartiles.
 
     Attributes:
-        median: Half of the values are not larger.
-        low: A quarter of them is not larger.
-        high: Three quarters are not larger.
+        median: The median.
+        low: The lower quartile.
+        high: The upper quartile.
     """
 
     median: float
@@ -36,7 +36,7 @@ class Quartiles:
 
     @property
     def is_exact(self) -> bool:
-        """Whether there is no spread: of one round, or of a setting beside itself."""
+        """Whether there is no spread: with one round, or for a setting compared with itself."""
         return self.low == self.high
 
 
@@ -51,16 +51,16 @@ def spread(values: Sequence[float]) -> Quartiles:
 def speed_ratios(
     figures: Sequence[float], others: Sequence[float], faster: Faster
 ) -> tuple[float, ...]:
-    """Return how many times as fast as `others` each round was; both have a figure a round."""
+    """Return the speed-up of `figures` over `others` in each round."""
     pairs = zip(figures, others, strict=True)
     return tuple(one / two if faster == "more" else two / one for one, two in pairs)
 
 
 def is_faster(figures: Sequence[float], others: Sequence[float], faster: Faster) -> bool:
-    """Tell whether one setting is worth changing to from another.
+    """Tell whether one setting is so much faster than another that a change is worthwhile.
 
-    It is if its median ratio is at least `LEAST_GAIN` and it was faster in at least three quarters
-    of the rounds.
+    This is the case if its median speed-up is at least `LEAST_GAIN`, and it was faster in at least
+    three quarters of the rounds.
     """
     ratios = speed_ratios(figures, others, faster)
     ahead = sum(each > 1.0 for each in ratios)
@@ -68,13 +68,13 @@ def is_faster(figures: Sequence[float], others: Sequence[float], faster: Faster)
 
 
 def first_good_enough(figures: Sequence[Sequence[float]], faster: Faster) -> int:
-    """Return the place of the first setting that none of the others is faster than.
+    """Return the index of the first setting that no other setting is faster than (`is_faster`).
 
     Args:
-        figures: For each setting, the smallest first, its figure in each round.
-        faster: Which figures are the faster ones.
+        figures: The figures of each setting by round; the smallest setting first.
+        faster: Whether larger or smaller figures are faster.
     """
-    # Medians of ratios may go round in a circle; then the best median is as good an answer as any.
+    # Each setting may be beaten by another, in a cycle. Then the best median decides.
     medians = [spread(own).median for own in figures]
     best = medians.index((max if faster == "more" else min)(medians))
     return next(

@@ -1,6 +1,7 @@
-"""One training step taken apart: data, forward, backward, unscaling, optimizer, and what is left.
+"""Measures the parts of a training step: data, forward, backward, unscaling, optimizer, the rest.
 
-An observer marks the parts of the trainer's own loop, with its meter and watch over losses.
+An observer marks the parts in the trainer's own loop, together with the trainer's observers that
+measure every step and check every loss.
 """
 
 from __future__ import annotations
@@ -55,20 +56,20 @@ def bench(
     rounds: int,
     console: Console,
 ) -> Outcome:
-    """Take the training step of a config apart under some recipes.
+    """Measure the parts of a config's training step under some recipes.
 
     Args:
         config: The name of a shipped config, or the path of a YAML file.
-        options: Overrides of it.
-        device_name: Where to run; the config's own choice when not given.
-        recipes: Names with commas between; the config's own when not given.
-        steps: Optimizer steps that are measured in each turn.
-        warmup: Steps before them that are not.
-        rounds: How often each recipe is measured.
-        console: Is told how it goes.
+        options: Overrides of the config.
+        device_name: The device; None for the config's device.
+        recipes: Names of recipes, separated by commas; None for the config's recipe.
+        steps: Optimizer steps to measure in each turn.
+        warmup: Steps before them that are not measured.
+        rounds: The number of measurements of each recipe.
+        console: Prints the progress.
 
     Raises:
-        UserError: If anything given is wrong.
+        UserError: If an argument is invalid.
     """
     configs = _configs(config, options, device_name, recipes)
     first = next(iter(configs.values()))
@@ -80,7 +81,7 @@ def bench(
         rehearsed[name] = setup.engine.resolution.those("rehearsed")
         with setup.engine, on_threads(configs[name].threads):
             taken = take_apart(setup, configs[name], steps=steps, warmup=warmup)
-        # Its workers are not to take time from the next turn.
+        # Ends its workers, which would take time from the next turn.
         del setup
         gc.collect()
         return taken
@@ -98,10 +99,10 @@ def bench(
 
 
 class Dissector(Observer):
-    """Marks the parts of each step of the real loop, from within.
+    """Marks the parts of each step of the trainer's loop.
 
     Args:
-        device: Where the steps run.
+        device: The device of the steps.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -109,37 +110,37 @@ class Dissector(Observer):
         self._stack = ExitStack()
 
     def begin(self, training: Training) -> None:
-        """Mark what the engine does inside its calls."""
+        """Start to mark the parts inside the engine's calls."""
         self._stack.enter_context(marked(training.setup.engine, self.marks))
 
     def end(self, error: BaseException | None) -> None:
-        """Mark it no more."""
+        """Stop marking these parts."""
         self._stack.close()
 
     def batch_loaded(self) -> None:
-        """End the wait for a batch."""
+        """Mark the end of the wait for a batch."""
         self.marks.mark("data_wait")
 
     def batch_prepared(self) -> None:
-        """End its way to the device, and what is done to it there."""
+        """Mark the end of copying the batch to the device and of transforming it there."""
         self.marks.mark("prepare")
 
     def stepped(self, step: int, result: StepResult | None) -> None:
-        """End a step."""
+        """Mark the end of a step."""
         self.marks.mark("rest")
         self.marks.end_step()
 
 
 def take_apart(setup: Setup, config: Config, *, steps: int, warmup: int) -> list[Seconds]:
-    """Train, and return how long each part of each step took, those of the warm-up left out.
+    """Train, and return the time of each part of each step, without the warm-up steps.
 
-    It is the trainer's own loop, without log lines, validation and checkpoints.
+    The trainer's own loop runs, without log lines, validation and checkpoints.
 
     Args:
-        setup: What is trained.
-        config: What it was made from.
-        steps: Optimizer steps that are measured.
-        warmup: Steps before them.
+        setup: The setup to train.
+        config: The config of `setup`.
+        steps: Optimizer steps to measure.
+        warmup: Steps before them that are not measured.
     """
     dissector = Dissector(setup.device)
     training = Training(_undisturbed(config), replace(setup, steps=warmup + steps), run=Path())
@@ -154,7 +155,7 @@ def take_apart(setup: Setup, config: Config, *, steps: int, warmup: int) -> list
 
 
 def _undisturbed(config: Config) -> Config:
-    """Return the config without what comes between steps, and without a directory to go back to."""
+    """Return the config without logs and checkpoints between steps, and without rollbacks."""
     return config.model_copy(
         update={
             "log_every": sys.maxsize,
@@ -181,5 +182,5 @@ def _configs(
 
 
 def _long_enough(config: Config, steps: int) -> Config:
-    """Return the config with a run that is long enough for its schedule not to end."""
+    """Return the config with enough epochs that its schedule does not end within `steps` steps."""
     return config.model_copy(update={"epochs": max(config.epochs, steps), "max_steps": None})

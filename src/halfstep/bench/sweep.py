@@ -1,4 +1,4 @@
-"""One setting that takes several values, one figure for each in every round, and what follows."""
+"""Turns the figures of one setting's values, one figure per value and round, into an outcome."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ QUARTILES = "The small figures are the lower and the upper quartile over the rou
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What is measured of a setting.
+    """The quantity that is measured.
 
     Attributes:
-        name: With its unit.
-        faster: Which figures are the faster ones.
-        write: Writes one for people, without the unit.
+        name: The name, with the unit.
+        faster: Whether larger or smaller figures are faster.
+        write: Formats a figure for people, without the unit.
     """
 
     name: str
@@ -40,9 +40,9 @@ class Sweep:
     """A setting and its values, the smallest first.
 
     Attributes:
-        key: What the setting is called.
-        values: Its values, as they are written.
-        quantity: What is measured.
+        key: The name of the setting.
+        values: The values, as text.
+        quantity: The measured quantity.
     """
 
     key: str
@@ -50,18 +50,18 @@ class Sweep:
     quantity: Quantity
 
     def label(self, value: str) -> str:
-        """Name one value: a number with its key, a word alone."""
+        """Return the name of a value: "key=value" for a number, the value alone for a word."""
         return value if self._numbers is None else f"{self.key}={value}"
 
     def outcome(
         self, subject: Subject, figures: Sequence[Sequence[float]], notes: Sequence[str] = ()
     ) -> Outcome:
-        """Return what the figures come to.
+        """Return the outcome of the figures.
 
         Args:
-            subject: What was measured.
-            figures: For each value its figure in every round.
-            notes: What has to be known besides.
+            subject: The subject of the bench.
+            figures: The figures of each value, one per round.
+            notes: Further notes for the table.
         """
         faster = self.quantity.faster
         spreads = [spread(own) for own in figures]
@@ -100,7 +100,7 @@ class Sweep:
 
     @property
     def _numbers(self) -> list[float] | None:
-        """The values as numbers; None where they are words."""
+        """The values as numbers; None if they are words."""
         return [float(v) for v in self.values] if all(v.isdigit() for v in self.values) else None
 
     def _cell(

@@ -1,4 +1,4 @@
-"""Print a bench on a terminal: the table, the notes, where the files are, and what to do."""
+"""Prints a bench on a terminal: the table, notes, the folder of the files, the recommendation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def show(console: Console, outcome: Outcome, directory: Path) -> None:
-    """Print a bench; the recommendation is the last line. What is piped is not wrapped."""
+    """Print a bench; the recommendation is the last line. Piped output is not wrapped."""
     wrapped = console.is_terminal
     console.print()
     console.print(Text(outcome.subject.title, style="bold"), soft_wrap=not wrapped)

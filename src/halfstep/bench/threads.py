@@ -1,7 +1,7 @@
-"""The time of training against OMP_NUM_THREADS and MKL_NUM_THREADS.
+"""Measures the time of training for several values of OMP_NUM_THREADS and MKL_NUM_THREADS.
 
-Both are read when torch is loaded, so each value has runs in processes of their own, with the
-trainer's own figure: starting, validation and checkpoints do not count.
+torch reads both variables when it is loaded, so each run is a separate process. The time is the
+trainer's own figure, which excludes start-up, validation and checkpoints.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ def bench(
     rounds: int,
     console: Console,
 ) -> Outcome:
-    """Measure how long training takes with so many threads.
+    """Measure how long training takes with each number of threads.
 
     Args:
-        config: What to train.
-        options: What was overridden of it, to be told.
-        threads: Numbers of threads with commas between.
-        steps: Optimizer steps that are timed; None for an epoch.
-        rounds: How often each number is measured.
-        console: Is told how it goes.
+        config: The config to train.
+        options: The overrides in `config`, to be printed.
+        threads: Numbers of threads, separated by commas.
+        steps: Optimizer steps to time; None for an epoch.
+        rounds: The number of measurements of each setting.
+        console: Prints the progress.
 
     Raises:
-        UserError: If anything given is wrong, or a run fails.
+        UserError: If an argument is invalid, or a run fails.
     """
     counts = parse_counts("--threads", threads, least=1)
     device = pick_device(config.device)
-    # What every run would fail at is said at once.
+    # Fails early if every run would fail.
     with set_up(config, device).engine:
         pass
     what = "an epoch" if steps is None else counted(steps, "step")
@@ -82,7 +82,7 @@ def bench(
 
 
 def train_seconds(config: Path, threads: int) -> float:
-    """Return the seconds that a run of a config file was in training, in a process of its own."""
+    """Run a config file in a separate process, and return the seconds of training."""
     run = config.with_name("run")
     command = [*HALFSTEP, "train", str(config), "--out", str(run), "--quiet"]
     environment = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}

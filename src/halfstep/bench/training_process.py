@@ -1,4 +1,4 @@
-"""`halfstep train` as a process of its own, which ends with what is measured of it."""
+"""Runs `halfstep train` as a separate process, which ends when the measurement ends."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _FEW = 8
 
 
 def write_config(config: Config, folder: Path, *overrides: str) -> Path:
-    """Write a config for runs that are only timed: without sinks, probes, and most of validation.
+    """Write a config for timed runs: without tracking, probes, and most of the validation data.
 
     Args:
-        config: What to train.
-        folder: Where to.
-        overrides: "key=value" of what else is not as in `config`.
+        config: The config to train.
+        folder: The folder for the file.
+        overrides: Further overrides, "key=value".
 
     Returns:
-        The file.
+        The path of the file.
     """
     file = folder / "config.yaml"
     write_atomically(file, resolved(config))
-    # A schedule may want more epochs than are timed, for its warm-up.
+    # A schedule with a warm-up may require more epochs than are timed.
     timed = ["tracking=[]", "probes=false", "early_stopping=null", "schedule={name: constant}"]
     if hasattr(config.data.val, "limit"):
         timed.append(f"data.val.limit={_FEW}")
@@ -49,15 +49,15 @@ def write_config(config: Config, folder: Path, *overrides: str) -> Path:
 def training(
     command: Sequence[str], logs: Path, environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a command, and see to it that it has ended when the block is left.
+    """Start a command, and make sure that it has ended when the block ends.
 
     Args:
-        command: The program and arguments.
-        logs: Folder for what it says.
-        environment: Variables besides those of this process.
+        command: The program and its arguments.
+        logs: The folder for its standard output and standard error.
+        environment: Environment variables in addition to those of this process.
 
     Raises:
-        UserError: If it fails, with what it said last.
+        UserError: If the command fails; contains the end of its standard error.
     """
     errors = logs / "stderr.log"
     with (logs / "stdout.log").open("wb") as out, errors.open("wb") as err:

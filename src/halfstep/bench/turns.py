@@ -1,6 +1,7 @@
-"""Settings take turns, round by round; a line a turn says how it goes.
+"""Measures settings in turn, round by round, and prints a line for each turn.
 
-Nothing moves on the screen while something is measured: on a small machine, that alone costs time.
+Nothing on the screen changes during a measurement, because on a small machine the display itself
+costs time.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ def take_turns(
     """Measure every setting once in each round.
 
     Args:
-        settings: What takes turns, in order.
-        rounds: How often.
+        settings: The settings, in order.
+        rounds: The number of rounds.
         measure: Measures a setting once.
-        label: Names a setting.
-        write: Writes a figure with its unit.
-        console: Is told how it goes.
+        label: Returns the name of a setting.
+        write: Formats a figure with its unit.
+        console: Prints the progress.
 
     Returns:
-        For each setting its figures, one a round.
+        The figures of each setting, one per round.
     """
     found: list[list[_Figure]] = [[] for _ in settings]
     turns = rounds * len(settings)

@@ -1,1 +1,1 @@
-"""What figures are shown with, wherever they come from: units, and self-contained pages."""
+"""Presents figures of any source: units, and self-contained pages."""

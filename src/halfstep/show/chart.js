@@ -1,6 +1,6 @@
-// One chart: lines over a shared x, a cursor that all charts move together, values in figures below.
+// One chart: lines over a common x axis, a cursor shared by all charts, and the values below it.
 const HEIGHT = 230;
-// Lines whose values are shown below a chart before one asks for all of them.
+// Number of lines whose values are shown below a chart at first; the others are shown on demand.
 const MANY = 12;
 const MARGIN = { left: 56, right: 14, top: 14, bottom: 26 };
 
@@ -53,7 +53,7 @@ class Chart {
     const shown = this.shown;
     const ys = shown.flatMap((each) => each.y.filter((y) => y !== null && (!this.log || y > 0)));
     const positive = ys.filter((y) => y > 0);
-    // Powers of two are no help on an axis that reaches over fewer than three of them.
+    // Labels at powers of two do not help on an axis with fewer than three of them.
     this.powers = this.log && positive.length > 0 && Math.max(...positive) >= 8 * Math.min(...positive);
     const forward = this.powers ? Math.log2 : (y) => y;
     let [low, high] = ys.length ? [Math.min(...ys), Math.max(...ys)].map(forward) : [0, 1];

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SOURCE = "diagnosis.json"
 FIRST_REPLAYS = 6
-"""Replays whose rows are shown at once; the others come on demand."""
+"""Number of replays that are shown at first; the others are shown on demand."""
 _HERE = Path(__file__).parent
 _CURVES: tuple[tuple[str, Callable[[StepNumbers], float | None], bool], ...] = (
     ("loss", lambda step: step.loss, False),

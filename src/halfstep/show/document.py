@@ -1,7 +1,7 @@
-"""One self-contained HTML document: a template of any report, with all that it needs inlined.
+"""Renders the template of any report as one HTML document, with scripts and styles inlined.
 
-`base.html` and `parts.html` hold what reports share. A report has a template that extends the first
-and scripts of its own; it may lie in another folder.
+`base.html` and `parts.html` contain what all reports share. Each report has its own template, which
+extends `base.html`, and its own scripts; they may be in another folder.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class TableCell:
     """A cell of a table in the page.
 
     Attributes:
-        text: What it shows.
-        spread: What it shows in small print: how far seeds, or rounds, are apart.
-        value: What it is sorted by; None sorts last.
-        label: Its column, for screens too narrow for a header.
-        source: The files and key that the number is from; empty for text.
-        link: The file that explains it; empty for none.
+        text: The text of the cell.
+        spread: A second text in small print: the spread between seeds or rounds.
+        value: The key to sort by; None sorts last.
+        label: The name of the column, for screens too narrow for a header.
+        source: The files and the key that the number comes from; "" for text.
+        link: The file that explains the cell; "" for none.
     """
 
     text: str
@@ -47,10 +47,10 @@ def document(
     """Return a report as one HTML document.
 
     Args:
-        template: The report's own template; it extends "base.html".
-        scripts: What the browser runs, in order: files, or names of files of this folder.
-        data: For the scripts; plain data without nan.
-        values: For the template: title, environment, notes, and what it asks for besides.
+        template: The report's own template, which extends "base.html".
+        scripts: The scripts in the order of execution: files, or names of files in this folder.
+        data: The data for the scripts: plain data without NaN.
+        values: The values for the template: title, environment, notes, and whatever else it uses.
     """
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader([template.parent, _HERE]),
@@ -59,7 +59,7 @@ def document(
     )
     return templates.get_template(template.name).render(
         **values,
-        # The closing tag of a script must not come from data.
+        # Escaped, so that data cannot close the script element.
         data=Markup(_as_script(data)),  # noqa: S704  # escaped right here
         style=Markup(_read("style.css")),  # noqa: S704  # a file of this package
         script=Markup("\n".join(map(_read, scripts))),  # noqa: S704  # files of this package

@@ -1,4 +1,4 @@
-// The rows of the charts as buttons, which take them out and bring them back.
+// One button for each row of the charts, which hides the row or shows it again.
 (function legend() {
   const host = document.getElementById("legend");
   DATA.arms.forEach((arm, index) => {

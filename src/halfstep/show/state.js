@@ -1,9 +1,9 @@
-// What the parts of the page share: the data, colours, the rows that are shown, the theme.
+// Shared by all parts of the page: the data, the colours, the visible rows, the theme.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const COLOURS = 8;
 
 function colourOf(arm) { return `var(--c${arm % COLOURS})`; }
-// Rows beyond the last colour are told apart by their dashes.
+// Rows beyond the last colour reuse the colours with other dashes.
 function dashOf(arm) { return ["", "6 3", "2 3", "8 3 2 3"][Math.floor(arm / COLOURS) % 4]; }
 
 function make(tag, attributes = {}, ...children) {

@@ -1,6 +1,6 @@
-"""How figures are written for people: a few digits, a unit that everybody knows.
+"""Formats figures for people: with a few digits and a common unit.
 
-One place, so that terminal, Markdown, LaTeX and the report agree on every digit.
+The terminal, Markdown, LaTeX and the pages all use these functions, so they agree on every digit.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def duration(seconds: float) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Write a short time with three digits."""
+    """Write a time in milliseconds: with three digits below a second, else as a whole number."""
     return f"{1000 * seconds:.3g}" if seconds < 1 else f"{1000 * seconds:.0f}"
 
 
 def predicted_milliseconds(seconds: float) -> str:
-    """Write a predicted time with two digits; more would be finer than its interval."""
+    """Write a predicted time in milliseconds with two digits; its interval allows no more."""
     return two_digits(1000 * seconds)
 
 
@@ -38,17 +38,17 @@ def two_digits(number: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Write a share of 0 to 1 in percent, without its sign."""
+    """Write a share of 0 to 1 in percent, without the percent sign."""
     return f"{100 * share:.2f}"
 
 
 def small_share(share: float) -> str:
-    """Write a share of 0 to 1 in percent; one below a tenth of a percent is small, not zero."""
+    """Write a share of 0 to 1 in percent; a positive one that rounds to 0.0% becomes "<0.1%"."""
     return "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
 
 
 def points(share: float) -> str:
-    """Write a difference of two shares in percentage points, with its sign."""
+    """Write a difference of two shares in percentage points, with plus or minus."""
     said = f"{100 * share:+.2f}"
     return "0.00" if said in {"+0.00", "-0.00"} else said
 
@@ -69,7 +69,7 @@ def ratio(number: float) -> str:
 
 
 def ratio_interval(low: float | None, high: float | None) -> str:
-    """Write the interval of a ratio; nothing where there is none, or where it is one number."""
+    """Write the interval of a ratio; "" if there is none, or if both ends are written alike."""
     if low is None or high is None or ratio(low) == ratio(high):
         return ""
     return f"[{ratio(low)}, {ratio(high)}]"
@@ -81,7 +81,7 @@ def mebibytes(number: float) -> str:
 
 
 def cosine(number: float) -> str:
-    """Write a cosine, or how far cosines spread; what is finer than this is rounding."""
+    """Write a cosine, or a spread of cosines, with four decimals; further digits are rounding."""
     return f"{number:.4f}"
 
 

@@ -1,1 +1,1 @@
-"""Which recipe a model survives, and which of its sites have to stay in fp32."""
+"""Finds the recipes that are safe for a model, and the sites that have to stay in fp32."""

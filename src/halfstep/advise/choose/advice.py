@@ -1,4 +1,4 @@
-"""Which of several recipes a model should be trained under, and why not under the others."""
+"""Examines several recipes for a model: which ones are safe, and why the others are not."""
 
 from __future__ import annotations
 
@@ -19,29 +19,32 @@ if TYPE_CHECKING:
     from halfstep.advise.subject import Subject
 
 CANDIDATES = ("bf16", "fp16", "o2", "bf16-sr", "half-bn32")
-"""What is tried by default: autocast, half parameters with masters, and without."""
+"""Recipes examined by default: autocast, then half-precision parameters with and without master
+weights."""
 MOST_PASSES = 60
-"""Forward and backward passes that advice takes of up to eight recipes, recorded steps included."""
+"""Maximum forward and backward passes for up to eight recipes, including the recorded steps."""
 FEWEST_PASSES = 6.5
-"""Of them, for each recipe: what if, rehearsals of two steps, the first loss scale, and a rate that
-decays."""
+"""Minimum passes for each recipe: `whatif.py`, rehearsals of two steps, the initial loss scale, and
+the check of a decayed learning rate."""
 LITTLE_HEADROOM = 2
-"""Bits below which training may soon overflow although it does not yet."""
+"""Bits of headroom below which training may soon overflow."""
 NOT_EXAMINED = "not examined (time budget)"
-"""All that is said of a recipe for which no time was left."""
+"""The text about a recipe for which no time was left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What is advised on a model.
+    """The examined recipes for a model.
 
     Attributes:
-        subject: Its name.
-        recorded: The fp32 steps that it rests on.
-        trials: One for each recipe, in the order that they were asked for.
-        later: What a learning rate that decays does to recipes, by their names.
-        unexamined: The recipes for which the time budget left no time; nothing is known of them.
-        needed: About how many seconds all of it takes; exact where nothing is unexamined.
+        subject: The name of the subject.
+        recorded: The recorded steps in fp32.
+        trials: The trial of each examined recipe, in the order of the request.
+        later: Warnings about a decayed learning rate, by recipe.
+        unexamined: The recipes that were not examined because the time budget was spent; nothing
+            is known about their safety.
+        needed: The estimated time to examine all recipes, in seconds; if all were examined, the
+            time that it took.
     """
 
     subject: str
@@ -52,16 +55,16 @@ class Advice:
     needed: float = 0.0
 
     def trial(self, base: str) -> Trial:
-        """Return what became of a recipe."""
+        """Return the trial of a recipe."""
         return next(trial for trial in self.trials if trial.base == base)
 
     @property
     def safe(self) -> list[Trial]:
-        """The recipes that the model survives."""
+        """The trials of the safe recipes."""
         return [trial for trial in self.trials if not trial.rejected]
 
     def warnings(self, trial: Trial) -> list[str]:
-        """Return what to mind in training under a recipe that is safe now."""
+        """Return the warnings about training under a safe recipe."""
         if trial.rejected:
             return []
         bits, at = trial.headroom
@@ -74,11 +77,11 @@ class Advice:
 
     @property
     def passes(self) -> float:
-        """Forward and backward passes that it all took."""
+        """The forward and backward passes of all recipes and of the recorded steps."""
         return self.recorded.steps + sum(trial.passes for trial in self.trials)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the examined recipes as plain data."""
         return {
             "subject": self.subject,
             "fp32_steps": self.recorded.steps,
@@ -104,13 +107,13 @@ def advise(
     seed: int = 0,
     clock: Clock | None = None,
 ) -> Advice:
-    """Record eight fp32 steps of a training, and try recipes on them.
+    """Record eight fp32 steps of a training, and examine recipes on them.
 
     Args:
-        subject: What is trained; it is left as it is.
-        recipes: Names, or names joined by "+".
-        order: The same, in the order in which they are examined.
-        seed: Of whatever is random.
+        subject: The subject; it is not modified.
+        recipes: Names of recipes, or names joined by "+".
+        order: The same names in the order of examination; by default the order of `recipes`.
+        seed: The seed of all random numbers.
         clock: Counts steps and passes, and may end the search.
 
     Raises:

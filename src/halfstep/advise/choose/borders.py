@@ -1,4 +1,4 @@
-"""Where exceptions end: what lies in them, and what they hand on in half."""
+"""The borders of exceptions: the sites inside, and results that leave in half precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def leaving(recorded: Record, exceptions: Collection[str]) -> set[Site]:
-    """Return the excepted sites whose results go on in half, and so do their gradients."""
+    """Return the excepted sites whose results, and their gradients, pass on in half precision."""
     sites = [call.key.site for call in recorded.calls]
     inside = [_exception_around(site, exceptions) for site in sites]
     following = [*inside[1:], ""]
@@ -36,13 +36,13 @@ def about_to_overflow(
     exceptions: Collection[str],
     bits: float,
 ) -> Site | None:
-    """Return an excepted operator of a module whose result is little below overflow.
+    """Return an excepted operator of a module whose result is close to overflow, or None.
 
     Args:
-        recorded: The steps in fp32.
-        formats: Of the results of sites outside of exceptions.
-        exceptions: Patterns.
-        bits: What is little.
+        recorded: The recorded steps in fp32.
+        formats: The half format of the results of each site without exceptions.
+        exceptions: The patterns of the exceptions.
+        bits: The headroom in bits below which a result is close to overflow.
     """
     calls = [call.key.site for call in recorded.calls]
     for site, following in itertools.pairwise(calls):
@@ -57,7 +57,10 @@ def about_to_overflow(
 
 
 def _exception_around(site: Site, exceptions: Collection[str]) -> str:
-    """Return the exception that a site is in, "" for none; operators hand on wide results."""
+    """Return the module exception that a site is in, "operators" for an operator's, "" for none.
+
+    All operator exceptions count as one, because results between them stay in fp32.
+    """
     if not covered(site, exceptions):
         return ""
     of_modules = [each for each in exceptions if f"{site.module}.".startswith(f"{each}.")]
@@ -65,26 +68,26 @@ def _exception_around(site: Site, exceptions: Collection[str]) -> str:
 
 
 def covered(site: Site, exceptions: Collection[str]) -> bool:
-    """Tell whether a site, or a module that it is in, is an exception."""
+    """Tell whether a site or a module around it is an exception."""
     inside = f"{site.module}."
     return site.pattern in exceptions or any(inside.startswith(f"{each}.") for each in exceptions)
 
 
 def is_operator_of(pattern: str, module: str) -> bool:
-    """Tell whether a pattern names an operator, or a module, right inside a module."""
+    """Tell whether a pattern names an operator or a module directly inside a module."""
     return pattern.startswith(f"{module}.") and "." not in pattern.removeprefix(f"{module}.")
 
 
 def around(module: str) -> str:
-    """Return the name of the module around one, "" for the model."""
+    """Return the name of the parent module, "" for the model."""
     return module.rpartition(".")[0]
 
 
 def half_sites(dtypes: Mapping[CallKey, Dtypes]) -> dict[Site, str]:
-    """Return the sites that return half tensors, each with their format.
+    """Return the sites that return half-precision tensors, each with the format.
 
-    An operator that autocast runs in fp32 takes half tensors, and what it returns has their limits
-    no more.
+    An operator that autocast runs in fp32 is not among them: it takes half-precision tensors, but
+    its results do not have the limits of a half format.
     """
     return {
         key.site: format_name(dtype)
@@ -95,11 +98,11 @@ def half_sites(dtypes: Mapping[CallKey, Dtypes]) -> dict[Site, str]:
 
 
 def is_masked(recorded: Record, site: Site) -> bool:
-    """Tell whether the largest results of a site are one negative constant, as a mask fills in.
+    """Tell whether the largest results of a site are one negative constant, as from a mask.
 
     Args:
-        recorded: The steps in fp32; their last one is looked at.
-        site: One whose calls were recorded.
+        recorded: The recorded steps in fp32; only the last one is checked.
+        site: A site with recorded calls.
     """
     outputs = [out.flatten().float() for call in recorded.calls_of(site) for out in call.outputs]
     found = torch.cat(outputs) if outputs else torch.zeros(0)
@@ -113,14 +116,14 @@ def is_masked(recorded: Record, site: Site) -> bool:
 def overflowed_before(
     recorded: Record, formats: Mapping[Site, str], exceptions: Collection[str]
 ) -> bool:
-    """Tell whether an excepted result overflows in a recorded step, and not in the last.
+    """Tell whether an excepted result overflows in a recorded step, but not in the last.
 
-    The last alone is rehearsed, and so could not tell that the exception is needed.
+    Only the last step is rehearsed, so a rehearsal could not show that the exception is needed.
 
     Args:
-        recorded: The steps in fp32.
-        formats: Of the results of sites outside of exceptions.
-        exceptions: Patterns.
+        recorded: The recorded steps in fp32.
+        formats: The half format of the results of each site without exceptions.
+        exceptions: The patterns of the exceptions.
     """
     for site, format_ in formats.items():
         ranges = recorded.forward.get(site)

@@ -1,6 +1,7 @@
-"""How far a search is, how long the rest takes, and when its time budget is spent.
+"""Tracks the progress of a search, estimates the time left, and enforces the time budget.
 
-The clock decides only which recipes are examined. A recipe whose search it ends has no verdict.
+The clock decides only which recipes are examined. If it ends the search for a recipe, there is no
+verdict on this recipe.
 """
 
 from __future__ import annotations
@@ -17,42 +18,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 USUAL_PASSES = 4.0
-"""Of a recipe that needs no exceptions: what if, a rehearsal, and sometimes one more."""
+"""Typical passes of a recipe that needs no exceptions: `whatif.py`, and one or two rehearsals."""
 SHORTEST = 3 + 1 / 3
-"""Passes of a recipe that is safe at once; with less time than that it is not begun."""
+"""Passes of a recipe that is safe at the first attempt; a search does not start with less time."""
 _WORTH_TELLING = 10
-"""Seconds from which the time that is left is told."""
+"""The time left is reported only from this number of seconds on."""
 
 
 class Tell(Protocol):
-    """Is told what is done next, and how far that is."""
+    """A function that is called with a description of the next action, and its progress."""
 
     def __call__(self, what: str, detail: str = "", /) -> None:
-        """Take it in."""
+        """Report the next action."""
 
 
 def silent(what: str, detail: str = "", /) -> None:
-    """Tell nobody."""
+    """Report nothing."""
     del what, detail
 
 
 def time_left(seconds: float) -> str:
-    """Write the time that is left as the end of a detail; "" for a short one."""
+    """Return the text about the time left that ends a progress message; "" for a short time."""
     return f"; about {units.duration(seconds)} left" if seconds >= _WORTH_TELLING else ""
 
 
 class BudgetSpentError(Exception):
-    """The time budget ends before what would be done next."""
+    """The time budget does not suffice for the next action."""
 
 
 class Clock:
-    """Counts steps and passes, tells the time that is left, and ends what would be late.
+    """Counts steps and passes, reports the time left, and raises if the budget does not suffice.
+
+    A pass is a forward and a backward pass.
 
     Args:
-        recipes: How many are to be examined.
-        budget: Seconds from now on; None for no limit.
-        tell: Is told what is done next.
-        now: The time in seconds.
+        recipes: The number of recipes to examine.
+        budget: The time budget from now on, in seconds; None for no limit.
+        tell: Called with a description of the next action, and its progress.
+        now: Returns the current time in seconds.
     """
 
     def __init__(
@@ -75,26 +78,27 @@ class Clock:
         self._what = "fp32"
 
     def recording(self, step: int) -> None:
-        """Say that a step in fp32 comes next, from 0.
+        """Announce the next recorded step in fp32, by its number from 0.
 
         Raises:
-            BudgetSpentError: If all of them do not fit, however fast the others are.
+            BudgetSpentError: If the remaining recorded steps do not fit into the budget, even if
+                each is as fast as the fastest so far.
         """
         self._done = step
         if step:
             self._fastest = min(self._fastest, self._now() - self._before)
         self._before = self._now()
-        # The first step also warms up; by itself it says little of the others.
+        # The first step includes warm-up, so it does not predict the others.
         rest = (STEPS - step) * self._fastest if step > 1 else 0.0
         if self._elapsed + rest > self._budget:
             raise BudgetSpentError
         self._tell(self._what, f"step {step + 1} of {STEPS}{self._left() if step else ''}")
 
     def examining(self, recipe: str) -> None:
-        """Say that the search for a recipe comes next.
+        """Announce the search for the next recipe.
 
         Raises:
-            BudgetSpentError: If not even the shortest search fits.
+            BudgetSpentError: If not even the shortest search fits into the budget.
         """
         if self._place:
             self._took.append(self._done - self._finished)
@@ -106,10 +110,10 @@ class Clock:
         self.passing(0, needs=SHORTEST)
 
     def passing(self, passes: float, *, needs: float | None = None) -> None:
-        """Say that passes come next.
+        """Announce the next passes.
 
         Raises:
-            BudgetSpentError: If they, or those that are needed, do not fit.
+            BudgetSpentError: If `needs` passes do not fit into the budget; by default, `passes`.
         """
         self._require(self._pace * (passes if needs is None else needs))
         here = max(self._finished + self._usual, self._done + passes)
@@ -120,10 +124,10 @@ class Clock:
         self._done += passes
 
     def following(self, step: int, steps: int) -> None:
-        """Say that a step of the optimizer alone comes next, from 0; these are no passes.
+        """Announce the next step of the optimizer alone, by its number from 0; it is not a pass.
 
         Raises:
-            BudgetSpentError: If all of them do not fit.
+            BudgetSpentError: If the remaining ones of `steps` steps do not fit into the budget.
         """
         if step:
             self._aside += self._now() - self._before
@@ -137,7 +141,7 @@ class Clock:
         self._before = self._now()
 
     def needed(self, left: int) -> float:
-        """Return about how many seconds it takes in all, where so many recipes were left out."""
+        """Estimate the seconds for the whole search, including the `left` recipes not examined."""
         steps = 0 if self._place else STEPS - self._done
         usual = max(self._usual, USUAL_PASSES)
         return self._elapsed + self._pace * (steps + usual * left) + self._late
@@ -148,16 +152,16 @@ class Clock:
 
     @property
     def _pace(self) -> float:
-        """Seconds of a pass so far."""
+        """Mean seconds per pass so far."""
         return (self._elapsed - self._aside) / self._done if self._done else 0.0
 
     @property
     def _usual(self) -> float:
-        """Passes that most recipes take; one that needs many, or few, says little of the others."""
+        """Typical passes per recipe: a median, because a few recipes need many more or fewer."""
         return median_low([USUAL_PASSES, *(took for took in self._took if took >= SHORTEST)])
 
     def _rest(self) -> float:
-        """Return about how many seconds the steps and the recipes take that are left."""
+        """Estimate the seconds for the remaining steps and recipes."""
         if self._place == 0:
             return self._pace * (STEPS - self._done + USUAL_PASSES * self._recipes)
         others = self._usual * (self._recipes - self._place)

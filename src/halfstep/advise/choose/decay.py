@@ -1,7 +1,8 @@
-"""Finds updates that a decaying learning rate makes too small for half parameters.
+"""Finds updates that a decaying learning rate makes too small for half-precision parameters.
 
 The recorded steps are the first of a training, at the full learning rate. A schedule makes later
-updates smaller. A half parameter without an fp32 copy loses updates of less than half an ulp.
+updates smaller. A half-precision parameter without an fp32 copy loses updates of less than half an
+ulp.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from halfstep.advise.subject import Subject
 
 DECAY = 100
-"""By how much a learning rate has fallen near the end of a usual schedule."""
+"""Factor by which a usual schedule has lowered the learning rate near its end."""
 
 
 def lost_later(
@@ -32,16 +33,16 @@ def lost_later(
     seed: int = 0,
     before: Callable[[float], None] = lambda _: None,
 ) -> str:
-    """Say what becomes of updates once the learning rate has fallen; "" where nothing does.
+    """Return a warning if updates are lost once the learning rate has decayed, else "".
 
-    It takes one more pass, of recipes alone that round their parameters.
+    This takes one more pass, but only for recipes that round their parameters.
 
     Args:
-        subject: What is trained.
-        recorded: Its first steps in fp32.
-        trial: A recipe that it survives at the whole learning rate.
-        seed: Of what the recipe draws at random.
-        before: Is called before that pass, with their number.
+        subject: The subject; it is not modified.
+        recorded: The recorded steps in fp32.
+        trial: A recipe that is safe at the full learning rate.
+        seed: The seed of the recipe's random numbers.
+        before: Called before the pass, with the number of passes.
     """
     now = trial.rehearsal
     if now is None or trial.recipe.keeps_small_updates or not now.rounds_updates:

@@ -1,9 +1,10 @@
-"""Where the rounding of updates takes the weights over many steps, beside where fp32 takes them.
+"""Measures how far rounded updates move the weights away from fp32 over many steps.
 
-One step does not tell rounding errors of either sign, which average out, from those that every step
-makes again: rounded to nearest, an update of less than half an ulp is lost each time. So the
-optimizer alone takes more steps, under the recipe and in fp32, on the same gradients. These are
-drawn with the mean and the spread that gradients had between batches; the model does not run.
+One step does not distinguish rounding errors of random sign, which average out, from errors that
+every step repeats: with rounding to nearest, an update of less than half an ulp is lost each time.
+So the optimizer alone takes more steps, under the recipe and in fp32, with the same gradients. The
+gradients are drawn at random with the mean and the spread of the recorded ones; the model does not
+run.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ def followed(
     seed: int = 0,
     before: Callable[[int, int], None] = lambda *_: None,
 ) -> Rehearsal:
-    """Return a rehearsal with its drift, where the recipe rounds updates to the nearest.
+    """Return a rehearsal with its drift, if the recipe rounds updates to nearest.
 
-    Stochastic rounding and compensated updates arrive in the long run, whatever one step shows.
+    With stochastic rounding and with compensated updates, no update is lost in the long run, even
+    if one step loses it. So their drift stays 0.
     """
     if found.breaks or recipe.keeps_small_updates or not found.rounds_updates:
         return found
@@ -54,19 +56,18 @@ def drift(
     seed: int = 0,
     before: Callable[[int, int], None] = lambda *_: None,
 ) -> float:
-    """Take steps of the optimizer under a recipe and in fp32, and compare where the weights go.
+    """Take steps of the optimizer under a recipe and in fp32, and compare the movement of weights.
 
     Args:
-        subject: What is trained.
-        recorded: Its first steps in fp32, and the weights and optimizer state to go on from.
-        recipe: One whose parameters are the weights, without copies in fp32.
-        seed: Of the gradients, and of what the recipe draws at random.
-        before: Is called before each step, with its number from 0 and how many there are.
+        subject: The subject; it is not modified.
+        recorded: The recorded steps in fp32, with the weights and optimizer state to start from.
+        recipe: A recipe without fp32 copies of the parameters.
+        seed: The seed of the gradients and of the recipe's random numbers.
+        before: Called before each step, with its number from 0 and the number of steps.
 
     Returns:
-        The squared error that each of `TRAINING` steps makes again, as a share of the squared
-        update, in units of the variance of that between batches; infinite where weights become inf
-        or NaN.
+        The squared error that each of `TRAINING` steps repeats, divided by the variance of updates
+        between batches; infinite if weights become inf or NaN.
     """
     chance = torch.Generator().manual_seed(seed)
     rounded, exact = _Optimization(subject, recorded), _Optimization(subject, recorded)
@@ -87,13 +88,13 @@ def drift(
             if step == 0:
                 once = _error(rounded.moved(), exact.moved())
         all_of_them = _error(rounded.moved(), exact.moved())
-    # Of errors that are independent from step to step, 1 / TRAINING is left.
+    # The relative squared error of errors that are independent between steps falls to 1 / TRAINING.
     lasting = (all_of_them - once / TRAINING) / (1 - 1 / TRAINING)
     return max(0.0, lasting) / recorded.noise_ratio**2
 
 
 class _Optimization:
-    """A copy of the model as it was before the last recorded step, and its optimizer."""
+    """A copy of the model before the last recorded step, and its optimizer."""
 
     def __init__(self, subject: Subject, recorded: Record) -> None:
         self.model: nn.Module = subject.copied()
@@ -103,11 +104,11 @@ class _Optimization:
         self._start: dict[str, torch.Tensor] = {}
 
     def begin(self) -> None:
-        """Keep the weights in the formats that they have now."""
+        """Store the weights, in the precision of their current formats, as the starting point."""
         self._start = self._weights()
 
     def moved(self) -> dict[str, torch.Tensor]:
-        """Return how far each parameter is from where it began, fp32."""
+        """Return the movement of each parameter from the starting point, in fp32."""
         return {name: value - self._start[name] for name, value in self._weights().items()}
 
     def _weights(self) -> dict[str, torch.Tensor]:
@@ -121,9 +122,9 @@ def _normal(like: torch.Tensor, chance: torch.Generator) -> torch.Tensor:
 
 
 def _error(got: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> float:
-    """Return the squared distance over the squared norm of what the weights should move by."""
+    """Return the squared error of a movement, divided by the squared norm of the wanted one."""
     energy = sum(float(each.double().square().sum()) for each in wanted.values())
-    if energy == 0 or not math.isfinite(energy):  # nothing to be held against
+    if energy == 0 or not math.isfinite(energy):  # no movement to compare with
         return 0.0
     error = sum(float((got[name] - each).double().square().sum()) for name, each in wanted.items())
     return error / energy if math.isfinite(error) else math.inf

@@ -1,4 +1,4 @@
-"""A histogram of the binary exponents of a tensor, and what a format leaves of its values."""
+"""Histograms of the binary exponents of tensors, and the rounding errors that a format causes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from halfstep.formats import Format
 
 LOWEST, HIGHEST = -149, 127  # exponents of fp32, subnormals included
-_NORMAL = -126 - LOWEST  # place of the lowest one of normal values
+_NORMAL = -126 - LOWEST  # index of the lowest exponent of normal values
 _TINY = FORMATS["fp32"].tiny
 
 
@@ -24,10 +24,10 @@ class Exponents:
     """Counts and energy of values by binary exponent e: 2^e <= |value| < 2^(e+1).
 
     Attributes:
-        counts: (277,) int64; from exponent -149 to 127.
-        squares: (277,) float64; the sum of squares of the values of each exponent.
-        zeros: How many are zero.
-        nonfinite: How many are inf or NaN.
+        counts: (277,) int64; the number of values with each exponent from -149 to 127.
+        squares: (277,) float64; the sum of the squares of the values with each exponent.
+        zeros: The number of zeros.
+        nonfinite: The number of inf and NaN.
     """
 
     counts: torch.Tensor
@@ -47,7 +47,7 @@ class Exponents:
     def of(cls, values: torch.Tensor) -> Self:
         """Count the values of a floating-point tensor of any shape."""
         flat = values.detach().reshape(-1).float()
-        # By the exponent's bits: 0 of zeros and subnormals, 255 of inf and NaN.
+        # Indexed by the exponent's bits: 0 for zeros and subnormals, 255 for inf and NaN.
         of_stored, squares_stored = by_exponent(flat)
         found = cls.none()
         found.counts[_NORMAL:] = of_stored[1:255]
@@ -72,22 +72,22 @@ class Exponents:
 
     @property
     def highest(self) -> int | None:
-        """The exponent of the largest finite value; None where all are zero."""
+        """The exponent of the largest finite value; None if no finite value is nonzero."""
         found = self.counts.nonzero()
         return int(found[-1]) + LOWEST if len(found) else None
 
     def headroom(self, format_: Format) -> float:
-        """Return the bits from the largest value to the largest of a format; negative beyond."""
+        """Return the bits from the largest value to a format's largest; negative on overflow."""
         if self.highest is None:
             return math.inf
         return math.floor(math.log2(format_.max)) - self.highest
 
     def rounded_away(self, format_: Format, scale: float = 1.0) -> float:
-        """Return the expected share of the energy that rounding changes, of values times `scale`.
+        """Return the expected share of the energy lost to rounding, for values times `scale`.
 
-        A value of the binade [2^e, 2^(e+1)) is rounded to a multiple of the spacing there; its
-        error is evenly spread, so that its square is a twelfth of that of the spacing. A value
-        below half of the smallest subnormal is lost whole.
+        A value in the binade [2^e, 2^(e+1)) is rounded to a multiple of the spacing there. The
+        error is uniformly distributed, so its mean square is a twelfth of the squared spacing. A
+        value below half of the smallest subnormal is lost completely.
         """
         total = float(self.squares.sum())
         if total == 0:

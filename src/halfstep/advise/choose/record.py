@@ -1,4 +1,4 @@
-"""A few fp32 steps of a training, recorded: the reference that every format is held against."""
+"""Records a few fp32 steps of a training, the reference for every format."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ STEPS = 8
 
 @dataclass(slots=True)
 class Call:
-    """One call of an operator in fp32, with what flowed through it.
+    """One call of an operator in fp32, with its inputs, results and gradients.
 
     Attributes:
-        key: Which call.
+        key: Identifies the call.
         func: The operator.
-        args: Its positional arguments, tensors detached.
-        kwargs: Its keyword arguments, the same.
-        random_state: Of the CPU's generator before it.
+        args: Its positional arguments, with detached tensors.
+        kwargs: Its keyword arguments, with detached tensors.
+        random_state: State of the CPU's random number generator before the call.
         outputs: Its floating-point results, detached.
-        gradients: Theirs, by place among `outputs`; those that none reached are missing.
+        gradients: Gradients of the results, by index in `outputs`; a result without a gradient is
+            missing.
     """
 
     key: CallKey
@@ -51,14 +52,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a step of fp32 training starts from, and its gradient.
+    """The state before a step of fp32 training, and the gradient of the step.
 
     Attributes:
-        weights: State dict before the step.
-        optimizer_state: That of the optimizer, there.
-        batch: The step's.
-        random_state: Of all random numbers before the step.
-        gradient: By parameter.
+        weights: State dict of the model before the step.
+        optimizer_state: State dict of the optimizer before the step.
+        batch: The batch of the step.
+        random_state: State of all random number generators before the step.
+        gradient: The gradient, by parameter name.
     """
 
     weights: Mapping[str, torch.Tensor]
@@ -69,32 +70,33 @@ class Moment:
 
     @property
     def steepness(self) -> float:
-        """The norm of the gradient."""
+        """The 2-norm of the gradient."""
         return math.sqrt(_energy(self.gradient))
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What fp32 training did in its first steps.
+    """The record of the first steps of fp32 training.
 
     Attributes:
-        calls: Those of the last step, in the order of the forward pass.
-        forward: Exponents of what each site returned, over all steps.
-        backward: Exponents of the gradients of that, over all steps.
+        calls: The calls of the last step, in the order of the forward pass.
+        forward: Exponents of the results of each site, over all steps.
+        backward: Exponents of the gradients of these results, over all steps.
         of_parameters: Exponents of the gradients of parameters, over all steps.
-        gradient: That of the last step, by parameter.
-        mean: Mean gradient over all steps, by parameter, fp32.
-        spread: Standard deviation of each element of the gradient between batches, by parameter.
-        noise_ratio: Noise of the gradient between batches over its norm, at least `LEAST_NOISE`.
-        losses: Of each step.
-        weights: State dict before the last step.
-        optimizer_state: That of the optimizer, there.
-        batch: The last step's.
-        random_state: Of all random numbers before the last step.
-        lines: Where in the model's code each site is, as "file:line".
+        gradient: The gradient of the last step, by parameter name.
+        mean: The mean gradient over all steps, by parameter name, in fp32.
+        spread: Standard deviation of each element of the gradient between batches, by parameter
+            name, in fp32.
+        noise_ratio: 2-norm of `spread` divided by that of `gradient`, at least `LEAST_NOISE`.
+        losses: The loss of each step.
+        weights: State dict of the model before the last step.
+        optimizer_state: State dict of the optimizer before the last step.
+        batch: The batch of the last step.
+        random_state: State of all random number generators before the last step.
+        lines: The line of the model's code that calls each site, as "file:line".
         steepest: The step with the largest gradient.
-        random_states: Of all random numbers before each step.
-        steps: How many forward and backward passes it took.
+        random_states: State of all random number generators before each step.
+        steps: The number of steps, and so of forward and backward passes.
     """
 
     calls: Sequence[Call]
@@ -116,9 +118,9 @@ class Record:
     steps: int
 
     def at(self, moment: Moment) -> Self:
-        """Return the record with another step in the place of the last.
+        """Return the record with another step in place of the last one.
 
-        The variance of the gradient between batches, in whose unit damage counts, is the same.
+        The variance of the gradient between batches, which is the unit of damage, stays the same.
         """
         return replace(
             self,
@@ -136,21 +138,21 @@ class Record:
 
 
 LEAST_NOISE = 0.05
-"""Batches that are all alike leave no noise to hide in; real training is never so quiet."""
+"""Minimum of `noise_ratio`: equal batches have no noise, but the batches of real training do."""
 
 
 def record(
     subject: Subject, *, seed: int = 0, before: Callable[[int], None] = lambda _: None
 ) -> Record:
-    """Train a copy of the model in fp32 for eight steps, and record what flows.
+    """Train a copy of the model in fp32 for eight steps, and record calls and gradients.
 
     Args:
-        subject: What is trained.
-        seed: Of dropout and the like.
-        before: Is called before each step, with its number from 0.
+        subject: The subject; it is not modified.
+        seed: The seed of random operators such as dropout.
+        before: Called before each step, with its number from 0.
 
     Raises:
-        ValueError: If fp32 itself gives a loss or a gradient that is not finite.
+        ValueError: If a loss or a gradient is not finite in fp32.
     """
     with RandomNumbers(seed).drawn():
         return _record(subject, before)
@@ -187,11 +189,11 @@ def _record(subject: Subject, before: Callable[[int], None]) -> Record:
             moment = Moment(weights, optimizer_state, batch, random_state, gradient)
             if steepest is None or moment.steepness >= steepest.steepness:
                 steepest = moment
-            if step == STEPS - 1:  # the calls of the last step hold the weights as they are in it
+            if step == STEPS - 1:  # an update would change the weights in the recorded calls
                 engine.zero_grad()
             else:
                 engine.step()
-    assert steepest is not None  # STEPS is no less than one
+    assert steepest is not None  # STEPS is at least 1
     spread = noise.spread()
     return Record(
         calls,
@@ -215,9 +217,9 @@ def _record(subject: Subject, before: Callable[[int], None]) -> Record:
 
 
 def replayed(subject: Subject, recorded: Record) -> Iterator[Moment]:
-    """Train the recorded steps again but for the last, and yield each as it is before its update.
+    """Train all recorded steps except the last again, and yield each step before its update.
 
-    A record keeps the weights and gradients of two steps only, because a large model's take memory.
+    To save memory, a record contains the weights and gradients of only two steps.
     """
     model = subject.copied()
     optimizer = subject.optimizer(model)
@@ -253,7 +255,7 @@ def _gradient(model: nn.Module) -> dict[str, torch.Tensor]:
 def _count(
     calls: Sequence[Call], forward: dict[Site, Exponents], backward: dict[Site, Exponents]
 ) -> None:
-    """Add what flowed through the calls of a step to the histograms of their sites."""
+    """Add the results and gradients of a step's calls to the histograms of their sites."""
     for call in calls:
         site = call.key.site
         for values, histograms in (
@@ -276,7 +278,7 @@ def _refuse_nonfinite(step: int, loss: float, gradient: Mapping[str, torch.Tenso
 
 
 class _Taking:
-    """Takes down the calls of one forward pass as they happen."""
+    """Records the calls of one forward pass."""
 
     def __init__(self, calls: list[Call]) -> None:
         self._calls = calls
@@ -288,13 +290,13 @@ class _Taking:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Run an operator, and keep what went in and came out."""
+        """Run an operator, and record its inputs, results and gradients."""
         copied = is_in_place(func, kwargs)
         its_args, its_kwargs = _detached((args, dict(kwargs)), copied=copied)
         call = Call(key, func, its_args, its_kwargs, torch.get_rng_state())
         result = func(*args, **kwargs)
         for place, leaf in enumerate(floating(result)):
-            # A copy: the layer that comes next may write over what this one returns.
+            # Copied, because the next layer may overwrite the result in place.
             call.outputs.append(leaf.detach().clone())
             if leaf.requires_grad:
                 leaf.register_hook(_keeps(call.gradients, place))
@@ -320,15 +322,15 @@ def floating(tree: Any) -> list[torch.Tensor]:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor has no inf and no NaN, ten times as fast as by looking at each element.
+    """Tell whether a tensor has no inf and no NaN, ten times as fast as with a mask of elements.
 
-    NaN is both the least and the largest of values that it is among.
+    The minimum and the maximum of values with a NaN are both NaN.
     """
     return not tensor.numel() or all(bool(each.isfinite()) for each in tensor.aminmax())
 
 
 def _detached(tree: Any, *, copied: bool) -> Any:
-    """Cut the tensors among nested values from their graph; who needs a gradient still says so."""
+    """Detach the tensors among nested values from their graph; each keeps its `requires_grad`."""
 
     def cut(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -342,7 +344,7 @@ def _detached(tree: Any, *, copied: bool) -> Any:
 
 
 class _Noise:
-    """Mean and variance of gradients between batches, one pass over them.
+    """Mean and variance of gradients between batches, computed in one pass.
 
     Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products"
     (Technometrics 4, 1962).
@@ -354,7 +356,7 @@ class _Noise:
         self._count = 0
 
     def add(self, gradient: Mapping[str, torch.Tensor]) -> None:
-        """Take in the gradient of one more batch; one that a parameter has not is zero."""
+        """Add the gradient of one more batch; a missing gradient counts as zero."""
         self._count += 1
         for name, grad in gradient.items():
             if name not in self.means:
@@ -367,7 +369,7 @@ class _Noise:
             self._squares[name] += apart * (grad - self.means[name])
 
     def spread(self) -> dict[str, torch.Tensor]:
-        """Return the standard deviation of each element, unbiased in its square."""
+        """Return the standard deviation of each element; its square is the unbiased variance."""
         return {
             name: (total / max(1, self._count - 1)).sqrt() for name, total in self._squares.items()
         }

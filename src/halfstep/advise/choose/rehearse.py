@@ -1,7 +1,7 @@
-"""One step of training under a recipe, as a whole, held against the recorded fp32 step.
+"""Runs one whole training step under a recipe, and compares it with the recorded fp32 step.
 
-Damage is counted in units of the noise that gradients have from batch to batch: a rounding whose
-squared error is a hundredth of that variance costs as much as a batch one per cent smaller.
+The unit of damage is the variance of the gradient between batches: rounding with a squared error of
+a hundredth of this variance costs as much as a batch that is one percent smaller.
 """
 
 from __future__ import annotations
@@ -32,42 +32,44 @@ if TYPE_CHECKING:
 
 
 MEMORY = 30
-"""Steps that a training remembers: over so many, errors of either sign average out and those that
-every step makes again add up."""
+"""Steps over which errors of updates accumulate: errors of random sign average out, and errors that
+every step repeats add up."""
 LIMIT = 0.1
-"""Most damage that is free, in units of the gradient's noise: a batch ten per cent smaller."""
+"""Maximum damage of the gradient: it costs as much as a batch that is ten percent smaller."""
 MOST_LOST = 0.5
-"""Share of a parameter's update that may be lost to rounding."""
+"""Maximum share of a parameter's update that may be lost to rounding."""
 TRAINING = 100
-"""Steps of a short training, over which errors that every step makes again are followed."""
+"""Steps over which `drift.py` follows errors that every step repeats."""
 DOUBTFUL = 1e-6
-"""Squared error of the last gradient, over the less of its squared norm and its variance between
-batches, from which that of a steeper step may matter; rounding to fp16 often leaves less."""
+"""Squared error of the last step's gradient, divided by the smaller of its squared norm and its
+variance between batches, above which the error in a step with a larger gradient may matter.
+Rounding to fp16 is often below."""
 CLOSE = LIMIT / 4
-"""Mean damage of two steps from which that of all eight may exceed the limit: the damage of single
-steps differs by a factor of ten and more where rounding depends on the values."""
+"""Mean damage of two steps above which the mean of all eight may exceed `LIMIT`: if rounding
+depends on the values, the damage of single steps differs by a factor of ten and more."""
 EXACT = 1e-6
-"""Share of an update that rounding changes at most where parameters, or their copies, are fp32."""
+"""Maximum share of an update that rounding changes if parameters, or their copies, are fp32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What a whole step under a recipe came to.
+    """The result of a whole step under a recipe.
 
     Attributes:
-        gradient_damage: Squared error of the gradient over its variance between batches; of the
-            last recorded step, or the mean over the recorded steps (`over_two_steps`,
+        gradient_damage: Squared error of the gradient divided by its variance between batches, for
+            the last recorded step, or as a mean over the recorded steps (`over_two_steps`,
             `over_each_step`).
-        updates_lost: Share of each parameter's update that did not arrive, by name: 1 less its
-            projection on what the optimizer makes of the same gradient in fp32; infinite where the
-            update is not finite.
-        birth: The site that first raised, or made inf or NaN of finite inputs; None where none did.
-        nonfinite: Parameters whose gradient was inf or NaN.
-        raised: What was raised instead; "" where nothing was.
-        update_noise: Squared error of the update, in units of the variance that updates have from
-            batch to batch.
-        drift: What of that every step makes again; 0 where rounding of either sign averages out,
-            or no update is rounded.
+        updates_lost: Share of each parameter's update that is lost, by name: 1 minus the projection
+            of the update on the fp32 update from the same gradient, relative to the fp32 update;
+            infinite if the update is not finite.
+        birth: The first site that raised, or returned inf or NaN for finite inputs; None if there
+            is none.
+        nonfinite: Names of the parameters whose gradient was inf or NaN.
+        raised: The error that ended the step; "" if there was none.
+        update_noise: Squared error of the update divided by the variance of updates between
+            batches.
+        drift: The part of `update_noise` that every step repeats; 0 if rounding errors average
+            out, or no update is rounded.
     """
 
     gradient_damage: float
@@ -80,11 +82,11 @@ class Rehearsal:
 
     @property
     def damage(self) -> float:
-        """What the recipe costs, in units of the noise between batches; infinite if it breaks.
+        """The total damage, in units of the variance between batches; infinite if the step fails.
 
-        The error of a gradient counts as it is, as noise that is no other between batches does.
-        What the rounding of updates leaves averages out over `MEMORY` steps where it has either
-        sign, and adds up where every step makes it again.
+        The error of the gradient counts fully, because it acts as additional noise between batches.
+        Rounding errors of updates average out over `MEMORY` steps if their sign is random, and add
+        up if every step repeats them.
         """
         if self.breaks or self.broken_updates:
             return math.inf
@@ -92,25 +94,25 @@ class Rehearsal:
 
     @property
     def breaks(self) -> bool:
-        """Whether inf, NaN or an error came of it."""
+        """Whether the step raised an error, or its gradients have inf or NaN."""
         return bool(self.raised or self.nonfinite)
 
     @property
     def broken_updates(self) -> list[str]:
-        """The parameters that are inf or NaN after the step."""
+        """The names of the parameters whose update is inf or NaN."""
         return [name for name, lost in self.updates_lost.items() if math.isinf(lost)]
 
     @property
     def rounds_updates(self) -> bool:
-        """Whether some parameter is not where the update in fp32 takes it."""
+        """Whether rounding changes the update of some parameter."""
         return max(map(abs, self.updates_lost.values()), default=0.0) >= EXACT
 
     def stalled(self, most_lost: float) -> list[str]:
-        """Return the parameters that lose more than a share of their update."""
+        """Return the names of the parameters that lose more than a share of their update."""
         return [name for name, lost in self.updates_lost.items() if lost > most_lost]
 
     def wrong(self, recipe: Recipe) -> str:
-        """Say what goes wrong in the step that a training would not bear; "" where nothing does."""
+        """Return the problem of the step that would break a training; "" if there is none."""
         if self.raised:
             return self.raised
         if self.breaks:
@@ -148,15 +150,15 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
     """Run the last recorded step under a recipe, from the same weights and optimizer state.
 
     Args:
-        subject: What is trained.
-        recorded: The step in fp32.
-        recipe: What to run it under; its loss scale is that of a first step.
-        seed: Of what the recipe draws at random.
+        subject: The subject; it is not modified.
+        recorded: The recorded steps in fp32.
+        recipe: The recipe; the step uses its initial loss scale.
+        seed: The seed of the recipe's random numbers.
     """
     model = subject.copied()
     model.load_state_dict(recorded.weights)
     optimizer = subject.optimizer(model)
-    # A copy: optimizers load tensors as they are, and write over them.
+    # Copied, because an optimizer keeps the loaded tensors and overwrites them.
     optimizer.load_state_dict(copy.deepcopy(dict(recorded.optimizer_state)))
     names = [name for name, _ in model.named_parameters()]
     owned = _owned(optimizer, model)
@@ -170,7 +172,8 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
                 gradients[name] = param.grad.detach().float().clone()
 
     try:
-        # An average of one step's weights is these weights, as precise as the recipe keeps them.
+        # SWA gives the weights in the full precision that the recipe keeps: the average over one
+        # step is the weights of this step.
         engine = Engine(model, optimizer, recipe=recipe, average=SWA(), seed=seed)
         with engine, drawn_from(recorded.random_state):
             before = _weights(engine.averaged_state_dict(), names)
@@ -208,17 +211,18 @@ def over_two_steps(
 ) -> Rehearsal:
     """Return the rehearsal of the last step with an estimate of the mean damage over all steps.
 
-    Rounding that depends on the values, as of saved activations, does most harm where errors are
-    amplified most: a few steep steps make most of the mean. So the step of the largest gradient is
-    rehearsed as well and counts once; the last step counts for all others. A rehearsal of the
-    steepest step that breaks is returned as it is.
+    Rounding that depends on the values, such as that of saved activations, does most damage where
+    errors are amplified most, so a few steps with a large gradient dominate the mean. Therefore the
+    step with the largest gradient is rehearsed too, and counts once; the last step counts for all
+    other steps. If the rehearsal of the step with the largest gradient breaks, it is returned
+    unchanged.
 
     Args:
         found: The rehearsal of the last step.
-        subject: What is trained.
-        recorded: Its first steps in fp32.
-        recipe: That of `found`.
-        seed: Of what the recipe draws at random.
+        subject: The subject; it is not modified.
+        recorded: The recorded steps in fp32.
+        recipe: The recipe of `found`.
+        seed: The seed of the recipe's random numbers.
     """
     steepest = rehearse(subject, recorded.at(recorded.steepest), recipe, seed=seed)
     if steepest.breaks:
@@ -231,16 +235,16 @@ def over_two_steps(
 def over_each_step(
     found: Rehearsal, subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 0
 ) -> Rehearsal:
-    """Return the rehearsal of the last step with the mean damage of every recorded step.
+    """Return the rehearsal of the last step with the mean damage over all recorded steps.
 
-    A rehearsal that breaks is returned as it is.
+    If the rehearsal of an earlier step breaks, it is returned unchanged.
 
     Args:
         found: The rehearsal of the last step.
-        subject: What is trained.
-        recorded: Its first steps in fp32; all but the last are trained again.
-        recipe: That of `found`.
-        seed: Of what the recipe draws at random.
+        subject: The subject; it is not modified.
+        recorded: The recorded steps in fp32; all except the last are trained again.
+        recipe: The recipe of `found`.
+        seed: The seed of the recipe's random numbers.
     """
     damages = [found.gradient_damage]
     for moment in replayed(subject, recorded):
@@ -259,7 +263,7 @@ def _weights(state: Mapping[str, torch.Tensor], names: Sequence[str]) -> dict[st
 
 
 class _Births:
-    """Finds the first operator whose results are not finite though its inputs are."""
+    """Finds the first operator that raises, or returns inf or NaN for finite inputs."""
 
     def __init__(self) -> None:
         self.first: Site | None = None
@@ -271,7 +275,7 @@ class _Births:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Run an operator, and look at what comes out."""
+        """Run an operator, and check its results."""
         clean = self.first is None and all(map(is_finite, floating((args, kwargs))))
         try:
             result = func(*args, **kwargs)
@@ -286,7 +290,7 @@ class _Births:
 def _update_in_fp32(
     subject: Subject, recorded: Record, gradients: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Return what the optimizer makes of gradients where parameters and state are fp32."""
+    """Return the optimizer's update for given gradients, with parameters and state in fp32."""
     model = subject.copied()
     model.load_state_dict(recorded.weights)
     optimizer = subject.optimizer(model)
@@ -298,8 +302,8 @@ def _update_in_fp32(
 
 
 def step_on(engine: Engine, model: nn.Module, gradients: Mapping[str, torch.Tensor]) -> None:
-    """Take a step on gradients that are given, by parameter; none of no gradients."""
-    # The gradient of this loss is the one that is given.
+    """Take a step with given gradients, by parameter name; take none if there are no gradients."""
+    # A loss whose gradients are the given ones.
     parts = [
         (param.float() * gradients[name]).sum()
         for name, param in model.named_parameters()
@@ -329,7 +333,7 @@ def _damage(gradients: Mapping[str, torch.Tensor], recorded: Record) -> float:
 def _update_error(
     got: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], noise_ratio: float
 ) -> float:
-    """Return the squared error of an update in units of its noise."""
+    """Return the squared error of an update divided by the variance of updates between batches."""
     energy = sum(float(each.double().square().sum()) for each in wanted.values())
     if energy == 0:
         return 0.0
@@ -338,7 +342,7 @@ def _update_error(
 
 
 def _lost(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Return how much of an update is missing along its own direction, where noise cancels."""
+    """Return the share of an update that is missing along its direction, where noise cancels."""
     if not is_finite(got):
         return math.inf
     energy = float(wanted.double().square().sum())

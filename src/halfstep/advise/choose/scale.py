@@ -1,4 +1,4 @@
-"""The loss scale that a training can start with: as large as the gradients of its sites allow."""
+"""Computes an initial loss scale: as large as the gradients of the sites allow."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ if TYPE_CHECKING:
     from halfstep.loss_scale import LossScale
 
 SPARE_BITS = 3
-"""Between the largest gradient of the recorded steps and the largest value of the format."""
+"""Minimum bits between the largest scaled gradient of the recorded steps and the largest value of
+the format."""
 MOST_LOST = 1e-4
-"""Share of a gradient's energy that rounding may change: one per cent of its norm."""
+"""Maximum share of a gradient's energy that may be lost to rounding: one percent of its norm."""
 
 
 def first_scale(recorded: Record, half_sites: Mapping[Site, str], scaling: LossScale) -> float:
     """Return the power of two at which the fewest sites overflow or lose much of their gradients.
 
-    Of several, the largest up to the recipe's own first scale.
+    If several powers are equally good, return the largest. The recipe's initial scale is the upper
+    limit, and the floor of its scale the lower one.
 
     Args:
-        recorded: Has the gradients that reached every site.
-        half_sites: Those that compute in a half format, with it.
-        scaling: The recipe's own.
+        recorded: The recorded steps, with the gradients of every site.
+        half_sites: The sites that compute in a half format, and that format.
+        scaling: The loss scale settings of the recipe.
     """
     gradients = _gradients(recorded, half_sites)
     lowest, highest = math.ceil(math.log2(scaling.floor)), math.floor(math.log2(scaling.init))
@@ -38,7 +40,7 @@ def first_scale(recorded: Record, half_sites: Mapping[Site, str], scaling: LossS
 
 
 def overflows(recorded: Record, half_sites: Mapping[Site, str], scale: float) -> bool:
-    """Tell whether a gradient of a recorded step, times the scale, comes near the largest value."""
+    """Tell whether a recorded gradient, times the scale, comes near the format's largest value."""
     return any(
         gradient.headroom(FORMATS[format_]) - math.log2(scale) < SPARE_BITS
         for gradient, format_ in _gradients(recorded, half_sites)
@@ -46,7 +48,7 @@ def overflows(recorded: Record, half_sites: Mapping[Site, str], scale: float) ->
 
 
 def _gradients(recorded: Record, half_sites: Mapping[Site, str]) -> list[tuple[Exponents, str]]:
-    """Return the gradients of sites, and of parameters, each with the format that they are in."""
+    """Return the gradients of sites and those of parameters, each with a half format."""
     of_sites = [
         (recorded.backward[site], format_)
         for site, format_ in half_sites.items()

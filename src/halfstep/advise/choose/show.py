@@ -1,4 +1,4 @@
-"""Prints what is advised on a terminal: a row a recipe, the reasons, and what to write."""
+"""Prints advice on a terminal: a row for each recipe, the reasons, and the settings to write."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def noise(advice: Advice) -> str:
 
 
 def conclude(console: Console, found: Answer, more: str = "") -> None:
-    """Print the safe recipes and that of each GPU, whether it is verified, and what to write.
+    """Print the safe recipes, the choice for each GPU, verifications, and the settings to write.
 
     Args:
-        console: Where.
+        console: The terminal.
         found: The answer.
-        more: What to write for the recipes that were not examined, said after their names.
+        more: How to examine the remaining recipes; printed after their names.
     """
     if line := assumed(found):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -113,7 +113,7 @@ def conclude(console: Console, found: Answer, more: str = "") -> None:
 
 
 def chosen(choice: Choice, advice: Advice | None) -> str:
-    """Say in a line what to train under on a GPU, what is predicted of it, and what to mind."""
+    """Say in one line which recipe to use on a GPU, with its predicted cost and its warnings."""
     where = f"on {choice.gpu.name}"
     best = choice.best
     if best is None and not choice.reference.fits:
@@ -148,7 +148,7 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
 
 
 def safe(advice: Advice) -> str:
-    """Name the safe recipes, those with a warning last; or say that none of the examined is."""
+    """Name the safe recipes, those with a warning last; or say that no examined recipe is safe."""
     warned = [trial.base for trial in advice.safe if advice.warnings(trial)]
     names = [trial.base for trial in advice.safe if trial.base not in warned]
     said = [f"safe: {', '.join(names)}"] * bool(names)
@@ -164,14 +164,14 @@ def safe(advice: Advice) -> str:
 
 
 def verdict(trial: Trial, advice: Advice) -> str:
-    """Say in a cell whether a recipe is safe; the warning itself is below the table."""
+    """Return the table cell about a recipe's safety; the warnings are below the table."""
     if trial.rejected:
         return "no"
     return "yes, warning" if advice.warnings(trial) else "yes"
 
 
 def assumed(found: Answer) -> str:
-    """Say which flags were not given although the answer depends on them; "" if all were."""
+    """Say which flags were not given although the answer depends on them; "" if all were given."""
     settings = found.subject.trained_with
     if not settings:
         return ""
@@ -198,7 +198,7 @@ def _named(settings: Mapping[str, Any]) -> str:
 
 
 def not_examined(found: Answer) -> str:
-    """Say which recipes the time budget left out; "" for none."""
+    """Say which recipes were not examined because of the time budget; "" if all were examined."""
     names = ", ".join(found.unexamined)
     why = "" if found.advice else ", because the budget is too short for the recorded steps in fp32"
     return names and f"{NOT_EXAMINED}{why}: {names}"
@@ -228,12 +228,12 @@ def _cells(trial: Trial, advice: Advice) -> list[str]:
 
 
 def _module(name: str) -> str:
-    """Write a module's name so that one like "1.0" is not read as a number."""
+    """Format a module's name so that one like "1.0" is not read as a number."""
     return name if any(each.isalpha() for each in name) else f"module {name}"
 
 
 def reasons(trial: Trial, advice: Advice) -> list[str]:
-    """Say why a recipe is rejected, or what has to be fp32 under it and what to mind."""
+    """Say why a recipe is rejected, or which exceptions it needs, and its warnings."""
     if trial.rejected:
         return [f"rejected: {trial.rejected}"]
     said = []

@@ -1,4 +1,4 @@
-"""Sites: the operators that a model calls, by module, as a recipe's exceptions name them."""
+"""Sites: the operators that each module of a model calls, named as in a recipe's exceptions."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from torch import nn
 
 _PACKAGES = tuple(str(Path(file).parent) for file in (torch.__file__, halfstep_files.__file__))
-# A cast belongs to the operator that asks for it.
+# A cast or a move is not a site; it belongs to the operator that needs it.
 _NOT_COMPUTED = CASTS | MOVES
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Site:
-    """An operator as one module calls it; all calls of it by that module are one site.
+    """An operator in one module; all calls of the operator by the module are one site.
 
     Attributes:
-        module: Name of the innermost module that calls it; "" is the model itself.
-        operator: Its name, as exceptions write it.
-        is_whole_module: Whether the module has no modules inside, so that its name says it all.
+        module: Name of the innermost module that calls the operator; "" for the model itself.
+        operator: Name of the operator, as in exceptions.
+        is_whole_module: Whether the module has no submodules, so that the exception for the site is
+            the module's name.
     """
 
     module: str
@@ -49,23 +50,23 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class CallKey:
-    """One call within a forward pass: the site, and how many of its calls came before."""
+    """One call within a forward pass: its site, and its index among the site's calls, from 0."""
 
     site: Site
     index: int
 
 
 class Listener(TorchFunctionMode):
-    """Hears every operator that computes, while a model runs, and the module that calls it.
+    """Intercepts every operator call of a running model that computes with floating-point tensors.
 
     Args:
-        model: The model, out of any wrapper.
-        hear: Is called in place of the operator, with the call, the operator, its positional and
-            its keyword arguments, and returns what the operator would.
+        model: The model, without any wrapper.
+        hear: Called in place of the operator, with the key of the call, the operator, its
+            positional and its keyword arguments; returns the result of the operator.
 
     Attributes:
-        lines: Where in the model's code each site is, as "file:line", or "file:line, line" if
-            several lines of the file call it.
+        lines: The line of the model's code that calls each site, as "file:line", or
+            "file:line, line" if several lines of the file do.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Listener(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Hear one operator."""
+        """Pass the call of an operator to `hear`."""
         del types
         kwargs = kwargs or {}
         name = operator_name(func)
@@ -142,7 +143,7 @@ class Listener(TorchFunctionMode):
 
 
 def _calling_line() -> str:
-    """Return the innermost line of the model's code that led here; "" where torch alone did."""
+    """Return the innermost line of the model's code on the call stack; "" if there is none."""
     frame = sys._getframe(1)  # noqa: SLF001  # inspect.stack() reads the source of every frame
     outside = False
     while frame is not None:
@@ -151,7 +152,7 @@ def _calling_line() -> str:
             return f"{file}:{frame.f_lineno}"
         outside |= file.startswith(_PACKAGES[0])
         if outside and file.startswith(_PACKAGES[1]):
-            return ""  # who runs the model: what lies around that is none of its code
+            return ""  # this frame runs the model; those around it are not its code
         frame = frame.f_back  # type: ignore[assignment]  # None at the outermost
     return ""
 

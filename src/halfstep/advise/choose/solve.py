@@ -1,9 +1,9 @@
-"""Which of the recipes that a model survives takes the least predicted time on a GPU.
+"""Finds the safe recipe with the shortest predicted time on a GPU.
 
-Each is costed with its exceptions, by a trace of the engine's step under them, so that the casts
-between a layer in fp32 and its neighbours are charged as the kernels that they are. Where wider
-exceptions (a whole module in place of the operators in it) spare more casts than they cost, they
-are rehearsed together once and taken.
+The cost of each recipe is predicted with its exceptions, from a trace of the engine's step, so that
+the casts between a layer in fp32 and its neighbours count as kernels. Wider exceptions (a whole
+module in place of its operators) need fewer casts. If they are predicted to be faster, they are
+rehearsed together once, and used if the step is right.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from halfstep.advise.subject import Subject
 
 WORTH = 0.99
-"""Share of the time that wider exceptions have to come down to, or they are not worth a pass."""
+"""Share of the time below which the time with wider exceptions is worth a rehearsal."""
 AS_FAST = 1.05
-"""Times the least predicted time up to which other recipes are called as fast."""
+"""Multiple of the shortest predicted time up to which other recipes count as equally fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is chosen for a GPU.
+    """The choice of a recipe for a GPU.
 
     Attributes:
         gpu: The GPU.
-        reference: The step in fp32 there, with products in TF32 where it has that.
-        options: What could be trained under, the least predicted time first, unless another one
-            needs no warning and is about as fast; empty where nothing is faster than fp32 or fits
-            where fp32 does not.
-        left: Why other recipes are not among them.
-        costs: Of every recipe that the model survives, with its exceptions.
+        reference: The step in fp32 on the GPU, with products in TF32 if the GPU supports TF32.
+        options: The recipes that are worth using, in the order of their predicted time; but a
+            recipe without warnings comes first if it is equally fast (`AS_FAST`). Empty if no
+            recipe is faster than the reference, nor fits into memory where the reference does not.
+        left: Why each other recipe is not an option, by recipe.
+        costs: The predicted cost of every safe recipe, with its exceptions.
     """
 
     gpu: Gpu
@@ -64,12 +64,12 @@ class Choice:
 
     @property
     def best(self) -> Option | None:
-        """The option to take; None for fp32."""
+        """The option to use; None for the reference."""
         return self.options[0] if self.options else None
 
     @property
     def as_fast(self) -> tuple[Option, ...]:
-        """The other options whose predicted time is nearly that of the best."""
+        """The other options that are about as fast as the best one."""
         return tuple(
             each
             for each in self.options[1:]
@@ -77,12 +77,12 @@ class Choice:
         )
 
     def without(self, recipe: str, reason: str) -> Choice:
-        """Return the choice where a recipe is out of the question."""
+        """Return the choice without a recipe among the options, for a reason."""
         others = tuple(each for each in self.options if each.trial.base != recipe)
         return replace(self, options=others, left={**self.left, recipe: reason})
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data; the recipe is None where nothing can be trained with."""
+        """Return the choice as plain data; the recipe is None if nothing fits into memory."""
         stay = self.reference.recipe if self.reference.fits else None
         return {
             "gpu": self.gpu.key,
@@ -103,14 +103,14 @@ def solve(
     *,
     seed: int = 0,
 ) -> list[Choice]:
-    """Choose for each GPU among the recipes that survive.
+    """Choose a recipe for each GPU among the safe ones.
 
     Args:
-        subject: What is trained.
-        advice: The recipes, their exceptions, and the damage that is left under them.
-        gpus: Where.
+        subject: The subject; it is not modified.
+        advice: The safe recipes with their exceptions, and the reasons against the others.
+        gpus: The GPUs.
         forecaster: Predicts steps of the subject.
-        seed: Of what recipes draw at random.
+        seed: The seed of the recipes' random numbers.
 
     Raises:
         UserError: If a step cannot be traced.
@@ -118,7 +118,7 @@ def solve(
     rehearsed: dict[str, bool] = {}
 
     def holds(trial: Trial) -> bool:
-        """Rehearse wider exceptions, once for all GPUs."""
+        """Tell whether a step is right with wider exceptions; rehearse them once for all GPUs."""
         key = str(trial.spec)
         if key not in rehearsed and advice.passes + 1 > MOST_PASSES:
             return False
@@ -135,7 +135,7 @@ def solve(
         for trial in advice.safe:
             try:
                 option = _cheapest(trial, gpu, forecaster, holds)
-            except UserError as error:  # a CPU does not tell what a GPU would run
+            except UserError as error:  # a CPU does not run the same operators
                 left[trial.base] = str(error)
                 continue
             costs.append(option.cost)
@@ -151,21 +151,21 @@ def solve(
 
 
 def by_worth(recipes: Sequence[str], gpus: Sequence[Gpu], forecaster: Forecaster) -> list[str]:
-    """Return recipes as they are, without exceptions, in the order of their speed on the GPUs.
+    """Sort recipes, without exceptions, by their predicted speed-up on the GPUs, the largest first.
 
-    What counts of a recipe is the largest of its predicted speed-ups. Those that cannot be traced,
-    fit nowhere or have no units for their formats come last.
+    For each recipe, the largest speed-up on any GPU counts. Recipes that cannot be traced, or that
+    no GPU supports with enough memory, come last.
 
     Args:
-        recipes: Names, or names joined by "+".
-        gpus: Where.
-        forecaster: Predicts steps of what is trained.
+        recipes: Names of recipes, or names joined by "+".
+        gpus: The GPUs.
+        forecaster: Predicts steps of the subject.
     """
 
     def shortest(name: str) -> float:
         try:
             costs = [(forecaster.predict(find_recipe(name), gpu), gpu) for gpu in gpus]
-        except UserError:  # a CPU does not tell what a GPU would run
+        except UserError:  # a CPU does not run the same operators
             return math.inf
         return min(
             (
@@ -180,7 +180,7 @@ def by_worth(recipes: Sequence[str], gpus: Sequence[Gpu], forecaster: Forecaster
 
 
 def _without_warning_first(options: list[Option], advice: Advice) -> list[Option]:
-    """Put one that needs no warning before faster ones that do, where it is about as fast."""
+    """Move the first option without warnings to the front, if it is about as fast as the first."""
     for option in options:
         if option.cost.seconds.value > AS_FAST * options[0].cost.seconds.value:
             break
@@ -205,7 +205,7 @@ def _why_not(option: Option, reference: Forecast) -> str:
 def _cheapest(
     trial: Trial, gpu: Gpu, forecaster: Forecaster, holds: Callable[[Trial], bool]
 ) -> Option:
-    """Return a recipe with the exceptions that cost least of those under which the model holds."""
+    """Return a recipe with the cheapest exceptions under which a step is right."""
     best = Option(trial, forecaster.predict(trial.recipe, gpu))
     wider = [Option(each, forecaster.predict(each.recipe, gpu)) for each in _wider(trial)]
     for option in sorted(wider, key=lambda each: each.cost.seconds.value):
@@ -215,7 +215,7 @@ def _cheapest(
 
 
 def _wider(trial: Trial) -> Iterator[Trial]:
-    """Yield the recipe with whole modules in place of operators, then of the modules in others."""
+    """Yield the recipe twice with wider exceptions: modules for operators, parents for modules."""
     names = dict.fromkeys(trial.exceptions)
     modules = {site.pattern: site.module for site in trial.damages if not site.is_whole_module}
     for _ in range(2):

@@ -1,8 +1,8 @@
-"""Under which exceptions a model survives a recipe, and whether it does at all.
+"""Finds the exceptions under which a recipe is safe for a model, or why no exceptions suffice.
 
-Sites whose own rounding does too much damage become exceptions first; then whole steps are run, and
-what still goes wrong in them widens the exceptions, from operator to module to the module around.
-At last every exception that turns out not to be needed is taken back.
+First, sites whose own rounding does too much damage become exceptions. Then whole steps are
+rehearsed, and exceptions are added and widened, from an operator to its module to the parent
+module, until nothing goes wrong. Finally, every exception that is not needed is removed.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ if TYPE_CHECKING:
 
 ROUNDS = 8
 FORWARD, WHAT_IF = 1 / 3, 2
-"""Passes that it takes to see the formats of all calls, and to make each again in fp32 and half."""
+"""Passes that it takes to find the formats of all calls, and to repeat each call in fp32 and in
+half precision."""
 LAST = 1
-"""Pass that is kept for the first loss scale."""
+"""Passes reserved to check the initial loss scale."""
 LITTLE_HEADROOM = 2
-"""Bits below which a result may soon overflow where it does not yet."""
+"""Bits of headroom below which a result may soon overflow."""
 
 
 def survive(
@@ -77,16 +78,16 @@ def survive(
     """Find the exceptions that a model needs under a recipe.
 
     Args:
-        subject: What is trained.
-        recorded: Its first steps in fp32.
-        base: The recipe.
-        seed: Of what the recipe draws at random.
-        most: Forward and backward passes that the search may take; exceptions that it had none left
-            to take back stay.
-        clock: Counts them; may end the search.
+        subject: The subject; it is not modified.
+        recorded: The recorded steps in fp32.
+        base: The name of the recipe.
+        seed: The seed of the recipe's random numbers.
+        most: Maximum forward and backward passes of the search; exceptions stay if no passes are
+            left to check whether they are needed.
+        clock: Counts the passes, and may end the search.
 
     Raises:
-        BudgetSpentError: If the clock does.
+        BudgetSpentError: If the clock ends the search.
     """
     trial = Trial(base, find_recipe(base))
     search = _Search(subject, recorded, trial, seed, most, clock or Clock(1))
@@ -128,7 +129,7 @@ class _Search:
         self._once = [self._lower_scale, self._except_backward, self._lower_scale]
 
     def look_at_sites(self) -> None:
-        """Except every site that alone does too much damage."""
+        """Add an exception for every site that alone does too much damage."""
         trial = self._trial
         for _ in range(ROUNDS):
             try:
@@ -138,7 +139,7 @@ class _Search:
                     trial.exceptions[error.site.pattern] = str(error)
                     continue
                 trial.rejected = str(error)
-            except (RuntimeError, TypeError, ValueError) as error:  # as engines refuse models
+            except (RuntimeError, TypeError, ValueError) as error:  # the engine refuses the model
                 trial.rejected = reason(error, 400)
             break
         if trial.rejected:
@@ -151,7 +152,7 @@ class _Search:
                 trial.exceptions[site.pattern] = why
 
     def widen(self) -> None:
-        """Run whole steps, and except more until nothing goes wrong."""
+        """Rehearse whole steps, and add exceptions until nothing goes wrong."""
         trial = self._trial
         for _ in range(ROUNDS):
             try:
@@ -171,9 +172,10 @@ class _Search:
                 return
 
     def leave_room(self) -> None:
-        """Except more where results that are handed on in half are about to overflow.
+        """Widen exceptions whose results pass on in half precision and are close to overflow.
 
-        A module takes the place of its operators; the model's own forward is no module to except.
+        An exception for a module replaces those for its operators. The model itself is never an
+        exception.
         """
         trial = self._trial
         for _ in range(ROUNDS):
@@ -193,7 +195,7 @@ class _Search:
             trial.exceptions, trial.rehearsal = wider, found
 
     def narrow(self) -> None:
-        """Take back every exception that a whole step does not need."""
+        """Remove every exception that a whole step does not need."""
         trial = self._trial
         for pattern in list(trial.exceptions):
             fewer = {each: why for each, why in trial.exceptions.items() if each != pattern}
@@ -208,7 +210,8 @@ class _Search:
                 trial.exceptions, trial.rehearsal = fewer, found
         self._look_at_all_steps()
         trial.recipe = self._with(trial.exceptions)
-        # The step is right where results overflow that count for nothing, as a mask of -1e9 does.
+        # Sites that overflow are left out: the step is right nevertheless, so their values do not
+        # matter. An example is a mask of -1e9.
         trial.headroom = min(
             (
                 (bits, site.pattern)
@@ -229,7 +232,7 @@ class _Search:
         optimizer = subject.optimizer(model)
         with Engine(model, optimizer, recipe=self._with(exceptions)) as engine:
             self._trial.rejected = zero_eps(optimizer, self._base.optimizer_format)
-            if self._trial.rejected:  # whatever its sites do
+            if self._trial.rejected:  # the damage of sites does not matter
                 return
             self._spend(FORWARD)
             with drawn_from(recorded.random_state):
@@ -250,9 +253,9 @@ class _Search:
         return self._last_bit(site) or self._costly(damage.error)
 
     def _last_bit(self, site: Site) -> str:
-        """Say that results are within a factor of two of overflow; "" where they are not.
+        """Return a reason if a site's results are within a factor of two of overflow, else "".
 
-        From other weights, or a few steps later, they overflow as often as not.
+        With other weights, or a few steps later, such results often overflow.
         """
         if not (format_ := self._formats.get(site)) or site not in self._recorded.forward:
             return ""
@@ -276,7 +279,7 @@ class _Search:
         )
 
     def _add(self, found: Rehearsal) -> bool:
-        """Except more for what went wrong; False where nothing is left to except."""
+        """Add exceptions for the problem of a rehearsal; return whether this was possible."""
         exceptions = self._trial.exceptions
         if not found.breaks and found.gradient_damage <= LIMIT:
             stalled = found.stalled(MOST_LOST)
@@ -287,7 +290,7 @@ class _Search:
             if not found.broken_updates:
                 why = "its updates are too small and are rounded away"
             exceptions |= dict.fromkeys(modules, why)
-            # Drift is no matter of some modules: those whose weights are small now grow into it.
+            # Exceptions do not prevent drift: as weights grow, drift reaches the other modules.
             return bool(modules)
         if found.birth is not None and not covered(found.birth, exceptions):
             why = found.raised or "it turns finite values into inf or NaN"
@@ -299,14 +302,14 @@ class _Search:
         return self._widen_all() or self._add_suspect()
 
     def _lower_scale(self) -> bool:
-        """Start with a smaller loss scale: a dynamic one would find it by skipping steps."""
+        """Lower the initial loss scale at once, rather than by steps that a dynamic scale skips."""
         if self._base.scaling is None:
             return False
         self._scale = first_scale(self._recorded, self._in_half(), self._base.scaling)
         return self._scale != self._base.scaling.init
 
     def _in_half(self) -> dict[Site, str]:
-        """Return the sites whose results are in a half format, with the exceptions there are."""
+        """Return the sites with half-precision results under the current exceptions, by format."""
         handed_on = leaving(self._recorded, self._trial.exceptions)
         return {
             site: format_
@@ -315,7 +318,7 @@ class _Search:
         }
 
     def _look_at_all_steps(self) -> None:
-        """Start with a smaller loss scale where a step before the rehearsed one needs it."""
+        """Lower the initial loss scale if a step before the rehearsed one needs it."""
         before = self._scale
         if before is None or not overflows(self._recorded, self._in_half(), before):
             return
@@ -327,7 +330,7 @@ class _Search:
             self._trial.rehearsal = found
 
     def _except_backward(self) -> bool:
-        """Except every site whose gradients suffer, at the loss scale of the recipe again."""
+        """Restore the recipe's loss scale, and add exceptions for sites with damaged gradients."""
         if self._base.scaling is None:
             return False
         self._scale = self._base.scaling.init
@@ -344,14 +347,14 @@ class _Search:
 
     def _close(self, exceptions: Mapping[str, str]) -> Site | None:
         if self._base.forward_format is not None:
-            return None  # under autocast results of exceptions stay wide
+            return None  # under autocast, results of exceptions stay in fp32
         return about_to_overflow(self._recorded, self._formats, exceptions, LITTLE_HEADROOM)
 
     def _elements(self, parameters: Iterable[str]) -> int:
         return sum(self._recorded.weights[name].numel() for name in parameters)
 
     def _widen_all(self) -> bool:
-        """Put modules in the place of their operators, or the modules around in that of modules."""
+        """Replace operators by their modules; if there are none, modules by their parents."""
         exceptions = self._trial.exceptions
         operators = {site.pattern: site for site in self._trial.damages if not site.is_whole_module}
         wider = {
@@ -367,7 +370,7 @@ class _Search:
         return changed
 
     def _add_suspect(self) -> bool:
-        """Except the site of the largest error that is none yet."""
+        """Add an exception for the site with the largest error that has none yet."""
         exceptions = self._trial.exceptions
         others = {
             site: damage

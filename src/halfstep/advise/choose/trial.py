@@ -1,4 +1,4 @@
-"""What became of one recipe, and how a config writes that."""
+"""The result of examining one recipe, and the settings that a config needs for it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Trial:
-    """What became of one recipe.
+    """The result of examining one recipe.
 
     Attributes:
-        base: The recipe as it was asked for.
-        recipe: With the exceptions and the first loss scale that were found.
-        exceptions: Patterns, each with its reason.
-        rehearsal: A whole step under `recipe`.
-        damages: Of every site that the base recipe computes in a half format.
-        rejected: Why the recipe cannot be recommended, with any exceptions; "" where it can.
-        passes: Forward and backward passes that the trial took.
+        base: The requested name of the recipe.
+        recipe: The recipe with the exceptions and the initial loss scale that were found.
+        exceptions: The reason for each exception, by its pattern.
+        rehearsal: The rehearsal of a whole step under `recipe`.
+        damages: The damage of every site that the base recipe computes in a half format.
+        rejected: Why the recipe is not safe with any exceptions; "" if it is safe.
+        passes: The forward and backward passes that the trial took.
         headroom: Bits between the largest result of any site and the largest value of its format,
-            over the recorded steps, exceptions left out; and the site's pattern.
-        lines: Where in the model's code each exception is, as "file:line"; of a module with others
-            inside, its first operator.
+            over the recorded steps, without exceptions and sites that overflow; and the site's
+            pattern.
+        lines: The line of the model's code for each exception, as "file:line"; for a module with
+            submodules, that of its first operator.
     """
 
     base: str
@@ -47,12 +48,12 @@ class Trial:
 
     @property
     def damage(self) -> float:
-        """What a step under the recipe costs, in units of the noise between batches."""
+        """The damage of a step under the recipe, in units of the variance between batches."""
         return math.inf if self.rehearsal is None else self.rehearsal.damage
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The recipe as a config has it: what it is based on, and what differs from that."""
+        """The recipe as in a config: its base, and the fields that differ from the base."""
         base = find_recipe(self.base).settings()
         changed = {
             field: given
@@ -62,7 +63,7 @@ class Trial:
         return {"base": self.base, **changed}
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the trial as plain data."""
         found = self.rehearsal
         return {
             "recipe": self.base,

@@ -1,10 +1,13 @@
-"""Short paired trainings: a recipe beside fp32, from the same weights, on the same batches.
+"""Verifies recipes in pairs of short trainings: one in fp32, one under the recipe.
 
-Both of a pair draw the same random numbers. What counts is the mean loss of the last quarter of
-their steps. The learning rate follows the config's schedule, shortened to these steps, so that it
-rises and falls as it will; without a config it is constant. A recipe is good once the whole
-confidence interval of the paired difference is within what another seed does to fp32 and a tenth of
-what training lowers the loss by, and bad once all of it is beyond; pairs are run until then.
+Both trainings of a pair have the same initial weights, batches and random numbers. They are
+compared by their final losses: the mean loss of the last quarter of the steps. The learning rate
+follows the config's schedule, shortened to these steps; without a config it is constant.
+
+The limit for the difference of the final losses comes from the spread of fp32's final loss between
+seeds, but is at most a tenth of the decrease of the loss in training. A recipe is good if the whole
+confidence interval of the paired difference is within the limit, and bad if the whole interval is
+beyond the limit. Pairs are trained until one of the two is the case.
 """
 
 from __future__ import annotations
@@ -37,32 +40,32 @@ if TYPE_CHECKING:
     from halfstep.recipe import Recipe
 
 STEPS = 100
-"""Of one training, where the budget does not ask for fewer."""
+"""Steps of each training, if the budget suffices."""
 FEWEST_STEPS = 20
-"""Below which a training tells nothing."""
+"""Minimum steps of each training; a shorter training is not informative."""
 PAIRS = 8
 FEWEST_PAIRS = 3
-"""As many as the spread between seeds takes."""
+"""Minimum pairs to estimate the spread between seeds."""
 NOISE = 2.0
-"""Standard deviations of fp32's loss between seeds that a recipe may be worse by."""
+"""Limit for the difference, in standard deviations of fp32's final loss between seeds."""
 LEAST, MOST = 0.01, 0.1
-"""Shares of what training lowers the loss by: up to the first is no difference, however alike seeds
-are; beyond the second is one, however much the batches of other seeds change the loss."""
+"""Lower and upper bound of that limit, as shares of the decrease of the loss in training, if the
+spread between seeds is very small or very large."""
 
 Settled = Literal["good", "bad", "open"]
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What short trainings say of a recipe.
+    """The result of short trainings under a recipe.
 
     Attributes:
-        recipe: Its name.
-        settled: "good", "bad", or "open" where time or pairs ran out before it was settled.
-        said: Why, in a line.
-        steps: Of each training.
-        fp32: Last losses in fp32, one a pair.
-        losses: Last losses under the recipe, of the same pairs.
+        recipe: The name of the recipe.
+        settled: "good", "bad", or "open" if time or pairs ran out before a result.
+        said: The reason, in one line.
+        steps: Steps of each training.
+        fp32: Final losses in fp32, one per pair.
+        losses: Final losses under the recipe, for the same pairs.
     """
 
     recipe: str
@@ -73,7 +76,7 @@ class Verification:
     losses: tuple[float, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the result as plain data."""
         return {
             "settled": self.settled,
             "said": self.said,
@@ -86,14 +89,14 @@ class Verification:
 
 @dataclass(slots=True)
 class Verifier:
-    """Verifies recipes of one subject; fp32 is trained once for all of them.
+    """Verifies recipes for one subject; all recipes share the trainings in fp32.
 
     Args:
-        subject: What is trained; it is left as it is.
-        seed: Of the first pair.
-        budget: Seconds that all of it may take; None for no limit.
-        tell: Is told what is trained next.
-        steps: Of each training; fewer where the budget asks for it.
+        subject: The subject; it is not modified.
+        seed: The seed of the first pair.
+        budget: The time budget for all trainings, in seconds; None for no limit.
+        tell: Called with a description of the next action, and its progress.
+        steps: Steps of each training; reduced if the budget does not suffice.
     """
 
     subject: Subject
@@ -106,10 +109,10 @@ class Verifier:
     _fp32: list[_Curve] = field(init=False, default_factory=list)
 
     def verify(self, recipe: Recipe) -> Verification:
-        """Train pairs until it is settled whether a recipe trains as fp32 does.
+        """Train pairs until it is clear whether a recipe trains as well as fp32.
 
         Raises:
-            ValueError: If fp32 itself does not stay finite.
+            ValueError: If the training in fp32 fails or its loss is not finite.
         """
         if not self._fp32:
             self._fit_budget()
@@ -193,7 +196,7 @@ class Verifier:
         return curve
 
     def _fit_budget(self) -> None:
-        """Take fewer steps where the budget would not do for the fewest pairs."""
+        """Reduce the number of steps if the budget does not suffice for the minimum of pairs."""
         if self.budget is None:
             return
         warm, timed = 2, 4
@@ -208,7 +211,7 @@ class Verifier:
         began = time.monotonic()
         _train(self.subject, find_recipe("fp32"), self.seed, timed)
         each = (time.monotonic() - began) / timed
-        # A third is left for recipes that are slower than fp32, as rehearsed ones are.
+        # A third of the budget is reserved for recipes slower than fp32, such as rehearsed ones.
         affordable = 2 / 3 * (self.budget - (time.monotonic() - self._began)) / each
         self.steps = max(FEWEST_STEPS, min(self.steps, int(affordable / (2 * FEWEST_PAIRS))))
         self._longest = each * self.steps
@@ -233,9 +236,13 @@ class Verifier:
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """Losses of a training: the mean of its first and of its last quarter, and what broke it.
+    """The mean loss of a training's first and of its last quarter.
 
-    The first batches are known by a checksum, so that trainings on the same ones are noticed.
+    Attributes:
+        first: Mean loss of the first quarter.
+        last: Mean loss of the last quarter: the final loss.
+        broke: Why the training failed; "" if it did not fail.
+        batches: A checksum of the first batches, to detect trainings on the same batches.
     """
 
     first: float
@@ -283,7 +290,7 @@ def _train(
 
 
 def _checksum(batch: Any, before: int) -> int:
-    """Return a checksum of the tensors of a batch and of the batches before; 0 without a tensor."""
+    """Return a checksum of a batch's tensors, continued from the checksum of earlier batches."""
     for leaf in tree_leaves(batch):
         is_plain = isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
         if is_plain and not leaf.is_complex():

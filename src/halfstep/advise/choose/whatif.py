@@ -1,8 +1,8 @@
-"""What if: every site of a model, alone, really computed as a recipe would, from exact inputs.
+"""Computes every site of a model alone in the formats of a recipe, from exact inputs.
 
-The recipe says, by running once, in which formats each call takes its inputs. Then each call of the
-recorded fp32 step is made again in these formats, forward and backward, with the exact inputs and
-the exact gradient of its output; what comes out differs from the record by its rounding alone.
+One forward pass under the recipe shows the formats of each call's inputs. Then each call of the
+recorded fp32 step is repeated in these formats, forward and backward, with the exact inputs and the
+exact gradient of its output. So the results differ from the record only by the call's own rounding.
 """
 
 from __future__ import annotations
@@ -31,27 +31,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dtypes:
-    """Formats of one call: of the floating-point tensors among its inputs, and of its results."""
+    """Dtypes of the floating-point inputs and of the floating-point results of one call."""
 
     inputs: tuple[torch.dtype, ...]
     outputs: tuple[torch.dtype, ...]
 
     @property
     def any_half(self) -> bool:
-        """Whether the call takes or returns half tensors."""
+        """Whether the call takes or returns half-precision tensors."""
         return any(dtype in HALVES for dtype in (*self.inputs, *self.outputs))
 
 
 @dataclass(slots=True)
 class Damage:
-    """What rounding at one site does, worst call of the site.
+    """The effect of rounding at one site.
 
     Attributes:
-        nonfinite: Elements of its results that are inf or NaN in the half format alone.
-        nonfinite_gradients: The same of the gradients that it passes on, at the loss scale.
-        error: Relative error of its results, as a ratio of 2-norms.
-        gradient_error: That of the gradients of its inputs.
-        raised: What the operator says that cannot compute in the format; "" where it can.
+        nonfinite: Elements of its results that are inf or NaN only in the half format, over all
+            calls.
+        nonfinite_gradients: Elements of the gradients of its inputs that are inf or NaN only in the
+            half format, at the loss scale, over all calls.
+        error: Relative error of its results, as a ratio of 2-norms, in the worst call.
+        gradient_error: Relative error of the gradients of its inputs, in the worst call.
+        raised: The error of an operator that cannot compute in the format; "" if it can.
     """
 
     nonfinite: int = 0
@@ -62,16 +64,16 @@ class Damage:
 
     @property
     def breaks(self) -> bool:
-        """Whether inf, NaN or an error comes of it."""
+        """Whether rounding causes inf, NaN or an error."""
         return bool(self.nonfinite or self.nonfinite_gradients or self.raised)
 
     @property
     def worst_error(self) -> float:
-        """The larger of both relative errors."""
+        """The larger of the two relative errors."""
         return max(self.error, self.gradient_error)
 
     def include(self, other: Damage) -> None:
-        """Take in another call of the same site."""
+        """Include the damage of another call of the same site."""
         self.nonfinite += other.nonfinite
         self.nonfinite_gradients += other.nonfinite_gradients
         self.error = max(self.error, other.error)
@@ -84,7 +86,7 @@ class SiteFailsError(RuntimeError):
 
     Args:
         site: The site.
-        said: What it raised, in one line.
+        said: The error that the site raised, in one line.
     """
 
     def __init__(self, site: Site, said: str) -> None:
@@ -93,10 +95,10 @@ class SiteFailsError(RuntimeError):
 
 
 def formats_under(engine: Engine, subject: Subject, batch: Any) -> dict[CallKey, Dtypes]:
-    """Run a forward pass under the engine's recipe, and return the formats of every call.
+    """Run a forward pass under the engine's recipe, and return the dtypes of every call.
 
     Raises:
-        SiteFailsError: If one of the model's operators raises and so ends the pass.
+        SiteFailsError: If an operator of the model raises, and the model does not catch the error.
     """
     found: dict[CallKey, Dtypes] = {}
     failed: list[Site] = []
@@ -110,7 +112,7 @@ def formats_under(engine: Engine, subject: Subject, batch: Any) -> dict[CallKey,
         except (RuntimeError, TypeError, ValueError):
             failed.append(key.site)
             raise
-        failed.clear()  # the model went on without what failed before
+        failed.clear()  # the model caught the error of an earlier call
         found[key] = Dtypes(inputs, tuple(leaf.dtype for leaf in floating(result)))
         return result
 
@@ -127,12 +129,12 @@ def formats_under(engine: Engine, subject: Subject, batch: Any) -> dict[CallKey,
 def damages(
     engine: Engine, recorded: Record, dtypes: Mapping[CallKey, Dtypes], scale: float
 ) -> dict[Site, Damage]:
-    """Make every call that a recipe makes in a half format, alone, and return what that does.
+    """Repeat alone each call that a recipe makes in a half format, and return the damage by site.
 
     Args:
-        engine: Carries out the recipe.
-        recorded: The fp32 step.
-        dtypes: Formats of every call under the recipe.
+        engine: An engine with the recipe.
+        recorded: The recorded steps in fp32.
+        dtypes: Dtypes of every call under the recipe.
         scale: The loss scale.
     """
     found: dict[Site, Damage] = {}
@@ -162,8 +164,9 @@ def _alone(engine: Engine, call: Call, formats: Dtypes, scale: float) -> Damage:
         right = exact.gradients(call.gradients, 1.0)
         found = half.gradients(call.gradients, scale)
         damage.nonfinite_gradients = sum(map(_only_here_nonfinite, found, right))
-        # Together, and those of parameters by themselves, which are of another size than those of
-        # activations. One alone may be truly zero, as that of a bias before a norm layer.
+        # Gradients of parameters and gradients of activations are compared separately, because
+        # their magnitudes differ. Within each group they are compared together, because the exact
+        # gradient of a single tensor may be zero, such as that of a bias before a norm layer.
         of_params = [at for at, start in enumerate(exact.starts) if isinstance(start, nn.Parameter)]
         of_values = [at for at in range(len(right)) if at not in of_params]
         damage.gradient_error = (
@@ -179,11 +182,11 @@ def _alone(engine: Engine, call: Call, formats: Dtypes, scale: float) -> Damage:
 
 
 class _Rerun:
-    """One call made again, its inputs in some formats and cut from the graph around.
+    """One call that is repeated with inputs in given dtypes, detached from their graph.
 
     Args:
         call: The call.
-        formats: Of its floating-point inputs; None leaves them in fp32.
+        formats: Dtypes of its floating-point inputs; None keeps fp32.
     """
 
     def __init__(self, call: Call, formats: Sequence[torch.dtype] | None) -> None:
@@ -202,7 +205,7 @@ class _Rerun:
                 start = nn.Parameter(start, requires_grad=leaf.requires_grad)
             if leaf.requires_grad:
                 self.starts.append(start)
-            # An operator in place cannot write over a leaf.
+            # Cloned, because an in-place operator cannot write to a leaf.
             self._given.append(start.clone() if leaf.requires_grad else start)
         self.outputs: list[torch.Tensor] = []
 
@@ -214,7 +217,7 @@ class _Rerun:
             self.outputs = floating(self._call.func(*args, **kwargs))
 
     def gradients(self, of_outputs: Mapping[int, torch.Tensor], scale: float) -> list[torch.Tensor]:
-        """Return the inputs' true gradients, fp32, from scaled ones in the outputs' format."""
+        """Return the unscaled fp32 gradients of the inputs, from the scaled output gradients."""
         reached = [at for at in of_outputs if self.outputs[at].requires_grad]
         if not (reached and self.starts):
             return []
@@ -237,12 +240,12 @@ def _only_here_nonfinite(half: torch.Tensor, exact: torch.Tensor) -> int:
 
 
 def _difference(half: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    # In double, a difference is finite exactly where both values are.
+    # In float64, a difference is finite if and only if both values are.
     return (half.detach().double() - exact.detach().double()).nan_to_num_(0.0, 0.0, 0.0)
 
 
 def _error(half: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float:
-    """Return the norm of the difference over that of the exact values, all tensors together."""
+    """Return the relative error of all tensors together, as a ratio of 2-norms."""
     lost = sum(float(_difference(*pair).square_().sum()) for pair in zip(half, exact, strict=True))
     energy = sum(
         float(right.detach().double().nan_to_num_(0.0, 0.0, 0.0).square_().sum()) for right in exact

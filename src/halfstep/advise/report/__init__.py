@@ -1,1 +1,1 @@
-"""What advice leaves in a directory: a config to train, all of it for programs, and a page."""
+"""Writes an answer to a directory: a config to train with, JSON for programs, and a page."""

@@ -1,7 +1,8 @@
-"""The files of an answer: a recipe that `halfstep train` takes, JSON for programs, and a page.
+"""The files of an answer: configs for `halfstep train`, JSON for programs, and a page.
 
-advice.json   everything            report.html   the page to look at
-h100_sxm.yaml  a config for each GPU, or recipe.yaml where none was asked for
+advice.json    the complete answer
+report.html    the page
+h100_sxm.yaml  a config for each GPU, or recipe.yaml if no GPU was named
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ REPORT = "report.html"
 
 
 def write(directory: Path, found: Answer) -> list[str]:
-    """Write an answer; files of the same names are replaced, each whole or not at all.
+    """Write an answer; each existing file of the same name is replaced atomically.
 
     Returns:
         The names of the files.
@@ -51,7 +52,7 @@ def write(directory: Path, found: Answer) -> list[str]:
 
 
 def config(found: Answer, trial: Trial) -> str:
-    """Return a recipe as a config: of the subject's own, or the recipe alone for a function."""
+    """Return a recipe as YAML: a config based on the subject's config, or else only the recipe."""
     assert found.advice is not None
     comments = [f"# {line}" for line in [trial.base, *reasons(trial, found.advice)]]
     values: dict[str, Any] = {}
@@ -60,7 +61,7 @@ def config(found: Answer, trial: Trial) -> str:
         shipped = name in files.shipped()
         values["base"] = name if shipped else str(files.find(name).resolve())
         values = files.merge(values, files.parse_options(options))
-        values.pop("fp16", None)  # another way to write what the recipe says
+        values.pop("fp16", None)  # short for a recipe, which is set below
     else:
         comments.append(
             "# in your own loop: pass the value of recipe to Engine(model, optimizer, recipe=...)"

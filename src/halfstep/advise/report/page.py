@@ -1,4 +1,4 @@
-"""The page of an answer: what to train under, why not otherwise, and the exponents behind it."""
+"""The page of an answer: the recipe to use, the reasons against others, exponent histograms."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
 SOURCE = "advice.json"
 FIRST_SITES = 12
-"""Operators whose histograms are shown at once; the others, but for exceptions, come on demand."""
+"""Number of operators whose histograms are shown at first, besides those of exceptions; the others
+are shown on demand."""
 FIRST_GPUS = 2
-"""GPUs whose predicted costs are shown at once."""
+"""Number of GPUs whose predicted costs are shown at first."""
 MARK = "≈"
-"""Stands before every predicted figure."""
+"""The sign before every predicted figure."""
 _TEMPLATE = Path(__file__).parent / "page.html"
 _PREDICTED = (
     f"{MARK} predicted, from the operators of one training step and the GPU's datasheet: nothing "
@@ -172,7 +173,7 @@ def _cost(at: int, each: Forecast) -> list[TableCell]:
 
 
 def _times(each: Forecast, source: str) -> list[TableCell]:
-    """Return the time of a step and its speed-up; neither is known without units for the format."""
+    """Return the cells of time and speed-up; both are unknown if the GPU lacks the format."""
     labels = f"{MARK} ms/step", f"{MARK} speed x"
     if each.lacks:
         return [TableCell(units.MISSING, label=label) for label in labels]

@@ -1,4 +1,4 @@
-"""Histograms of exponents as strips of a page, over one axis with the ranges of the formats."""
+"""Histograms of exponents as SVG paths, on one axis with the ranges of the formats."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 SHOWN = ("fp16", "bf16", "fp8-e4m3", "fp8-e5m2")
 HEIGHT = 24
 _WIDEST = (-64, 40)
-"""What is shown at most; what lies beyond is drawn at the ends."""
+"""Limits of the axis, the upper one excluded; exponents outside are counted in the end bins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Binary exponents from left to right, a unit of the drawing each.
+    """An axis of binary exponents from left to right; each is one unit wide.
 
     Attributes:
         low: The first exponent.
-        high: The one behind the last.
+        high: The last exponent plus one.
     """
 
     low: int
@@ -35,7 +35,7 @@ class Axis:
 
     @classmethod
     def of(cls, histograms: Iterable[Exponents]) -> Axis:
-        """Return an axis that has all of fp16 and of what was recorded."""
+        """Return an axis with the range of fp16 and the recorded exponents, within `_WIDEST`."""
         low, high = _lowest(FORMATS["fp16"]) - 4, _highest(FORMATS["fp16"]) + 4
         for each in histograms:
             found = each.counts.nonzero().flatten().tolist()
@@ -45,7 +45,7 @@ class Axis:
 
     @property
     def width(self) -> int:
-        """How many exponents there are."""
+        """The number of exponents."""
         return self.high - self.low
 
     def ticks(self) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ class Axis:
         return [{"x": each - self.low, "power": each} for each in range(first, self.high, 8)]
 
     def ranges(self) -> list[dict[str, Any]]:
-        """Return where each format has normal numbers, and where subnormal ones."""
+        """Return the ranges of normal and subnormal numbers of each format."""
         return [
             {
                 "name": name,
@@ -67,7 +67,7 @@ class Axis:
         ]
 
     def strip(self, histogram: Exponents | None) -> str:
-        """Return a histogram as an SVG path, its highest bin as high as the strip; "" for none."""
+        """Return a histogram as an SVG path of height `HEIGHT`; "" for an empty histogram."""
         if histogram is None or not int(histogram.counts.sum()):
             return ""
         bins = [0] * self.width
