@@ -387,4 +387,4 @@ class TargetRange:
     @property
     def is_of_probabilities(self) -> bool:
         """Whether all targets are between 0 and 1, except for rounding errors."""
-        return -_ROUNDING <= self.lowest and self.highest <= 1 + _ROUNDING
+        return self.lowest >= -_ROUNDING and self.highest <= 1 + _ROUNDING
