@@ -307,3 +307,23 @@ def test_updates_that_a_decaying_rate_makes_too_small_are_told(square: Subject) 
     rows = {row["recipe"]: row for row in advice.as_json()["recipes"]}
     assert rows["half-bn32"]["later"] == advice.later["half-bn32"]
     assert 1 <= rows["fp16"]["first_loss_scale"] < 65536
+
+
+def test_verification_accumulates_and_clips_as_the_config_does(square: Subject) -> None:
+    steps: list[float] = []
+
+    class Counted(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            grads = [p.grad for group in self.param_groups for p in group["params"]]
+            steps.append(float(torch.linalg.vector_norm(torch.cat([g.flatten() for g in grads]))))
+            return super().step(closure)
+
+    about = replace(
+        square,
+        optimizer=lambda model: Counted(model.parameters(), lr=1e-3),
+        accumulate=4,
+        clip_norm=1e-3,
+    )
+    pairs = len(Verifier(about, steps=STEPS).verify(recipe("fp32")).losses)
+    assert len(steps) == 2 * pairs * STEPS // 4
+    assert max(steps) <= 1e-3 * (1 + 1e-5)

@@ -110,6 +110,7 @@ def images_per_second(
         batch_size=config.batch_size,
         seed=config.seed,
         device=device,
+        drop_last=config.drop_last,
     )
     stream = _endless(loaded)
     seen = 0

@@ -260,12 +260,22 @@ def _train(
 ) -> _Curve:
     model = subject.copied()
     optimizer = subject.optimizer(model)
-    scheduler = subject.schedule(optimizer, steps) if subject.schedule else None
+    scheduler = None
+    if subject.schedule:
+        scheduler = subject.schedule(optimizer, max(1, steps // subject.accumulate))
     losses: list[float] = []
     batches = 0
     try:
         with (
-            Engine(model, optimizer, recipe=recipe, scheduler=scheduler, seed=seed) as engine,
+            Engine(
+                model,
+                optimizer,
+                recipe=recipe,
+                accumulate=subject.accumulate,
+                clip_norm=subject.clip_norm,
+                scheduler=scheduler,
+                seed=seed,
+            ) as engine,
             RandomNumbers(seed).drawn(),
         ):
             for step, batch in zip(range(steps), subject.training(seed), strict=False):
