@@ -1,6 +1,7 @@
-"""Many runs of one config that differ in recipe and seed, and the one table that they come to.
+"""Runs of one config under several recipes and seeds, and one table with their results.
 
-`plan` validates what is asked for, `grid` lays out the cells, `comparison` runs those that are
-missing through `runner`, `directory` keeps them, `results` and `table` say what they came to. Runs
-are processes of their own: this floor reads their directories and never enters the training loop.
+`plan` validates the request, and `grid` creates the cells; a cell is one run. `comparison` runs the
+missing cells through `runner`, `directory` manages their files, and `results` and `table` report
+their results. Each run is a separate process: this package reads the run directories, and never
+calls the training loop.
 """

@@ -1,4 +1,4 @@
-"""Run the missing cells of a comparison, and keep its tables up to date."""
+"""Runs the missing cells of a comparison, and keeps its tables up to date."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ def compare(
 ) -> list[Result]:
     """Run the cells that have no result yet.
 
-    A cell that ends badly is a result that says so, and the others run.
+    The failure of a cell is recorded as its result, and the other cells still run.
 
     Args:
-        plan: What is compared, and where.
-        command: Gives the program and arguments that run a cell.
-        console: Is told how it goes.
-        fresh: Whether to run the cells again that have a result.
-        place: Where cells run; the plan's devices of this machine by default.
-        predict: Gives what rows would cost on GPUs that are not here.
-        python: Forks cells of this machine.
+        plan: The cells, the directory and the devices.
+        command: Returns the program and arguments that run a cell.
+        console: Where progress is printed.
+        fresh: Whether to repeat the cells that already have a result.
+        place: Where the cells run; default: on the plan's devices of this machine.
+        predict: Returns the predicted cost of the rows on GPUs that this machine lacks.
+        python: The server that forks the processes of cells on this machine; None for no server.
 
     Returns:
         One result per cell, in the order of the grid's cells.
 
     Raises:
-        UserError: If the directory cannot be had; nothing was run then.
-        KeyboardInterrupt: With a message that says what is left, after a Ctrl-C.
+        UserError: If the directory cannot be used; no cell has run then.
+        KeyboardInterrupt: After a Ctrl-C, with a message that says how many results exist.
     """
     grid, directory = plan.grid, plan.directory
     with (
         claimed(directory, grid.config, grid.cells) as lock,
-        contextlib.nullcontext(predict()) as predicted,  # once it is claimed, before it is told of
+        contextlib.nullcontext(predict()) as predicted,  # after the lock, before any output
         CellsDone(console, grid, slots=len(place.slots if place else plan.devices)) as progress,
     ):
         results = [Result(cell, "pending") if fresh else result_of(cell) for cell in grid.cells]
@@ -73,8 +73,7 @@ def compare(
 
         def ended(result: Result) -> None:
             results[grid.cells.index(result.cell)] = result
-            # A cell that filled the disk is one row; the next ones may find room, as may the
-            # tables in the end.
+            # If the disk is full now, later cells and the last write of the tables may find space.
             with contextlib.suppress(OSError):
                 write_tables(directory, grid, results, predicted)
             progress.ended(result)

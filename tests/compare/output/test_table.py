@@ -122,7 +122,7 @@ def test_rehearsed_rows_are_marked_and_the_reason_stands_below(make_grid):
         lines = text.splitlines()
         assert any("fp16 †" in line for line in lines)
         assert not any("fp32 †" in line for line in lines)
-        assert any("† autocast fp16 (recipes fp16, o1): no fp16 units" in line for line in lines)
+        assert any("† emulation of autocast fp16 (recipes fp16, o1): no fp16 units" in line for line in lines)
 
 
 def test_the_verdicts_stand_below_the_table(mixed):
@@ -166,8 +166,8 @@ def test_the_best_trade_is_marked(make_grid):
     text = shown(grid, fill(grid), 80)
     assert "fp16 ◆" in text
     assert (
-        "◆ marks finished rows for which no other finished row is better in accuracy, time or "
-        "memory without being worse in another." in " ".join(text.split())
+        "◆ marks finished rows for which no other finished row is at least as good in accuracy, "
+        "time and memory and better in one of them." in " ".join(text.split())
     )
 
 

@@ -1,1 +1,1 @@
-"""Cells run: where, when and how, what each leaves on disk, and how it goes."""
+"""How cells run: where and when they start, their files on disk, and their progress."""

@@ -1,8 +1,8 @@
 """Runs cells on a cluster through Ray: `halfstep compare CONFIG --on ray:head-node:6379`.
 
-A node must have the comparison's directory at the same path (a shared file system) and halfstep
-installed. Ray decides where a cell runs; its processes are on one node, and those that train on
-GPUs get one of their own each.
+Each node needs halfstep, and the comparison's directory at the same path (a shared file system).
+Ray chooses the node of a cell. All processes of a cell run on one node, with one GPU each if they
+train on GPUs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ENDING_SECONDS = 60.0
 
 
 class RayCell:
-    """A cell that was handed to Ray.
+    """A cell that was submitted to Ray.
 
     Args:
         cell: The cell.
-        ray: The module.
-        reference: What Ray calls its result.
+        ray: The module `ray`.
+        reference: Ray's object reference of the cell's result.
     """
 
     def __init__(self, cell: Cell, ray: Any, reference: Any) -> None:
@@ -42,7 +42,7 @@ class RayCell:
         self._ray = ray
 
     def poll(self) -> Result | None:
-        """Return what it came to, or None while it waits or runs."""
+        """Return the result of the cell, or None while it waits or runs."""
         done, _ = self._ray.wait([self.reference], timeout=0)
         if not done:
             return None
@@ -57,19 +57,20 @@ class RayCell:
 
 
 class RayCluster:
-    """A place for cells; see `schedule.Place`.
+    """Runs cells on a Ray cluster; see `schedule.Place`.
 
     Args:
-        address: Of the cluster's head ("host:6379", "auto"); None starts one on this machine.
-        device: Kind of device that cells run on.
-        processes: How many processes train each cell.
-        command: Gives the program and arguments of a cell.
-        time_limit: Seconds after which a cell is ended.
+        address: Address of the cluster's head node ("host:6379", or "auto"); None starts a cluster
+            on this machine.
+        device: Kind of device of the cells.
+        command: Returns the program and arguments that run a cell.
+        processes: The number of processes that train each cell.
+        time_limit: Seconds after which a cell is stopped; None for no limit.
         options: Further arguments of `ray.init`.
 
     Raises:
-        UserError: If Ray is not installed, the cluster cannot be reached, has no such device, or
-            no node with enough of them.
+        UserError: If Ray is not installed, if the cluster cannot be reached, or if no node has
+            enough devices of this kind.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class RayCluster:
         self._command = command
         self._time_limit = time_limit
         wanted = "GPU" if device == "cuda" else "CPU"
-        # A cell's processes are on one node, so that what is left over on each is of no use.
+        # All processes of a cell run on one node, so the node with the most devices is the limit.
         counts = [int(each["Resources"].get(wanted, 0)) for each in ray.nodes() if each["Alive"]]
         most = max(counts, default=0)
         if most < processes:
@@ -107,28 +108,28 @@ class RayCluster:
                 else f"--on ray: the cluster has no {wanted}; write --device cpu or cuda"
             )
         self._needs = {"num_gpus" if device == "cuda" else "num_cpus": processes}
-        # Ray gives as many threads as CPUs to the task, which each of its processes would have.
+        # Ray sets the number of threads to the number of the task's CPUs. Each process of the cell
+        # would inherit that number.
         self._environment = {"OMP_NUM_THREADS": "1"} if processes > 1 and device == "cpu" else {}
         self.slots = (device,) * sum(count // processes for count in counts)
 
     def start(self, cell: Cell, slot: str) -> RayCell:
-        """Hand a cell to Ray."""
+        """Submit a cell to Ray."""
         task = self._ray.remote(max_retries=0, **self._needs)(run_there)
         arguments = list(self._command(cell, slot))
         reference = task.remote(cell, arguments, self._time_limit, self._environment)
         return RayCell(cell, self._ray, reference)
 
     def end(self, running: Sequence[Started]) -> None:
-        """End cells that have not ended, in good order."""
+        """Cancel the running cells, and wait until they have written their checkpoints."""
         references = [each.reference for each in running if isinstance(each, RayCell)]
         for reference in references:
             self._ray.cancel(reference)
         if references:
-            # A cell writes a checkpoint before it ends.
             self._ray.wait(references, num_returns=len(references), timeout=_ENDING_SECONDS)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started for this ends."""
+        """Disconnect from the cluster; a cluster that was started for this comparison ends."""
         self._ray.shutdown()
 
 
@@ -138,8 +139,8 @@ def run_there(
     time_limit: float | None,
     environment: dict[str, str] | None = None,
 ) -> Result:
-    """Run a cell on the node that Ray has chosen."""
-    # Directories of a network appear on other nodes with a delay.
+    """Run a cell on the node that the cluster has chosen."""
+    # On a network file system, new files become visible on other nodes only after a delay.
     for _ in range(50):
         if cell.config_file.exists():
             return run_cell(cell, command, time_limit=time_limit, environment=environment)
@@ -153,14 +154,14 @@ def run_there(
 
 
 def parse_place(text: str) -> tuple[str, str | None, dict[str, str | int]]:
-    """Read `--on ray[:ADDRESS]` or `--on slurm[:KEY=VALUE,...]`.
+    """Parse `--on ray[:ADDRESS]` or `--on slurm[:KEY=VALUE,...]`.
 
     Returns:
-        Which of them; for Ray the address, or None for a cluster of this machine alone; for Slurm
-        the settings of a job.
+        The name "ray" or "slurm"; the address of the Ray cluster, or None for a cluster on this
+        machine; the settings of a Slurm job.
 
     Raises:
-        UserError: If it is something else.
+        UserError: If the text has another form.
     """
     name, _, rest = text.partition(":")
     pairs = [each.partition("=") for each in rest.split(",") if each]

@@ -1,14 +1,14 @@
-"""The comparison's directory on disk: who may write into it, and which cells have a result.
+"""The comparison's directory on disk: the lock for writing, and the cells that have a result.
 
     runs/compare/digits/
         comparison.json  table.md ...   rewritten whenever a cell ends; see `tables`
         fp16-seed0/
-            cell.json  config.yaml      the settings and versions that the run below has
+            cell.json  config.yaml      the settings and versions of the run
             run/                        the run directory, written by `halfstep train`
-            stdout.log  stderr.log      what it said
+            stdout.log  stderr.log      the output of the run
 
-A cell has a result when `cell.json` bears its fingerprint and `run/summary.json`, which a run
-writes last, exists. Every other state, whatever caused it, means that the cell is to be run.
+A cell has a result if `cell.json` contains the cell's fingerprint, and if `run/summary.json`
+exists, which a run writes last. In every other state, whatever the reason, the cell must run.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ if TYPE_CHECKING:
 
 COMPARISON = "comparison.json"
 VERSIONED = ("halfstep", "torch")
-"""Packages whose versions results of one comparison should share."""
+"""The packages whose versions should be the same for all results of a comparison."""
 _ENDING_S = 2.0
-"""In which processes of a comparison that was killed a moment ago let go of its directory."""
+"""Seconds to wait for the lock: the processes of a comparison that was just killed release it."""
 
 
 @contextlib.contextmanager
 def claimed(directory: Path, config: str, cells: Sequence[Cell]) -> Iterator[int]:
-    """Make the directory and keep every other comparison out of it.
+    """Create the directory, and lock it against other comparisons while the block runs.
 
     Args:
-        directory: The comparison's directory; made if it does not exist.
+        directory: The comparison's directory; created if it does not exist.
         config: Name of the config that is compared.
-        cells: Those that are to run in it.
+        cells: The cells of the comparison.
 
     Yields:
-        The descriptor of the lock. A cell's process inherits it, so that a cell which outlives its
-        comparison keeps the directory claimed until it has ended.
+        The file descriptor of the lock. The process of a cell inherits it, so if a cell outlives
+        its comparison, the directory stays locked until the cell ends.
 
     Raises:
-        UserError: If the directory cannot be written, holds something else or links by which files
-            outside would be written, or is in use.
+        UserError: If the directory cannot be written, is in use, contains other files or another
+            comparison, or contains symbolic links to files outside.
     """
     _refuse_foreign(directory, config)
     links.refuse(directory, _linked(cells))
@@ -79,7 +79,7 @@ def _refusal(directory: Path, holder: str) -> str:
 
 
 def result_of(cell: Cell) -> Result:
-    """Return the result that the disk holds for this very cell; "pending" where it holds none."""
+    """Return the result on disk for a cell with the same settings; "pending" if there is none."""
     summary = read(cell.run_directory / "summary.json")
     if summary is None or _record(cell).get("fingerprint") != cell.fingerprint:
         return Result(cell, "pending")
@@ -88,12 +88,12 @@ def result_of(cell: Cell) -> Result:
 
 
 def versions() -> dict[str, str]:
-    """Return what a cell that starts now runs with."""
+    """Return the installed version of each package in `VERSIONED`."""
     return {package: version(package) for package in VERSIONED}
 
 
 def changed_since(cell: Cell) -> list[str]:
-    """Say which settings differ from those of the finished run that lies in the cell's place."""
+    """Return the settings that differ from those of a finished run in the cell's directory."""
     record = _record(cell)
     if not (cell.run_directory / "summary.json").exists() or "settings" not in record:
         return []
@@ -101,14 +101,14 @@ def changed_since(cell: Cell) -> list[str]:
 
 
 def prepare(cell: Cell, *, fresh: bool = False) -> None:
-    """Make the cell's directory ready for a run and record what it is started with.
+    """Prepare the cell's directory for a run, and record the settings and versions of the run.
 
-    What an interrupted run of the very same settings and versions left stays, so that it goes on
-    from its newest checkpoint.
+    The files of an interrupted run with the same settings and versions are kept, so that the run
+    continues from its newest checkpoint.
 
     Args:
         cell: The cell.
-        fresh: Whether to start anew in any case.
+        fresh: Whether to start a new run in any case.
     """
     record = cell.directory / "cell.json"
     wanted = {
@@ -126,7 +126,7 @@ def prepare(cell: Cell, *, fresh: bool = False) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return the mapping in a JSON file; None if there is no such file or nothing whole in it."""
+    """Return the mapping in a JSON file; None if the file does not exist or has other content."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -137,7 +137,7 @@ def read(path: Path) -> dict[str, Any] | None:
 def _refuse_foreign(directory: Path, config: str) -> None:
     if directory.exists() and not directory.is_dir():
         raise UserError(f"{directory} is a file; name a directory with --out")
-    # Hidden names are the lock, and what a kill left of the very first write.
+    # The names that begin with a dot are the lock, and temporary files of a write that was killed.
     if not directory.is_dir() or all(path.name.startswith(".") for path in directory.iterdir()):
         return
     held = (read(directory / COMPARISON) or {}).get("config")
@@ -154,7 +154,7 @@ def _refuse_foreign(directory: Path, config: str) -> None:
 
 
 def _linked(cells: Sequence[Cell]) -> Iterator[Path]:
-    """Yield the links in place of a cell's directory, its run directory or its logs."""
+    """Yield each cell's directory, and each entry of it, that is a symbolic link."""
     for directory in (cell.directory for cell in cells):
         there = directory.iterdir() if directory.is_dir() else ()
         yield from (each for each in (directory, *there) if each.is_symlink())

@@ -1,7 +1,8 @@
-"""How long a comparison still takes, from how long its cells took and how far the running one is.
+"""Estimates the remaining time of a comparison, from finished cells and the progress of others.
 
-Cells differ by their recipe (half precision can be ten times slower or twice as fast), so a cell is
-expected to take as long as others of its recipe, and as the mean of all only where there are none.
+The time of a cell depends on its recipe: half precision can be ten times slower or twice as fast.
+So the estimate for a cell is the mean time of the cells with the same recipe. If there are none, it
+is the mean time of all cells.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ class Running:
     """A cell that runs now.
 
     Attributes:
-        recipe: Its recipe.
-        seconds: How long it has been running.
-        done: Which share of its epochs it has behind it, 0 to 1.
+        recipe: Name of the recipe.
+        seconds: Seconds since the start of the cell.
+        done: The share of its epochs that are done, 0 to 1.
     """
 
     recipe: str
@@ -43,13 +44,13 @@ def seconds_left(
     """Estimate the seconds until the last cell has ended.
 
     Args:
-        durations: Seconds that the cells took which have ended, by recipe.
+        durations: By recipe, the seconds of each cell that has ended.
         running: The cells that run now.
-        waiting: Recipes of the cells that have not started.
-        slots: How many cells run at a time.
+        waiting: The recipe of each cell that has not started.
+        slots: The number of cells that run at a time.
 
     Returns:
-        The estimate; None while nothing is known to estimate from.
+        The estimate in seconds; None while no cell has ended or made progress.
     """
     known = {name: list(seconds) for name, seconds in durations.items() if seconds}
     for cell in running:
@@ -59,18 +60,18 @@ def seconds_left(
         return None if running or waiting else 0.0
     rest = [max(_total(known, cell) - cell.seconds, 0.0) for cell in running]
     work = sum(rest) + sum(_expected(known, name) for name in waiting)
-    # However many slots there are, the longest cell that runs must come to its end.
+    # With any number of slots, the comparison takes at least as long as the slowest running cell.
     return max(work / slots, *rest, 0.0)
 
 
 def share_done(cell: Cell) -> float:
-    """Return which share of its epochs the run of a cell has behind it, 0 to 1."""
+    """Return the share of a cell's epochs that are done, 0 to 1."""
     epochs: int = cell.settings.get("epochs", 1)
     return min(epochs_done(cell.run_directory) / epochs, 1.0)
 
 
 def epochs_done(run_directory: Path) -> int:
-    """Return the last epoch that a run has validated, going by its metrics; 0 without any."""
+    """Return the last epoch with validation metrics in the run directory; 0 if there is none."""
     return max((line.get("epoch", 0) for line in metrics_log.read(run_directory, "val")), default=0)
 
 

@@ -1,4 +1,4 @@
-"""What a comparison says while it runs: a line a cell, and on a terminal a live line below."""
+"""The progress of a comparison: one line per cell, and on a terminal a live line below them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 class CellsDone:
-    """Tells a console how a comparison goes.
+    """Prints the progress of a comparison.
 
-    On a terminal, a line below what is said moves while a cell runs. Elsewhere there are plain
-    lines only: one when a cell starts and one when it has ended.
+    On a terminal, a live line with a progress bar is below the printed lines while a cell runs.
+    Otherwise there are only plain lines: one when a cell starts, and one when it has ended.
 
     Args:
-        console: Where to say it.
-        grid: What is compared.
-        slots: How many cells run at a time.
+        console: Where the lines are printed.
+        grid: The cells of the comparison.
+        slots: The number of cells that run at a time.
     """
 
     def __init__(self, console: Console, grid: Grid, slots: int = 1) -> None:
@@ -62,11 +62,11 @@ class CellsDone:
         self._live.stop()
 
     def kept(self, result: Result, versions: Sequence[str] = ()) -> None:
-        """A cell has a result from an earlier comparison and does not run.
+        """Report a cell that has a result from an earlier comparison, and does not run.
 
         Args:
-            result: Its result.
-            versions: What it was made with that is no longer so.
+            result: The result of the cell.
+            versions: The versions of the result that differ from the installed versions.
         """
         self._waiting.remove(result.cell)
         self._note_duration(result, result.number("wall_seconds"))
@@ -74,13 +74,13 @@ class CellsDone:
         self._say(result.cell, f"{_outcome(result)}, from an earlier comparison{warning}")
 
     def changed(self, cell: Cell, changes: Sequence[str]) -> None:
-        """A cell has a result of other settings and runs again."""
+        """Report a cell that runs again, because its result has other settings."""
         changed = "; ".join(changes)
         what = f"runs again, because settings changed ({changed}); --tag NAME keeps both results"
         self._say(cell, what)
 
     def started(self, cell: Cell) -> None:
-        """A cell starts."""
+        """Report that a cell starts."""
         self._waiting.remove(cell)
         self._running[self._number(cell)] = time.monotonic()
         if not self._console.is_terminal:
@@ -88,18 +88,18 @@ class CellsDone:
             self._say(cell, f"running{f', about {duration(left)} left in all' if left else ''}")
 
     def ended(self, result: Result) -> None:
-        """A cell has ended; one that could not even start, too."""
+        """Report that a cell has ended, or that it could not start."""
         now = time.monotonic()
         seconds = now - self._running.pop(self._number(result.cell), now)
         self._note_duration(result, seconds)
         self._say(result.cell, f"{_outcome(result)}, {duration(seconds)}")
 
     def note(self, what: str) -> None:
-        """Something that the user should know before the first cell runs."""
+        """Print a line that the user should read before the first cell runs."""
         self._console.print(Text(what), soft_wrap=True)
 
     def warn(self, what: str) -> None:
-        """Something is wrong that ends nothing."""
+        """Print a warning about a problem that does not end the comparison."""
         self._console.print(Text(f"warning: {what}"), soft_wrap=True)
 
     def _note_duration(self, result: Result, seconds: float | None) -> None:
@@ -121,7 +121,7 @@ class CellsDone:
         ]
         waiting = [cell.recipe for cell in self._waiting]
         left = seconds_left(self._durations, running, waiting, self._slots)
-        # A cell that goes on where it was has done much in no time.
+        # A resumed cell has many epochs done after a short time, so its estimate is near zero.
         return None if left is None or left < 1 else left
 
     def _cells_running(self) -> list[Cell]:

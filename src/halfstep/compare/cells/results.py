@@ -1,6 +1,6 @@
-"""What the runs of a comparison came to: a summary on disk becomes the result of its cell.
+"""The results of cells, made from the summaries of their runs.
 
-`directory` reads the summaries, `rows` brings the seeds of an arm together.
+`directory` reads the summaries, and `rows` combines the seeds of an arm.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Status = Literal["pending", "finished", "nonfinite", "collapsed", "crashed"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one cell came to.
+    """The result of one cell.
 
     Attributes:
         cell: The cell.
-        status: How its run ended; "pending" when it has not.
-        reason: Why it did not finish, in one line.
-        summary: The run's summary, empty when it left none.
-        environment: The versions and the machine that the run had.
-        cause: Why it went wrong, as doctor says it, in one line; None where it says nothing.
+        status: How the run ended; "pending" if it has not ended.
+        reason: Why the run did not finish, in one line; None for a finished run.
+        summary: The run's summary; empty if the run wrote none.
+        environment: The versions and the machine of the run.
+        cause: The cause of a failure that doctor found, in one line; None if there is none.
     """
 
     cell: Cell
@@ -43,42 +43,42 @@ class Result:
 
     @property
     def explanation(self) -> str:
-        """Where doctor's explanation is, below the comparison's directory; "" without one."""
+        """The path of doctor's explanation in the comparison's directory; "" if there is none."""
         return f"{self.cell.directory.name}/run/{TEXT}" if self.cause else ""
 
     @property
     def said(self) -> str:
-        """Why it did not finish, or was not finite on its way; "" for nothing."""
+        """Why the run failed, or had a non-finite loss on the way; "" if neither happened."""
         if not self.cause:
             return self.reason or ""
         reason = self.reason or ""
         if self.status == "nonfinite":
-            # What the run suggests to try was written before the cause was known.
+            # The run wrote its suggestion before doctor found the cause.
             reason = reason.partition("; try ")[0]
         return "; ".join(filter(None, (reason, f"doctor found {self.cause}")))
 
     def number(self, name: str) -> float | None:
-        """A finite number of the summary, dots leading into what is nested; None for none."""
+        """Return a number of the summary, with dots for nested keys; None if it is not finite."""
         found: Any = self.summary
         for part in name.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
         return finite(found)
 
     def source(self, name: str) -> str:
-        """Where a number is from: the file below the comparison's directory, and the key in it."""
+        """Return the source of a number: a file in the comparison's directory, "#" and the key."""
         return f"{self.cell.directory.name}/run/summary.json#{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A number over the seeds of one arm.
+    """Statistics of one figure over the seeds of an arm.
 
     Attributes:
-        mean: Its mean.
-        sd: Its sample standard deviation; None for one seed.
-        low: The smallest.
-        high: The largest.
-        seeds: Over how many seeds.
+        mean: The mean.
+        sd: The sample standard deviation; None for one seed.
+        low: The smallest value.
+        high: The largest value.
+        seeds: The number of seeds with a value.
     """
 
     mean: float
@@ -89,7 +89,7 @@ class Spread:
 
     @classmethod
     def over(cls, values: Iterable[float | None]) -> Spread | None:
-        """Take the spread of the values that exist; None when none does."""
+        """Compute the statistics of the values that are not None; None if there are none."""
         known = [value for value in values if value is not None]
         if not known:
             return None
@@ -103,7 +103,7 @@ def from_summary(
     environment: Mapping[str, Any] | None = None,
     cause: str | None = None,
 ) -> Result:
-    """Turn the summary of a cell's run into its result.
+    """Make the result of a cell from the summary of its run.
 
     Raises:
         ValueError: If the summary has a status that no run writes.
@@ -119,7 +119,7 @@ def from_summary(
 
 
 def finite(value: Any) -> float | None:
-    """Return a number of a JSON file; None for what is no number, "nan" and "inf" included."""
+    """Return a value from a JSON file as a float; None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

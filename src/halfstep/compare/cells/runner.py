@@ -1,10 +1,10 @@
-"""Run one cell as a process of its own and say how it ended, whatever way that was.
+"""Runs one cell in a separate process, and reports how the process ended.
 
-The process is in the comparison's process group: what kills the group (a closed terminal, a job
-scheduler) takes the cell with it. It is told whom it must not outlive, so that a SIGKILL to the
-comparison alone ends it, too. Where several processes train, it is the one that launched them:
-it hands on what it is asked, and they do not outlive it. What they say goes to log files in the
-cell's directory.
+The process belongs to the comparison's process group, so a signal to the group (from a closed
+terminal or a job scheduler) also ends the cell. The process also knows the id of the comparison's
+process, and ends with it, even if the comparison alone gets a SIGKILL. If several processes train a
+cell, this process is their launcher: it forwards signals to them, and they end with it. Their
+output goes to log files in the cell's directory.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from halfstep.compare.cells.warm import Process, Server
 
 Command = Callable[[Cell, str], Sequence[str]]
-"""From a cell and a device to the program and arguments that run it into its `run_directory`."""
+"""Returns the program and arguments that run a cell on a device and write its `run_directory`."""
 
-# A terminal's Ctrl-C reaches the cell as well, which then needs time to end and no second signal.
-# It writes a checkpoint then, which takes a large model a while.
+# Signals, and the seconds to wait after each. First no signal: Ctrl-C in a terminal also reaches
+# the cell, which must not get a second one while it ends. Before it ends, a cell writes a
+# checkpoint, which takes long for a large model.
 _ENDING: tuple[tuple[signal.Signals | None, float], ...] = (
     (None, 3.0),
     (signal.SIGINT, 30.0),
@@ -44,7 +45,7 @@ _ENDING: tuple[tuple[signal.Signals | None, float], ...] = (
 )
 _POLL_SECONDS = 0.02
 _FULL = 2**20
-"""Free bytes below which a disk is called full."""
+"""Number of free bytes below which a disk counts as full."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VERDICT = re.compile(r"^(error:|([A-Za-z_]\w*\.)*[A-Z]\w*(Error|Exception|Interrupt|Exit)\b)")
 
@@ -56,9 +57,9 @@ class RunningCell:
         cell: The cell, prepared by `directory.prepare`.
         command: The program and arguments.
         keep_open: File descriptors that the process inherits.
-        time_limit: Seconds after which it is ended; None for no limit.
-        environment: Variables of its own, besides those of this process.
-        python: Forks it if it can.
+        time_limit: Seconds after which the process is stopped; None for no limit.
+        environment: Environment variables in addition to those of this process.
+        python: The server that forks the process, if it can; otherwise a new process is started.
     """
 
     def __init__(
@@ -91,9 +92,10 @@ class RunningCell:
             )
 
     def poll(self) -> Result | None:
-        """Return what the cell came to, or None while it runs.
+        """Return the result of the cell, or None while it runs.
 
-        The result of the summary that the run left; without one, "crashed" and the reason.
+        The result is made from the run's summary. If there is no summary, the status is "crashed",
+        with the reason.
         """
         code = self.process.poll()
         late = self._limit is not None and time.monotonic() - self._started > self._limit
@@ -124,11 +126,12 @@ def run_cell(
     Args:
         cell: The cell, prepared by `directory.prepare`.
         command: The program and arguments.
-        time_limit: Seconds after which it is ended; None for no limit.
-        environment: Variables of its own, besides those of this process.
+        time_limit: Seconds after which the process is stopped; None for no limit.
+        environment: Environment variables in addition to those of this process.
 
     Raises:
-        BaseException: What interrupts the wait (Ctrl-C), after the process has been ended.
+        BaseException: The exception that interrupts the wait (such as Ctrl-C), after the process
+            has ended.
     """
     running = RunningCell(cell, command, time_limit=time_limit, environment=environment)
     try:
@@ -141,11 +144,11 @@ def run_cell(
 
 
 def end(processes: Sequence[Process], patience: float | None = None) -> None:
-    """End processes, in good order if they can and with force if they cannot.
+    """End processes: with SIGINT, and then with SIGKILL if they still run.
 
     Args:
-        processes: Which; all of them are asked at once.
-        patience: Seconds that they are given before the first signal.
+        processes: The processes; each signal is sent to all of them at once.
+        patience: Seconds to wait before the first signal; default: 3.
     """
     left = list(processes)
     try:
@@ -167,16 +170,16 @@ def end(processes: Sequence[Process], patience: float | None = None) -> None:
 
 
 def reason(code: int, errors: Path) -> str:
-    """Say in one line why a process ended with an exit code, from the file with its stderr."""
+    """Return the reason for an exit code in one line, from the file with the process's stderr."""
     if code < 0:
         return f"killed by {_signal_name(-code)}"
     text = _ESCAPES.sub("", errors.read_text(encoding="utf-8", errors="replace"))
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
-    # What a library prints at exit (leaked semaphores, warnings) may follow what went wrong.
+    # After the error, libraries may print lines at exit (leaked semaphores, warnings).
     verdicts = [line for line in lines if _VERDICT.match(line)]
     said = (verdicts or lines or [f"the run printed no error; see {errors}"])[-1]
     if shutil.disk_usage(errors.parent).free < _FULL:
-        # Then what it wanted to say may not have been written either.
+        # The error message may be missing too, because the log could not be written.
         said = f"the disk of {errors.parent} is full; {said}"
     return f"exit code {code}: {said}" if code else f"no summary was written: {said}"
 

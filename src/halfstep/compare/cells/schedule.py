@@ -1,7 +1,7 @@
-"""Which cell runs where and when: as many at a time as there are slots, one in each.
+"""Decides when and where each cell runs: one cell at a time in each slot.
 
-A slot is of this machine, or a place in a cluster. What starts a cell is a parameter, so
-that this file knows neither processes nor clusters.
+A slot is on this machine or in a cluster. A `Place` has the slots and starts the cells, so
+`run_all` is the same for all of them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _POLL_SECONDS = 0.02
 
 
 class Started(Protocol):
-    """A cell on its way."""
+    """A cell that has been started."""
 
     def poll(self) -> Result | None:
-        """Return what it came to, or None while it runs."""
+        """Return the result of the cell, or None while it runs."""
 
 
 class Place(Protocol):
@@ -36,24 +36,25 @@ class Place(Protocol):
 
     @property
     def slots(self) -> Sequence[str]:
-        """What runs a cell at a time each; their number is how many run at once."""
+        """The slots; each runs one cell at a time."""
 
     def start(self, cell: Cell, slot: str) -> Started:
-        """Start a cell that is prepared."""
+        """Start a cell whose directory is prepared."""
 
     def end(self, running: Sequence[Started]) -> None:
-        """End cells that have not ended."""
+        """End the cells that still run."""
 
 
 class ThisMachine:
     """Runs cells as processes of this machine.
 
     Args:
-        devices: Its slots; see `slots`.
-        command: Gives the program and arguments of a cell.
+        devices: The slots; see `slots`.
+        command: Returns the program and arguments that run a cell.
         keep_open: File descriptors that the processes inherit.
-        time_limit: Seconds after which a cell is ended.
-        python: Forks cells that train on the CPU: CUDA needs a process that started by itself.
+        time_limit: Seconds after which a cell is stopped; None for no limit.
+        python: The server that forks the processes of cells on the CPU. Cells on CUDA run in new
+            processes.
     """
 
     def __init__(
@@ -84,11 +85,11 @@ class ThisMachine:
         )
 
     def end(self, running: Sequence[Started]) -> None:
-        """End cells that have not ended."""
+        """End the processes of the cells that still run."""
         end([each.process for each in running if isinstance(each, RunningCell)])
 
     def _threads(self, processes: int) -> dict[str, str]:
-        """Share the cores out to all processes: those that fight over them are slow and noisy."""
+        """Return variables that divide the cores among all processes; otherwise times are noisy."""
         at_once = len(self.slots) * processes
         if at_once == 1 or "OMP_NUM_THREADS" in os.environ:
             return {}
@@ -105,13 +106,14 @@ def run_all(
     """Run cells until all have ended.
 
     Args:
-        cells: Which, in the order in which they start.
-        place: Where.
-        starting: Is called right before a cell starts.
-        ended: Is called with each result, in the order in which cells end.
+        cells: The cells, in the order in which they start.
+        place: Where the cells run.
+        starting: Called immediately before a cell starts.
+        ended: Called with each result, in the order in which the cells end.
 
     Raises:
-        BaseException: What interrupts it (Ctrl-C), after the running cells have been ended.
+        BaseException: The exception that interrupts the loop (such as Ctrl-C), after the running
+            cells have ended.
     """
     waiting = deque(cells)
     running: dict[int, Started] = {}

@@ -1,8 +1,8 @@
-"""Runs cells as jobs of Slurm, by submitit: `halfstep compare CONFIG --on slurm:partition=gpu`.
+"""Runs cells as Slurm jobs with submitit: `halfstep compare CONFIG --on slurm:partition=gpu`.
 
-The nodes must have the comparison's directory at the same path (a shared file system) and halfstep
-installed. Each cell is a job on one node; Slurm decides where and when, so that all are handed over
-at once. What submitit keeps of them lies in the comparison's directory, in `.slurm`.
+Each node needs halfstep, and the comparison's directory at the same path (a shared file system).
+Each cell is a job on one node. All jobs are submitted at once, and Slurm decides where and when
+they run. The files of submitit are in `.slurm` in the comparison's directory.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from halfstep.compare.plan.grid import Cell
 
 _AT_ONCE = 256
-"""Jobs that wait or run at a time; the others follow."""
+"""Maximum number of submitted jobs; the other cells are submitted as jobs end."""
 _DAY_MINUTES = 24 * 60
 _MARGIN_MINUTES = 10
-"""Of a job, beside the time limit of its cell, which ends in good order before."""
+"""Extra minutes of a job beyond the time limit of its cell, so that the cell ends first."""
 _POLL_SECONDS = 5.0
 _ENDING_SECONDS = 60.0
 
 
 class SlurmCell:
-    """A cell that was handed to Slurm.
+    """A cell that was submitted to Slurm.
 
     Args:
         cell: The cell.
-        job: What submitit calls it.
+        job: The job of submitit.
     """
 
     def __init__(self, cell: Cell, job: Any) -> None:
@@ -47,8 +47,8 @@ class SlurmCell:
         self._next = 0.0
 
     def poll(self) -> Result | None:
-        """Return what it came to, or None while it waits or runs."""
-        # Each time asks the shared file system.
+        """Return the result of the cell, or None while it waits or runs."""
+        # Each check reads the shared file system, so there is a pause between two checks.
         if time.monotonic() < self._next or not self.job.done():
             self._next = max(self._next, time.monotonic() + _POLL_SECONDS)
             return None
@@ -62,19 +62,20 @@ class SlurmCell:
 
 
 class SlurmCluster:
-    """A place for cells; see `schedule.Place`.
+    """Runs cells as Slurm jobs; see `schedule.Place`.
 
     Args:
-        directory: The comparison's.
-        device: Kind of device that cells run on.
-        command: Gives the program and arguments of a cell.
-        processes: How many processes train each cell.
-        time_limit: Seconds after which a cell is ended; without, a job has a day.
-        settings: Further settings of a job, as sbatch calls them.
-        kind: "slurm"; submitit's "local" runs jobs on this machine.
+        directory: The comparison's directory.
+        device: Kind of device of the cells.
+        command: Returns the program and arguments that run a cell.
+        processes: The number of processes that train each cell.
+        time_limit: Seconds after which a cell is stopped; if None, a job gets one day.
+        settings: Further settings of a job, with their names in sbatch.
+        kind: "slurm", or "local" for submitit's executor that runs jobs on this machine.
 
     Raises:
-        UserError: If submitit is not installed, this machine knows no Slurm, or a setting is none.
+        UserError: If submitit is not installed, if this machine has no Slurm, or if a setting does
+            not exist.
     """
 
     def __init__(
@@ -109,31 +110,30 @@ class SlurmCluster:
             raise UserError(f"--on slurm: {said}; see submitit's SlurmExecutor") from error
         self._command = command
         self._time_limit = time_limit
-        # As with Ray: a process each, and no more threads than CPUs.
+        # As with Ray: each process gets one CPU, and must not start more threads than that.
         self._environment = {"OMP_NUM_THREADS": "1"} if processes > 1 and device == "cpu" else {}
         self.slots = (device,) * _AT_ONCE
 
     def start(self, cell: Cell, slot: str) -> SlurmCell:
-        """Hand a cell to Slurm.
+        """Submit a cell to Slurm.
 
         Raises:
-            UserError: If Slurm refuses it, such as for a partition that does not exist.
+            UserError: If Slurm refuses the job, for example because a partition does not exist.
         """
         arguments = list(self._command(cell, slot))
         try:
             job = self._executor.submit(
                 run_there, cell, arguments, self._time_limit, self._environment
             )
-        except RuntimeError as error:  # submitit's own errors, and those of sbatch, are such
+        except RuntimeError as error:  # also the base class of submitit's errors
             raise UserError(f"--on slurm: {' '.join(str(error).split())[-300:]}") from error
         return SlurmCell(cell, job)
 
     def end(self, running: Sequence[Started]) -> None:
-        """End cells that have not ended, in good order."""
+        """Cancel the running cells, and wait until they have written their checkpoints."""
         jobs = [each.job for each in running if isinstance(each, SlurmCell)]
         for job in jobs:
             job.cancel(check=False)
-        # A cell writes a checkpoint before it ends.
         until = time.monotonic() + _ENDING_SECONDS
         while time.monotonic() < until and not all(job.done(force_check=True) for job in jobs):
             time.sleep(1.0)

@@ -1,7 +1,7 @@
-"""Whether the results of a comparison were made with the same versions on the same hardware.
+"""Checks whether all results of a comparison have the same versions and the same hardware.
 
-A comparison may go on after an upgrade, or on another machine: its accuracies are then worth a
-warning, and its times are not comparable at all.
+A comparison may continue after an upgrade, or on another machine. Its accuracies then need a
+warning, and its times cannot be compared.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from halfstep.compare.cells.results import Result
 
 SHARED = ("halfstep", "torch", "device_name", "threads")
-"""What of `environment.json` figures of different cells should have in common."""
+"""The keys of `environment.json` whose values should be the same for all cells."""
 
 
 def different_versions(result: Result) -> list[str]:
-    """Say which versions a result was made with that are not those of now."""
+    """Return the versions of a result that differ from the installed ones, with both versions."""
     then = result.environment
     return [
         f"{package} {then[package]} (now {now})"
@@ -30,7 +30,7 @@ def different_versions(result: Result) -> list[str]:
 
 
 def mixed(results: Sequence[Result]) -> list[str]:
-    """Say what cells of one comparison do not have in common, a line each."""
+    """Return one line for each key of `SHARED` in which the cells differ."""
     said = []
     for name in SHARED:
         cells: dict[str, list[str]] = {}

@@ -1,13 +1,15 @@
-"""Programs that start warm: forked from a process that has imported what they take.
+"""Starts programs quickly: forks them from a server process that has imported their modules.
 
-Importing torch, timm and the rest costs three seconds of a core, over and over where programs are
-short, as the cells of a comparison are. The process that they are forked from, the server, has
-imported and computed nothing: it has no thread, no CUDA context and no random numbers drawn.
+The import of torch, timm and other modules takes three seconds of a core. For short programs, such
+as the cells of a comparison, this is a large part of the time. The server has only imported: it has
+no thread and no CUDA context, and it has drawn no random numbers.
 
-A program is a process of its own all the same. It is forked by a process that ends at once, and so
-becomes the child of the one that asked for it, as one that `subprocess.Popen` started: that one
-waits for it, gets its exit code and the signal that killed it, and may be what it must not outlive.
-What becomes of the server reaches no program. Linux only; elsewhere there is no server.
+A forked program is a normal process. The server forks an intermediate process, which forks the
+program and ends at once. The kernel then makes the program a child of the process that requested
+it, as if `subprocess.Popen` had started the program. So the requesting process can wait for the
+program, gets its exit code or the signal that killed it, and can be the process with which the
+program must end. If the server ends, the programs continue. On systems other than Linux, there is
+no server.
 """
 
 from __future__ import annotations
@@ -40,42 +42,42 @@ OF_TRAINING = (
     "torch.utils.tensorboard.writer",
     "torchvision",
 )
-"""Modules that `halfstep train` imports, sooner or later."""
+"""The modules that `halfstep train` imports at some point."""
 
 _PR_SET_CHILD_SUBREAPER = 36
-"""Of Linux's prctl: become the parent of processes below this one whose own parent has ended."""
+"""An option of Linux's prctl: this process becomes the parent of its orphaned descendants."""
 _READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "GOMP_", "ONEDNN_", "ATEN_", "TORCH", "CUDA_", "PYTHON")
 _LONGEST_REQUEST = 2**16
 _LONGEST_WAIT_S = 120.0
-"""For imports on a machine with much else to do."""
+"""Seconds to wait for an answer of the server, whose imports are slow on a busy machine."""
 _IS_FORKED = False
-"""Whether this process is a program that a server has forked."""
+"""Whether a server has forked this process."""
 
 
 class Process(Protocol):
-    """A process that was started: what `subprocess.Popen` and `Forked` have in common."""
+    """A started process: the methods that `subprocess.Popen` and `Forked` have in common."""
 
     pid: int
 
     def poll(self) -> int | None:
-        """Return the exit code, negative for a signal that killed it; None while it runs."""
+        """Return the exit code (-N if signal N killed the process); None while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit code; raises subprocess.TimeoutExpired after so many seconds."""
+        """Wait for the exit code; raise subprocess.TimeoutExpired after `timeout` seconds."""
 
     def send_signal(self, sig: int, /) -> None:
-        """Send a signal if it has not ended."""
+        """Send a signal if the process still runs."""
 
     def kill(self) -> None:
-        """Send SIGKILL if it has not ended."""
+        """Send SIGKILL if the process still runs."""
 
 
 class Forked:
     """A child of this process that a server forked.
 
     Args:
-        pid: Its process id.
-        command: What it runs.
+        pid: The process id.
+        command: The program and arguments.
     """
 
     def __init__(self, pid: int, command: Sequence[str]) -> None:
@@ -84,7 +86,7 @@ class Forked:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code, negative for a signal that killed it; None while it runs."""
+        """Return the exit code (-N if signal N killed the process); None while it runs."""
         if self._code is None:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             if ended:
@@ -92,7 +94,7 @@ class Forked:
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit code; raises subprocess.TimeoutExpired after so many seconds."""
+        """Wait for the exit code; raise subprocess.TimeoutExpired after `timeout` seconds."""
         if self.poll() is None:
             ending = os.pidfd_open(self.pid)
             try:
@@ -105,20 +107,20 @@ class Forked:
         return code
 
     def send_signal(self, sig: int, /) -> None:
-        """Send a signal if it has not ended."""
+        """Send a signal if the process still runs."""
         if self.poll() is None:
             os.kill(self.pid, sig)
 
     def kill(self) -> None:
-        """Send SIGKILL if it has not ended."""
+        """Send SIGKILL if the process still runs."""
         self.send_signal(signal.SIGKILL)
 
 
 class Server:
-    """A process that forks programs; made by `server`.
+    """Sends requests to the process that forks programs; created by `server`.
 
     Args:
-        asking: The end of the socket that requests go into.
+        asking: This process's end of the socket.
         pid: The process id of the server.
     """
 
@@ -135,18 +137,18 @@ class Server:
         environment: Mapping[str, str],
         keep_open: Sequence[int] = (),
     ) -> Forked | None:
-        """Start `python -m MODULE ...` with nothing on stdin, in this working directory.
+        """Start `python -m MODULE ...` with an empty stdin, in the current working directory.
 
         Args:
-            command: As for `subprocess.Popen`.
-            outputs: File descriptors of stdout and stderr.
-            environment: Variables besides those of this process.
-            keep_open: File descriptors that stay open in the program, with other numbers.
+            command: The program and arguments, as for `subprocess.Popen`.
+            outputs: File descriptors for stdout and stderr.
+            environment: Environment variables in addition to those of this process.
+            keep_open: File descriptors that stay open in the program, under other numbers.
 
         Returns:
-            The process; None if it cannot be forked and is to be started as any other: another
-            program, variables that libraries read while they are imported, a server that has been
-            killed.
+            The process. None if the server cannot fork it, and the caller must start a new process:
+            because `command` is another program, because libraries read one of the variables at
+            their import, or because the server was killed.
         """
         read_early = any(name.startswith(_READ_AT_IMPORT) for name in environment)
         if list(command[:2]) != [sys.executable, "-m"] or read_early:
@@ -166,28 +168,29 @@ class Server:
         return Forked(int(answer), command) if answer and int(answer) else None
 
     def close(self) -> None:
-        """End the server; programs go on."""
+        """End the server; the programs that it forked continue."""
         self._asking.close()
         if self._pid:
-            os.kill(self._pid, signal.SIGKILL)  # it may be importing, which no one needs then
+            os.kill(self._pid, signal.SIGKILL)  # not SIGTERM: it may still import
             os.waitpid(self._pid, 0)
             self._pid = 0
 
 
 def is_untouched() -> bool:
-    """Tell whether this process has done nothing with torch yet, but for importing it here."""
+    """Tell whether this process has not used torch yet; only the server may have imported torch."""
     return _IS_FORKED or "torch" not in sys.modules
 
 
 @contextmanager
 def server(modules: Sequence[str] = OF_TRAINING) -> Iterator[Server | None]:
-    """Fork a server of this process, for the block; None where that cannot be.
+    """Fork a server from this process and keep it during the block; yield None if that fails.
 
-    To be called by a process that has imported modules and done nothing else: what it has done,
-    every program would have done, and its threads would be missing in them with locks held.
+    Call this only in a process that has imported modules and done nothing else. Every program
+    inherits the state of the process. Its threads do not exist in the programs, but locks that they
+    hold stay locked.
 
     Args:
-        modules: What the server imports besides, while this process goes on.
+        modules: Modules that the server imports, while this process continues.
     """
     if sys.platform != "linux":
         yield None
@@ -214,7 +217,7 @@ def server(modules: Sequence[str] = OF_TRAINING) -> Iterator[Server | None]:
 
 @contextmanager
 def _adopting() -> Iterator[None]:
-    """Let this process be the parent of processes below it whose own parent ends."""
+    """Make this process the parent of its orphaned descendants while the block runs."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     if prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "no child subreaper")
@@ -225,9 +228,9 @@ def _adopting() -> Iterator[None]:
 
 
 def _serve(answering: socket.socket, modules: Sequence[str]) -> NoReturn:
-    """Import, and fork a program a request, until the one who asks is gone."""
+    """Import the modules, then fork one program per request until the requesting process ends."""
     _forget_handlers()
-    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is not for it
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the programs
     gc.disable()
     for module in modules:
         importlib.import_module(module)
@@ -242,7 +245,7 @@ def _serve(answering: socket.socket, modules: Sequence[str]) -> NoReturn:
             for each in handed:
                 os.close(each)
             answering.send(str(pid).encode())
-            with suppress(BrokenPipeError):  # killed before its first line
+            with suppress(BrokenPipeError):  # the program was killed before it could read
                 os.write(going, b"go")
             os.close(going)
     os._exit(0)
@@ -254,10 +257,11 @@ def _fork_away(
     answering: socket.socket,
     interrupt: Any,
 ) -> tuple[int, int]:
-    """Fork a program that is the child of the server's parent.
+    """Fork a program that becomes a child of the server's parent.
 
     Returns:
-        Its process id, 0 if there is none left, and where to write when it may begin.
+        The process id of the program, or 0 if the fork failed; and the file descriptor of a pipe.
+        The program begins when something is written to the pipe.
     """
     said, saying = os.pipe()
     go, going = os.pipe()
@@ -276,7 +280,7 @@ def _fork_away(
         answering.close()
         for each in (said, saying, going):
             os.close(each)
-        if not os.read(go, 2):  # no one knows of it: the server was killed
+        if not os.read(go, 2):  # the server was killed before it sent the process id
             os._exit(1)
         os.close(go)
         signal.signal(signal.SIGINT, interrupt)
@@ -291,7 +295,7 @@ def _fork_away(
 
 
 def _run(asked: dict[str, Any], handed: Sequence[int]) -> NoReturn:
-    """Be `python -m MODULE ...` from here to the end of the process."""
+    """Run as `python -m MODULE ...`, and end the process."""
     global _IS_FORKED  # noqa: PLW0603  # it is of the process
     _IS_FORKED = True
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -302,7 +306,8 @@ def _run(asked: dict[str, Any], handed: Sequence[int]) -> NoReturn:
     os.environ.clear()
     os.environ.update(asked["environment"])
     if "numpy.random" in sys.modules:
-        # Else all programs would draw the same numbers; Python seeds its own again after a fork.
+        # Otherwise all programs would draw the same numbers. Python's `random` needs no new seed,
+        # because it seeds itself again after a fork.
         sys.modules["numpy.random"].seed()
     module, *arguments = asked["command"]
     sys.argv = [module, *arguments]
@@ -321,7 +326,7 @@ def _run(asked: dict[str, Any], handed: Sequence[int]) -> NoReturn:
 
 
 def _code_of(done: SystemExit) -> int:
-    """Return the exit code that Python makes of sys.exit(...)."""
+    """Return the exit code of sys.exit(...), and print its message if any, as Python does."""
     if done.code is None or isinstance(done.code, int):
         return (done.code or 0) & 0xFF
     sys.stderr.write(f"{done.code}\n")
@@ -329,7 +334,7 @@ def _code_of(done: SystemExit) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """End as Python ends, but for the modules, which the end of the process frees quicker."""
+    """End the process as Python does, but without the slow deletion of all modules."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  # there is no other way
         atexit._run_exitfuncs()  # noqa: SLF001  # the same; multiprocessing calls both
@@ -341,7 +346,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _forget_handlers() -> None:
-    """Take signals as a process does that has just started."""
+    """Reset all signal handlers to those of a new Python process."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL

@@ -1,1 +1,1 @@
-"""Rows shown: in the terminal, as text, LaTeX, CSV, JSON and pictures, and as one page."""
+"""Output of the rows: a terminal table, Markdown, LaTeX, CSV, JSON, plots and an HTML report."""

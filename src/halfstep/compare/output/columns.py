@@ -1,4 +1,4 @@
-"""The columns of a comparison's table, its title and its notes: the same in every kind of output.
+"""The columns, the title and the notes of a comparison's table, the same for all kinds of output.
 
 The numbers come from `rows`; this file only chooses units, digits and headers.
 """
@@ -39,13 +39,13 @@ Cells = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
+    """One column of the table.
 
     Attributes:
-        header: Its header; a terminal breaks it at the bars, so that the column stays narrow.
-        cell: Gives what it says of a row: the number, and the spread over seeds if there is one.
-        key: What programs call it, and what of a summary it shows.
-        value: Gives the number that a table is sorted by; None for none.
+        header: The header; "|" marks a line break in a terminal, which keeps the column narrow.
+        cell: Returns the text for a row: the number, and the spread over seeds if there is one.
+        key: The name of the column in code; for a measure, its key in the summary.
+        value: Returns the number by which the table is sorted; None if there is no number.
     """
 
     header: str
@@ -60,12 +60,13 @@ class Column:
 
 
 def columns(grid: Grid, results: Sequence[Result], *, everything: bool) -> list[Column]:
-    """Return the columns.
+    """Return the columns of the table.
 
     Args:
-        grid: What is compared.
-        results: What came of it.
-        everything: Whether to take all that was measured, and not the main ones alone.
+        grid: The cells of the comparison.
+        results: The results of the cells.
+        everything: Whether to include all measures that any result has; otherwise only the main
+            ones.
     """
     footnote = "*" if on_cpu(results) else ""
     known = [
@@ -89,7 +90,7 @@ def columns(grid: Grid, results: Sequence[Result], *, everything: bool) -> list[
 
 
 def name(row: Row) -> str:
-    """Return what a row is called: its recipe, and the marks that the notes explain."""
+    """Return the name of a row: its recipe, and the marks that the notes explain."""
     marks = (
         REHEARSED if row.rehearsed else "",
         DISTURBED if row.disturbed else "",
@@ -99,7 +100,7 @@ def name(row: Row) -> str:
 
 
 def title(grid: Grid) -> str:
-    """Say what is compared."""
+    """Return the title: the config, the device, the options and the seeds."""
     options = f" with {' '.join(grid.options)}" if grid.options else ""
     if len(grid.seeds) == 1:
         return f"{grid.config} on {grid.place}{options}, seed {grid.seeds[0]}"
@@ -107,7 +108,7 @@ def title(grid: Grid) -> str:
 
 
 def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
-    """What the reader of the table has to know: what a number is, and why a cell did not finish."""
+    """Return the notes below the table: the meaning of the figures, and why cells failed."""
     rows = rows_by_arm(grid, results)
     several = len(grid.seeds) > 1
     said = [MEANINGS]
@@ -139,21 +140,19 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
 
 
 def front_note(results: Sequence[Result]) -> str:
-    """Say what the mark of the front means."""
-    ways, other = "accuracy, time or memory", "another"
-    if on_cpu(results):
-        ways, other = "accuracy or time", "the other"
+    """Return the meaning of the mark for rows on the Pareto front."""
+    ways = "accuracy and time" if on_cpu(results) else "accuracy, time and memory"
     ignored = [
         kind
         for kind, holds in (("rehearsed", _is_rehearsed), ("disturbed", is_disturbed))
         if any(map(holds, results))
     ]
     aside = f" ({' and '.join(ignored)} rows are not considered)" if ignored else ""
-    return f"no other finished row is better in {ways} without being worse in {other}{aside}"
+    return f"no other finished row is at least as good in {ways} and better in one of them{aside}"
 
 
 def disturbed_note() -> str:
-    """Say what the mark of disturbed times means, and what to do."""
+    """Return the meaning of the mark for disturbed times, and how to measure again."""
     return (
         "times disturbed: other processes used the cores. To measure again, add --fresh to the "
         "command. Either run fewer other programs at the same time, or put OMP_NUM_THREADS=1 or "
@@ -178,12 +177,12 @@ def _rehearsals(rows: Sequence[Row]) -> list[str]:
         by_how.setdefault(how, []).append(what)
     return [
         f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, speed is not.",
-        *(f"{REHEARSED} {', '.join(whats)}: {how}" for how, whats in by_how.items()),
+        *(f"{REHEARSED} emulation of {', '.join(whats)}: {how}" for how, whats in by_how.items()),
     ]
 
 
 def _rehearsal(reason: str, recipes: list[str]) -> tuple[str, str]:
-    """Split "autocast fp16: rehearsed (how)" of some recipes: what is rehearsed, and how."""
+    """Split "autocast fp16: rehearsed (how)" into the field with its recipes, and "how"."""
     field, _, how = reason.partition(": rehearsed (")
     if not how:
         return ", ".join(recipes), reason
@@ -235,7 +234,7 @@ def _ratio(ratio: Ratio | None) -> Cells:
     if ratio is None:
         return (MISSING,)
     mean = units.ratio(ratio.mean)
-    # In two words, which a terminal, where width is scarce, puts below each other.
+    # The interval is split into two words, which a terminal prints below each other to save width.
     return (mean, *units.ratio_interval(ratio.low, ratio.high).split())
 
 
@@ -256,5 +255,5 @@ def _step(row: Row) -> Cells:
 
 
 def on_cpu(results: Sequence[Result]) -> bool:
-    """Return whether the memory of runs is that of a process, and not of a device."""
+    """Tell whether the memory of a run is that of its process, and not that of a device."""
     return any(result.summary.get("peak_memory_kind") == "resident-rise" for result in results)

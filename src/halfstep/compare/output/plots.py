@@ -1,4 +1,4 @@
-"""PNG plots of a comparison, for slides and papers: curves, and what accuracy costs."""
+"""PNG plots of a comparison for slides and papers: curves, and accuracy against training time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CURVES = {
 
 def write_plots(directory: Path, grid: Grid, results: Sequence[Result]) -> list[str]:
     """Write `curves.png` and `tradeoff.png` and return their names."""
-    # Not pyplot, which would keep a window system and global state.
+    # pyplot is not used, because it has global state and may need a display.
     from matplotlib.figure import Figure
 
     curves = Figure(figsize=(4.2 * len(_CURVES), 3.6), layout="constrained")

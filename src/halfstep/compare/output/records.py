@@ -1,6 +1,6 @@
 """A comparison as plain data for programs: JSON with everything, and flat records for data frames.
 
-A flat record is one cell with one value a column, so that any tool can group and plot it.
+A flat record is one cell, with one value per column, so that any tool can group and plot the cells.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def as_json(
     grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()
 ) -> dict[str, Any]:
-    """Return the comparison as plain data: rows, and cells with the summaries they come from.
+    """Return the comparison as plain data: the rows, and the cells with their summaries.
 
-    What is predicted stands apart from all that was measured, under `predicted`.
+    All predicted figures are separate, under the key `predicted`.
     """
     rows = rows_by_arm(grid, results)
     return {
@@ -64,7 +64,7 @@ def as_json(
 
 
 def flat_records(grid: Grid, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return one record a cell, all with the same keys; what is not known is None."""
+    """Return one record per cell, all with the same keys; unknown values are None."""
     return [
         {
             "config": grid.config,

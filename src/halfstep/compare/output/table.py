@@ -1,4 +1,4 @@
-"""Print a comparison on a terminal: the table, the verdict on each row, and the notes."""
+"""Prints a comparison on a terminal: the table, the verdict on each row, and the notes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 _STYLES = {"finished": "green", "pending": "dim", "crashed": "bold red"}
 _LEAST_IMPORTANT = ("wall_seconds", "final_accuracy", "peak_memory_bytes", "images_per_second")
-"""The columns that a narrow terminal leaves out, the first one first."""
+"""The keys of the columns that a narrow terminal leaves out, in this order."""
 
 
 def show(
     console: Console, grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()
 ) -> None:
-    """Print the comparison: one row per recipe and point of the grid, the verdicts, the notes.
+    """Print the comparison: one row per arm, then the verdicts and the notes.
 
-    What is predicted comes after all that was measured, in tables of its own.
+    The predictions follow in separate tables.
 
-    The table has the main columns, a narrow terminal's fewer of them; a note names those that only
-    table.md has. No number is ever cut: a table that is still wider than the console runs over its
-    edge. What is piped is not wrapped.
+    The table has the main columns, or fewer on a narrow terminal; a note names the columns that
+    only table.md and the report have. Numbers are never cut: a table that is still too wide extends
+    beyond the edge of the console. Output to a pipe is not wrapped.
     """
     rows = rows_by_arm(grid, results)
     wrapped = console.is_terminal
@@ -68,7 +68,7 @@ def show(
 
 
 def _print_settled(console: Console, told: Settled) -> None:
-    """Print what one seed settles; it comes last, where the reader's eyes are."""
+    """Print the conclusions from one seed. They are printed last, where the reader looks first."""
     wrapped = console.is_terminal
     console.print()
     for fact in told.facts:
@@ -79,18 +79,18 @@ def _print_settled(console: Console, told: Settled) -> None:
     console.print(Text(told.caveat, style="yellow"), soft_wrap=not wrapped)
     console.print("Next:")
     for command, why in told.commands:
-        # Commands are whole on one line, so that they can be copied.
+        # Each command is on one line, so that it can be copied.
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
         console.print(Text(f"      {why}", style="dim"), soft_wrap=not wrapped)
 
 
 def new_table() -> Table:
-    """Return an empty table in the style of all that halfstep measures."""
+    """Return an empty table in the style of all tables of measurements."""
     return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
 
 
 def print_whole(console: Console, table: Table) -> None:
-    """Print a table without cutting a number: if it is too wide, it runs over the edge."""
+    """Print a table without cutting numbers: a wide table extends beyond the console's edge."""
     table.width = _width(console, table)
     console.print(table, crop=False, no_wrap=True)
 
@@ -102,7 +102,7 @@ def _width(console: Console, table: Table) -> int:
 def _that_fit(
     console: Console, grid: Grid, results: Sequence[Result], rows: Sequence[Row]
 ) -> list[Column]:
-    """Return the main columns; on a terminal, those that it has room for."""
+    """Return the main columns; on a terminal, only those that fit into its width."""
     shown = columns(grid, results, everything=False)
     for key in _LEAST_IMPORTANT:
         if not console.is_terminal or _width(console, _table(grid, rows, shown)) <= console.width:
@@ -112,7 +112,7 @@ def _that_fit(
 
 
 def _more(grid: Grid, results: Sequence[Result], shown: Sequence[Column]) -> str:
-    """Say which columns are not here, and where they are."""
+    """Return a note that names the columns that are only in the files; "" if there are none."""
     here = {column.key for column in shown}
     left = [each for each in columns(grid, results, everything=True) if each.key not in here]
     names = ", ".join(each.title for each in left)
@@ -150,7 +150,7 @@ def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> Table
 
 
 def _name_and_status(row: Row) -> Text:
-    """Write the overrides and what did not finish below the name, where they cost no width."""
+    """Return the name of a row, with its overrides and its status on lines below to save width."""
     text = Text(name(row).replace("+", "+\n"), style="bold")
     for override in row.arm.point:
         key, _, value = override.partition("=")

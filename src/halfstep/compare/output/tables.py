@@ -1,7 +1,7 @@
-"""The files that a comparison leaves for people and programs, rewritten whenever a cell ends.
+"""The output files of a comparison, rewritten whenever a cell ends.
 
-comparison.json  everything            cells.csv    one line a run
-table.md  table.tex                    report.html  the page to look at
+comparison.json  all results           cells.csv    one line per run
+table.md  table.tex  the table         report.html  the report for a browser
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ CELLS = "cells.csv"
 def write_tables(
     directory: Path, grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()
 ) -> None:
-    """Write the comparison as it stands, and what is predicted of its rows.
+    """Write the current state of the comparison, and the predictions for its rows.
 
     Raises:
-        OSError: If a file cannot be written; those that were there are left as they were.
+        OSError: If a file cannot be written; an existing file is then unchanged.
     """
-    # The lists first: what a full disk leaves out then is what can be made from them.
+    # comparison.json is first: if the disk becomes full, the other files can be made from it.
     text = json.dumps(as_json(grid, results, predicted), indent=2, allow_nan=False) + "\n"
     write_atomically(directory / COMPARISON, text)
     write_atomically(directory / TABLE, markdown(grid, results, predicted))
@@ -49,10 +49,11 @@ def write_tables(
 
 
 def keep_tables(directory: Path, grid: Grid) -> str:
-    """Copy the tables of an earlier comparison with other runs, which are then rewritten.
+    """Copy the tables of an earlier comparison before they are overwritten, if it has other runs.
 
     Returns:
-        The names of the copies, as text; "" if every run of it is a run of this comparison.
+        The names of the copies, as text; "" if this comparison contains all runs of the earlier
+        one, so that no copy is needed.
 
     Raises:
         OSError: If a copy cannot be written.
@@ -77,10 +78,10 @@ def keep_tables(directory: Path, grid: Grid) -> str:
 
 
 def parse_exports(text: str | None) -> tuple[str, ...]:
-    """Read `--export parquet,png` and check that what they need is installed.
+    """Parse `--export parquet,png`, and check that the required packages are installed.
 
     Raises:
-        UserError: If a kind is unknown or its package is missing.
+        UserError: If a format is unknown or its package is missing.
     """
     given = [part.strip() for part in (text or "").split(",") if part.strip()]
     for kind in given:
@@ -102,7 +103,7 @@ def parse_exports(text: str | None) -> tuple[str, ...]:
 def export(
     directory: Path, grid: Grid, results: Sequence[Result], kinds: Sequence[str]
 ) -> list[str]:
-    """Write what needs further packages; return the names of the files."""
+    """Write the formats that need extra packages; return the names of the files."""
     return [name for kind in kinds for name in _EXPORTS[kind][2](directory, grid, results)]
 
 
@@ -121,4 +122,4 @@ _EXPORTS: dict[str, tuple[str, str, Callable[[Path, Grid, Sequence[Result]], lis
     "parquet": ("pyarrow", "parquet", _parquet),
     "png": ("matplotlib", "plots", _png),
 }
-"""Per kind: the package that it needs, the extra that brings it, and what writes it."""
+"""By format: the package that it needs, the extra of halfstep that installs it, and its writer."""

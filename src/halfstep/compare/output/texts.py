@@ -38,9 +38,9 @@ _LATEX = {
 
 
 def markdown(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()) -> str:
-    """Return the comparison as Markdown: by recipe, with several seeds also by seed.
+    """Return the comparison as Markdown: a table by arm and, with several seeds, a table by seed.
 
-    What is predicted for other GPUs is below, each under a heading of its own.
+    The predictions for each GPU are below, under a separate heading.
     """
     rows = rows_by_arm(grid, results)
     parts = [f"# {_escape(title(grid))}", _markdown_table(grid, results, rows)]
@@ -67,9 +67,9 @@ def _settled(told: Settled) -> list[str]:
 
 
 def latex(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()) -> str:
-    r"""Return the comparison as LaTeX tables, notes below; they need \usepackage{booktabs}.
+    r"""Return the comparison as LaTeX tables with notes below; they need \usepackage{booktabs}.
 
-    What is predicted for other GPUs is in tables of its own.
+    The predictions for each GPU are in a separate table.
     """
     rows = rows_by_arm(grid, results)
     measured = _as_latex(grid, title(grid), list(_lines(grid, results, rows)), notes(grid, results))
@@ -130,7 +130,7 @@ def _predicted(grid: Grid, prediction: Prediction, rows: Sequence[Row]) -> list[
 
 
 def _lines(grid: Grid, results: Sequence[Result], rows: Sequence[Row]) -> Iterator[list[str]]:
-    """Yield the headers, then each row."""
+    """Yield the headers, then the cells of each row."""
     shown = columns(grid, results, everything=True)
     seed = ["seed"] if rows[0].seed is not None else []
     yield ["recipe", *grid.axes, *seed, *(column.title for column in shown), "status"]

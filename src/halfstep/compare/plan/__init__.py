@@ -1,1 +1,1 @@
-"""What is asked for, which cells that makes, and what is refused before one starts."""
+"""The request for a comparison, its cells, and the checks before the first cell starts."""

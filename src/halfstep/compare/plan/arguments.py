@@ -1,6 +1,6 @@
-"""Reads what the command line of a comparison says: recipes, seeds, axes, devices, a time limit.
+"""Parses the command line of a comparison: recipes, seeds, axes, devices and the time limit.
 
-Text in, plain data out; whether a config takes the values is for `plan` to find.
+The functions turn text into plain data. `plan` checks whether the config accepts the values.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from halfstep.recipe import Recipe
 
 Point = tuple[str, ...]
-"""One override "key=value" for each axis of the grid."""
+"""One override "key=value" of the config for each axis of the grid."""
 
 MOST = 10_000
-"""Most cells of a comparison: a slip of the finger (`--seeds 999999999`) is not laid out first."""
+"""Maximum number of cells: a typing error (`--seeds 999999999`) must not fill the memory."""
 
 _AXIS = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(.+)", re.DOTALL)
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -30,14 +30,17 @@ _DEVICE = re.compile(r"cpu|(?:cuda:)?(\d{1,3})")
 
 
 def parse_recipes(text: str, own: Recipe | None = None) -> tuple[str, ...]:
-    """Read `--recipes fp32,fp16,bf16`; each name may be a composition such as bf16+tf32.
+    """Parse `--recipes fp32,fp16,bf16`; each name may be a composition such as bf16+tf32.
 
     Args:
-        text: What was given.
-        own: The recipe that the config spells out, which its name stands for.
+        text: The value of the flag.
+        own: The recipe that the config defines by its fields, if any; its name is also accepted.
+
+    Returns:
+        The names of the recipes, in the given order.
 
     Raises:
-        UserError: If a name is unknown, or if one recipe is named twice.
+        UserError: If a name is unknown, or if a recipe is named twice.
     """
     given = [part.strip() for part in text.split(",") if part.strip()]
     if not given:
@@ -56,10 +59,10 @@ def parse_recipes(text: str, own: Recipe | None = None) -> tuple[str, ...]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Read `--seeds`: a single number counts seeds from 0 on, numbers with commas are the seeds.
+    """Parse `--seeds`: one number N means the seeds 0 to N - 1, a list with commas is the seeds.
 
     Raises:
-        UserError: If it is neither, or if a seed is named twice.
+        UserError: If the text is neither, or if a seed is named twice.
     """
     parts = [part.strip() for part in text.split(",")]
     trailing_comma = len(parts) > 1 and not parts[-1]
@@ -74,13 +77,14 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_axes(given: Sequence[str]) -> tuple[Point, ...]:
-    """Read `--grid batch_size=256,1024 optimizer.lr=0.1,0.4` as every combination of the values.
+    """Parse `--grid batch_size=256,1024 optimizer.lr=0.1,0.4` into all combinations of the values.
 
     Returns:
-        The points of the grid, the last axis moving fastest; one without overrides for no axes.
+        The points of the grid; the last axis varies fastest. Without axes, one point without
+        overrides.
 
     Raises:
-        UserError: If an axis is not key=value,value or is there twice, or a value is repeated.
+        UserError: If an axis does not have the form key=value,value, or repeats a key or a value.
     """
     axes: dict[str, list[str]] = {}
     for text in given:
@@ -103,24 +107,27 @@ def parse_axes(given: Sequence[str]) -> tuple[Point, ...]:
 
 
 def refuse_too_many(said: str, cells: int) -> None:
-    """Refuse more cells than any comparison has.
+    """Refuse a request for more than `MOST` cells.
 
     Args:
-        said: What asks for them.
-        cells: Their number.
+        said: The flags that request the cells, for the message.
+        cells: The number of cells.
 
     Raises:
-        UserError: If there are more than `MOST`.
+        UserError: If there are more than `MOST` cells.
     """
     if cells > MOST:
         raise UserError(f"{said} asks for {cells} runs; allowed: {MOST} at most")
 
 
 def parse_devices(text: str) -> tuple[str, ...]:
-    """Read `--devices 0,1,2,3` (GPUs by number), or "cpu,cpu" for two at a time on the processor.
+    """Parse `--devices 0,1,2,3` (numbers of GPUs), or "cpu,cpu" for two cells at a time on the CPU.
+
+    Returns:
+        The devices ("cuda:0" or "cpu"), in the given order.
 
     Raises:
-        UserError: If it is neither, mixes them, or names a GPU twice.
+        UserError: If the text is neither, mixes both, or names a GPU twice.
     """
     given = [part.strip() for part in text.split(",") if part.strip()]
     matches = [_DEVICE.fullmatch(part) for part in given]
@@ -137,10 +144,10 @@ def parse_devices(text: str) -> tuple[str, ...]:
 
 
 def parse_time_limit(text: str, flag: str = "--time-limit") -> float:
-    """Read `--time-limit 30m` as seconds.
+    """Parse `--time-limit 30m`, and return seconds.
 
     Raises:
-        UserError: If it is no positive duration.
+        UserError: If the text is not a positive duration.
     """
     match = _DURATION.fullmatch(text)
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
@@ -153,7 +160,7 @@ def parse_time_limit(text: str, flag: str = "--time-limit") -> float:
 
 
 def _split(values: str) -> Iterator[str]:
-    """Split at commas that are in no brackets and no quotes, as YAML would see them."""
+    """Split the text at commas, except inside brackets and quotes, because values are YAML."""
     depth, quote, word = 0, "", ""
     for letter in values:
         if quote:

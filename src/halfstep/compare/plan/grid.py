@@ -1,10 +1,10 @@
-"""The cells of a comparison: every recipe under every seed, and what determines each one's result.
+"""The cells of a comparison: each recipe with each seed, and the settings that determine a result.
 
-A grid may have further axes: overrides of the config, such as batch sizes. A recipe at one point of
-them is an arm, and is compared with the first recipe at the same point.
+A grid may have further axes: overrides of the config, such as batch sizes. A point is one value per
+axis. A recipe at one point is an arm; it is compared with the first recipe at the same point.
 
-Pure data: nothing here touches the disk or starts a process. `arguments` reads the command line,
-`directory` keeps cells on disk, `runner` runs one, `comparison` runs them all.
+This file is pure data: it reads no file and starts no process. `arguments` parses the command line,
+`directory` stores cells on disk, `runner` runs one cell, and `comparison` runs all of them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 Resolve = Callable[[str, int, "Point"], Mapping[str, Any]]
 
 PROCESSES = "processes"
-"""The setting of a cell that is no key of its config."""
+"""The number of processes: the only key in the settings of a cell that is no key of its config."""
 _LONGEST_NAME = 100
 
 
 class Arm(NamedTuple):
-    """What the seeds of one row of the table share.
+    """A recipe at one point of the grid: one row of the table, over all seeds.
 
     Attributes:
         recipe: Name of the recipe.
@@ -41,7 +41,7 @@ class Arm(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What progress and reports call it."""
+        """The name of the arm in progress messages and reports."""
         return " ".join((self.recipe, *self.point))
 
 
@@ -50,11 +50,11 @@ class Cell:
     """One run of a comparison.
 
     Attributes:
-        arm: Its recipe, the parts in the order that `Recipe` gives them, and its overrides.
+        arm: The recipe and the overrides of the run.
         seed: Seed of the run.
         settings: Everything that determines the result, as plain data: the resolved config with
-            recipe, seed and kind of device, and the number of processes where there are several.
-        directory: Where the cell keeps its run directory, its logs and a record of its settings.
+            recipe, seed and kind of device, and the number of processes if there are several.
+        directory: Contains the run directory, the logs and a record of the settings.
     """
 
     arm: Arm
@@ -69,48 +69,49 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """What progress and reports call the cell."""
+        """The name of the cell in progress messages and reports."""
         return f"{self.arm.label} seed {self.seed}"
 
     @property
     def processes(self) -> int:
-        """How many processes train together."""
+        """The number of processes that train this cell."""
         return int(self.settings.get(PROCESSES, 1))
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings that a config has."""
+        """The settings that are keys of the config."""
         return {key: value for key, value in self.settings.items() if key != PROCESSES}
 
     @property
     def config_file(self) -> Path:
-        """A config of the cell's own, which later edits elsewhere do not reach."""
+        """The cell's copy of the config, so that later edits of the original have no effect."""
         return self.directory / "config.yaml"
 
     @property
     def run_directory(self) -> Path:
-        """The run directory, written by `halfstep train` alone."""
+        """The run directory; only `halfstep train` writes to it."""
         return self.directory / "run"
 
     @property
     def fingerprint(self) -> str:
-        """A digest of `settings`: equal for two cells exactly when the same run would follow."""
+        """A digest of `settings`: two cells with the same digest have the same run."""
         text = json.dumps(self.settings, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is compared, validated.
+    """The validated cells of a comparison.
 
     Attributes:
         config: Name of the config.
-        device: Kind of device that every cell runs on ("cpu", "cuda").
+        device: Kind of device of all cells ("cpu" or "cuda").
         recipes: Names of the recipes; the first is the baseline.
-        seeds: Seeds that every arm runs under.
-        options: Overrides of the config, each "key=value", that every cell gets.
-        points: Overrides that differ between rows.
-        cells: The runs, in the order in which they run: a whole comparison of the first seed first.
+        seeds: Seeds of each arm.
+        options: Overrides of the config ("key=value") for all cells.
+        points: The points of the grid: overrides of the config that differ between rows.
+        cells: The cells, in the order in which they run: all cells of the first seed, then all of
+            the second, and so on.
     """
 
     config: str
@@ -123,29 +124,29 @@ class Grid:
 
     @property
     def processes(self) -> int:
-        """How many processes train each cell."""
+        """The number of processes that train each cell."""
         return self.cells[0].processes
 
     @property
     def place(self) -> str:
-        """What each cell runs on: "cpu", or "2 processes of cpu"."""
+        """The device of each cell for titles: "cpu", or "2 processes of cpu"."""
         several = self.processes > 1
         return f"{self.processes} processes of {self.device}" if several else self.device
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """One for each row of the table, in its order."""
+        """The arms, in the order of the table's rows."""
         return tuple(Arm(name, point) for point in self.points for name in self.recipes)
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Keys of the config that differ between points."""
+        """The keys of the config that differ between points."""
         return tuple(override.partition("=")[0] for override in self.points[0])
 
     def baseline(self, arm: Arm) -> Arm:
-        """Return what an arm is compared with.
+        """Return the arm with which `arm` is compared.
 
-        The first recipe at the same point; where there is one recipe only, the first point.
+        It is the first recipe at the same point. If there is only one recipe, it is the first arm.
         """
         if len(self.recipes) == 1:
             return self.arms[0]
@@ -154,13 +155,14 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A comparison that can start.
+    """A comparison that is ready to start.
 
     Attributes:
-        grid: Its cells.
-        directory: Where it goes.
-        devices: Slots that run a cell at a time each; one may be there more than once.
-        time_limit: Seconds after which a cell is ended; None for no limit.
+        grid: The cells.
+        directory: The comparison's directory.
+        devices: The slots (see `slots`). Each slot runs one cell at a time. A slot may occur more
+            than once.
+        time_limit: Seconds after which a cell is stopped; None for no limit.
     """
 
     grid: Grid
@@ -180,18 +182,18 @@ def build_grid(
     resolve: Resolve,
     points: Sequence[Point] = ((),),
 ) -> Grid:
-    """Lay out the cells of a comparison.
+    """Create the cells of a comparison.
 
     Args:
         config: Name of the config.
-        device: Kind of device that every cell runs on.
-        recipes: Names as `parse_recipes` returns them.
-        seeds: Seeds as `parse_seeds` returns them.
-        options: Overrides of the config.
+        device: Kind of device of all cells.
+        recipes: Names, as `parse_recipes` returns them.
+        seeds: Seeds, as `parse_seeds` returns them.
+        options: Overrides of the config for all cells.
         directory: The comparison's directory.
-        resolve: Gives the settings of the run with a recipe, a seed and the overrides of a point,
-            or raises a `ValueError`.
-        points: Overrides as `parse_axes` returns them.
+        resolve: Returns the settings of a cell, given the name of its recipe, its seed and its
+            point; raises a `ValueError` if they are invalid.
+        points: Points, as `parse_axes` returns them.
     """
     cells = tuple(
         Cell(
@@ -208,7 +210,7 @@ def build_grid(
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Say what differs between two settings, one "key: old -> new" each, in the order of keys."""
+    """Return the differences between two settings as "key: old -> new", sorted by key."""
     old, new = dict(flat(before)), dict(flat(now))
     absent = "not set"
     return [
@@ -219,7 +221,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each setting with its whole key ("optimizer.lr") and its value as JSON."""
+    """Yield each setting as its full key ("optimizer.lr") and its value in JSON."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key}.")
@@ -231,7 +233,7 @@ def _folder(name: str, point: Point, seed: int) -> str:
     wanted = "-".join((name, *point))
     folder = re.sub(r"[^\w.+=-]", "_", wanted)
     if folder != wanted or len(folder) > _LONGEST_NAME or folder.startswith("."):
-        # What was cut or replaced must not make one folder of two arms.
+        # Two arms could have the same shortened name, so a digest of the full name is added.
         digest = hashlib.sha256(wanted.encode()).hexdigest()[:8]
         folder = f"{folder[:_LONGEST_NAME].lstrip('.')}-{digest}"
     return f"{folder}-seed{seed}"

@@ -1,6 +1,6 @@
-"""From what the command line says to a validated grid, before the first cell starts.
+"""Turns the arguments of the command line into a validated plan, before the first cell starts.
 
-This is all that a comparison knows of configs and of the command line of `halfstep train`.
+Only this file of `compare` loads configs, and knows the command line of `halfstep train`.
 """
 
 from __future__ import annotations
@@ -54,24 +54,25 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     tag: str | None = None,
     out: Path | None = None,
 ) -> Plan:
-    """Check everything that a comparison is asked for.
+    """Check the arguments of a comparison, and return its plan.
 
     Args:
         config: The name of a shipped config, or the path of a YAML file.
-        recipes: Names with commas between them; a recipe that the config spells out has a name too.
-        seeds: How many, or the seeds with commas between them.
-        options: Overrides "key.sub=value" of the config.
-        axes: Overrides "key.sub=value,value" that multiply the cells.
-        device: Where to train; the config's own choice when not given.
-        devices: Where to train several cells at a time.
-        processes: How many processes train each cell.
-        here: Whether cells run on this machine, so that it must have GPUs enough.
-        time_limit: The most that a cell may take, as in "30m".
-        tag: Keeps this comparison apart from others of the config.
-        out: The comparison's directory; made from the config's name and the tag when not given.
+        recipes: Names of recipes, separated by commas; the name of a recipe that the config defines
+            is allowed.
+        seeds: The number of seeds, or the seeds separated by commas.
+        options: Overrides "key.sub=value" of the config, for all cells.
+        axes: Overrides "key.sub=value,value"; each combination of values is a point of the grid.
+        device: The device of all cells; default: the device in the config.
+        devices: The devices that run cells in parallel, separated by commas.
+        processes: The number of processes that train each cell.
+        here: Whether the cells run on this machine, which then needs enough GPUs.
+        time_limit: The longest time of a cell, such as "30m".
+        tag: A suffix of the default directory, which separates comparisons of the same config.
+        out: The comparison's directory; default: made from the config's name and the tag.
 
     Raises:
-        ValueError: If anything of it is wrong, in one line.
+        ValueError: If an argument is invalid; the message is one line.
     """
     points = parse_axes(axes)
     _refuse_varied(options, points)
@@ -99,10 +100,11 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     def resolve(name: str, seed: int, point: Point) -> dict[str, Any]:
         chosen = found(name, seed, point, kind)
         settings = chosen.model_dump(mode="json", exclude={"description"})
-        # Spelled out, so that a recipe whose meaning changed is a changed setting.
+        # With all fields of the recipe: if a later version of halfstep changes a named recipe, the
+        # settings change too, and the cell runs again.
         built = chosen.build_recipe()
         settings |= {"recipe": {"name": built.name, **built.settings()}}
-        # Not where there is one, so that results of before are found again.
+        # Without the key for one process, so that the fingerprints of older results still match.
         return settings | ({PROCESSES: processes} if processes > 1 else {})
 
     running_in = deal_out(where, processes) if slots else tuple(where)
@@ -135,14 +137,14 @@ def plan(  # noqa: PLR0913  (the command has as many options)
 
 
 def _device(name: str, *, here: bool) -> torch.device:
-    """Return the device of that name, which another machine may have though this one has not."""
+    """Return the device of that name; only if `here` is true, this machine must have the device."""
     return pick_device(name) if here or name == "auto" else torch.device(name)
 
 
 def train_command(cell: Cell, device: str) -> list[str]:
-    """Return the program and arguments that run a cell on a device, from its copy of the config.
+    """Return the program and arguments that run a cell on a device, with its copy of the config.
 
-    A cell that was interrupted goes on from its newest checkpoint.
+    An interrupted cell continues from its newest checkpoint.
     """
     several = ("--processes", str(cell.processes)) if cell.processes > 1 else ()
     return [
@@ -156,7 +158,7 @@ def _refuse_varied(options: Sequence[str], points: Sequence[Point]) -> None:
     varied = parse_options(points[0], "--grid")
     for flag, given in (("--options", fixed), ("--grid", varied)):
         for key, instead in _VARIED.items():
-            # recipe.loss_scale=1024 changes every row's recipe and is no row of its own.
+            # A field of the recipe (recipe.loss_scale=1024) is allowed: it changes all recipes.
             if key in given and not isinstance(given[key], dict):
                 raise UserError(
                     f"{flag} sets {key!r}, which compare sets for each run; write {instead}"

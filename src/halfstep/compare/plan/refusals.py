@@ -1,7 +1,7 @@
-"""Finds before the first cell starts what a cell would fail at when its turn comes.
+"""Finds the errors that a cell would raise, before the first cell starts.
 
-Each arm's engine is built once, over a model that nothing is trained with, so that what refuses is
-what would refuse in the cell: there are no rules here.
+The engine of each arm is built once, on a model that is not trained. So the same code raises the
+error here and in the cell, and this file needs no rules.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 def refuse(arms: Mapping[Arm, Config], device: torch.device, processes: int) -> None:
-    """Refuse arms that could not be trained.
+    """Refuse arms that cannot be trained.
 
     Args:
-        arms: Each with the config of one of its cells.
-        device: Where cells run; it need not be here.
-        processes: How many train a cell.
+        arms: Each arm with the config of one of its cells.
+        device: The device of the cells; this machine need not have it.
+        processes: The number of processes that train a cell.
 
     Raises:
-        UserError: If the data or the model cannot be had, or what belongs to a run does not go
-            together; what a recipe refuses names the recipe.
+        UserError: If the data or the model cannot be loaded, or if parts of a run do not fit
+            together. If the recipe is the reason, the message names the recipe.
     """
     several = Processes(size=processes)
     _refuse(arms, lambda config: in_parallel.refuse(config, device, several))
@@ -51,13 +51,13 @@ def refuse(arms: Mapping[Arm, Config], device: torch.device, processes: int) -> 
 
 
 def _refuse(arms: Mapping[Arm, Config], check: Callable[[Config], None]) -> None:
-    """Check every arm, and name all whose recipe is at fault at once."""
+    """Check every arm; raise one error that names all recipes that fail the check."""
     refused: dict[Arm, ValueError] = {}
     for arm, config in arms.items():
         try:
             check(config)
         except ValueError as error:
-            # Raises what is nothing to do with the recipe.
+            # If the check also fails under fp32, the recipe is not the reason: raise that error.
             check(config.model_copy(update={"recipe": "fp32"}))
             refused[arm] = error
     if refused:

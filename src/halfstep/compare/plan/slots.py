@@ -1,6 +1,6 @@
-"""A slot of this machine: where one cell at a time runs, on as many devices as it has processes.
+"""Slots of this machine: each runs one cell at a time, on one GPU per process of the cell.
 
-Slots are text: "cpu", "cuda:1", "cuda:0,1" for two GPUs, "cuda" for the first ones that there are.
+A slot is text: "cpu", "cuda:1", "cuda:0,1" for two GPUs, or "cuda" for the first GPUs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def deal_out(devices: Sequence[str], processes: int) -> tuple[str, ...]:
-    """Make slots of devices: as many GPUs in each as a cell has processes.
+    """Group devices into slots, each with one GPU per process of a cell.
 
     Args:
-        devices: As `parse_devices` returns them. Each "cpu" is a slot, whatever runs in it.
-        processes: Processes of a cell.
+        devices: Devices, as `parse_devices` returns them. Each "cpu" is a slot, for any number of
+            processes.
+        processes: The number of processes of a cell.
 
     Raises:
-        UserError: If GPUs are left over.
+        UserError: If the number of GPUs is not a multiple of `processes`.
     """
     if processes == 1 or devices[0] == "cpu":
         return tuple(devices)
@@ -41,30 +42,32 @@ def deal_out(devices: Sequence[str], processes: int) -> tuple[str, ...]:
 
 
 def as_seen_inside(slot: str) -> tuple[str, dict[str, str]]:
-    """Return what a cell in `slot` calls its device, and the variables that make it so.
+    """Return the value of `--device` for a cell in `slot`, and the environment variables it needs.
 
-    Several processes take the GPUs that they see, from the first on: they see those of the slot.
+    The processes of a cell use the first GPUs that they see. For a slot of several GPUs,
+    CUDA_VISIBLE_DEVICES therefore lists only the GPUs of the slot.
     """
     kind, _, numbers = slot.partition(":")
     if "," not in numbers:
         return slot, {}
     chosen = [int(number) for number in numbers.split(",")]
-    # This process's own first GPU may be any of the machine's, or have a name instead of a number.
+    # The numbers are indices into the GPUs that this process sees. If CUDA_VISIBLE_DEVICES is set,
+    # these can be other GPUs of the machine, or can have identifiers instead of numbers.
     outer = os.environ.get(_VISIBLE)
     names = numbers.split(",") if outer is None else [outer.split(",")[each] for each in chosen]
     return kind, {_VISIBLE: ",".join(names)}
 
 
 def refuse_too_few(device: str, processes: int, gpus: int) -> None:
-    """Refuse a device that cells of several processes do not fit on.
+    """Refuse a device with too few GPUs for the processes of a cell.
 
     Args:
-        device: Of all cells, without `--devices`.
-        processes: Processes of a cell.
-        gpus: How many GPUs there are.
+        device: The device of all cells, if `--devices` is not given.
+        processes: The number of processes of a cell.
+        gpus: The number of GPUs that torch sees.
 
     Raises:
-        UserError: If it is one GPU, or there are too few.
+        UserError: If the device is a single GPU, or if there are fewer GPUs than processes.
     """
     if processes == 1 or not device.startswith("cuda"):
         return

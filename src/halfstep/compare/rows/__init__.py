@@ -1,1 +1,1 @@
-"""From the summaries of cells to rows: means, intervals, what they advise, what is predicted."""
+"""The rows of the tables, made from the results of cells: means, intervals, advice, predictions."""

@@ -1,6 +1,6 @@
-"""What is measured of a run, and how each figure is headed and written.
+"""The measured figures of a run, with their headers and their format for readers.
 
-One list for every kind of output. A measure that no run of a comparison has is left out of it.
+All kinds of output use this list. A measure that no run of a comparison has is left out.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Measure:
     """One figure of a run's summary.
 
     Attributes:
-        name: Its key in `summary.json`, with dots into what is nested.
-        header: What tables call it; a terminal breaks it at the bars.
-        write: Writes it for people.
-        better: Which direction is good, where one is.
-        main: Whether it is in the table on a terminal, which has room for a few.
+        name: The key in `summary.json`, with dots for nested keys.
+        header: The header of its column; "|" marks a line break in a terminal.
+        write: Returns the value as text for readers.
+        better: Whether more or less is better; None if neither is.
+        main: Whether it is in the table on a terminal, which has space for only a few columns.
     """
 
     name: str
@@ -68,9 +68,9 @@ MEMORY_PARTS = {
     "activations": "activations",
     "compressed": "compressed activations",
 }
-"""Keys of `held_bytes` in a summary, and what each is: what memory holds after a step."""
+"""The keys of `held_bytes` in a summary (memory in use after a step, by kind), and their labels."""
 
 
 def one_line(header: str) -> str:
-    """Write a header without its breaks."""
+    """Return a header without its line breaks."""
     return header.replace("-|", "-").replace("|", " ")

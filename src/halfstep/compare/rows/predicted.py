@@ -1,7 +1,8 @@
-"""What the rows of a comparison would cost on GPUs that are not here: predicted, never measured.
+"""The predicted cost of a comparison's rows on GPUs that this machine lacks.
 
-Who can predict hands it in; a comparison keeps it apart from what was measured, under names, marks
-and headings of its own, and shows beside it only the accuracy that the rows reached here.
+The caller passes a function that predicts. All output separates predicted from measured figures:
+predicted figures have their own names, mark and tables. The only measured figure in these tables is
+the accuracy on this machine.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from halfstep.compare.rows.rows import Row
 
 MARK = "≈"
-"""Stands before every predicted figure, in every output."""
+"""The mark before each predicted figure."""
 BOUND = "predicted|bound, remark"
-"""The one header of a predicted figure that is text."""
+"""The header of the only predicted column that contains text."""
 
 
 class Figure(NamedTuple):
-    """A predicted figure, and between what it is likely to lie."""
+    """A predicted figure with its prediction interval."""
 
     low: float
     value: float
@@ -40,18 +41,19 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What is predicted of one row on one GPU.
+    """The prediction for one row on one GPU.
 
     Attributes:
-        arm: The row.
-        fingerprint: Of all that the prediction depends on: equal for equal predictions.
-        seconds: Of a step; None where nothing is predicted.
-        speed_up: Over the step in fp32, with products in TF32 where the GPU has that.
-        memory: Bytes of the process at the step's peak.
-        bound: What most of the step is spent on.
-        verdict: What of it decides, in a few words; "" for a gain.
-        unknown: Operators whose cost is a guess from their bytes, and how many of each.
-        reason: Why nothing is predicted; "" where something is.
+        arm: The arm of the row.
+        fingerprint: A digest of everything that the prediction depends on.
+        seconds: The time of a step in seconds; None if there is no prediction.
+        speed_up: The speed relative to a step in fp32, with products in TF32 if the GPU has TF32.
+        memory: The memory of the process at the peak of a step, in bytes.
+        bound: What takes most of the step's time, such as "host".
+        verdict: Why the row is not a gain, in a few words; "" for a gain.
+        unknown: Operators whose time is estimated only from their memory traffic, with the number
+            of their calls in a step.
+        reason: Why there is no prediction; "" if there is one.
     """
 
     arm: Arm
@@ -65,7 +67,7 @@ class Predicted:
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data; the name of every figure says that it is predicted."""
+        """Return the prediction as plain data; the key of each figure begins with "predicted_"."""
         return {
             "recipe": self.arm.recipe,
             "point": list(self.arm.point),
@@ -81,10 +83,10 @@ class Predicted:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Predicted:
-        """Read what `as_json` wrote.
+        """Create a prediction from the output of `as_json`.
 
         Raises:
-            KeyError, TypeError: If it was written by something else.
+            KeyError, TypeError: If `given` has another form.
         """
         seconds, speed_up = given["predicted_seconds"], given["predicted_speed_up"]
         return cls(
@@ -102,16 +104,16 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is predicted of a comparison's rows on one GPU.
+    """The predictions for all rows of a comparison on one GPU.
 
     Attributes:
-        key: What the command line calls the GPU.
-        gpu: What its maker calls it.
-        share: Percent of outcomes that intervals are to cover.
-        over: The recipe that speeds are relative to: tf32, or fp32 where the GPU has no TF32.
-        rows: One for each arm of the grid.
-        references: The recipe that speeds are relative to at each point of the grid, where no arm
-            has it.
+        key: The name of the GPU on the command line.
+        gpu: The full name of the GPU.
+        share: The intended coverage of the prediction intervals, in percent.
+        over: The recipe that speeds are relative to: tf32, or fp32 if the GPU has no TF32.
+        rows: One prediction for each arm of the grid.
+        references: One prediction for the recipe `over` at each point of the grid where no arm has
+            that recipe.
     """
 
     key: str
@@ -123,7 +125,7 @@ class Prediction:
 
     @property
     def title(self) -> str:
-        """The heading of its table."""
+        """The heading of the table."""
         return f"predicted, {self.gpu}"
 
     def as_json(self) -> dict[str, Any]:
@@ -139,16 +141,16 @@ class Prediction:
 
 
 Predict = Callable[[], "tuple[Prediction, ...]"]
-"""Gives the predictions for a comparison; asked for once its directory is claimed."""
+"""Returns the predictions for a comparison; called after the comparison's directory is locked."""
 
 
 def nothing() -> tuple[Prediction, ...]:
-    """Predict for no GPU."""
+    """Return no predictions."""
     return ()
 
 
 def headers(prediction: Prediction, grid: Grid) -> list[str]:
-    """Return the headers of a table of predictions; a terminal breaks them at the bars."""
+    """Return the headers of a table of predictions; "|" marks a line break in a terminal."""
     return [
         "recipe",
         *grid.axes,
@@ -161,10 +163,10 @@ def headers(prediction: Prediction, grid: Grid) -> list[str]:
 
 
 def lines(prediction: Prediction, rows: Sequence[Row]) -> list[list[str]]:
-    """Return the cells of a table of predictions.
+    """Return the lines of a table of predictions, as text.
 
-    There is a line for each reference, without a measured accuracy, and then for each row of the
-    comparison.
+    First there is a line for each reference, without a measured accuracy. Then there is a line for
+    each row of the comparison.
     """
     by_arm = {row.arm: row for row in rows}
     return [
@@ -185,7 +187,7 @@ _TF32 = {"tf32": ", which is fp32 with products in TF32", "fp32": ": the GPU has
 
 
 def notes(prediction: Prediction) -> list[str]:
-    """Say what predicted figures are, how far to trust them, and what is not among them."""
+    """Return the notes below a table of predictions: the method, its accuracy, missing rows."""
     source = "from the operators of one training step and the GPU's datasheet"
     cover = f"{prediction.share} % of the intervals [ ] should contain the true value"
     over = f"the recipe {prediction.over}{_TF32[prediction.over]}"

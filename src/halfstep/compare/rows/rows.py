@@ -1,6 +1,7 @@
-"""The rows of a comparison's tables: seeds brought together, and paired with the baseline's.
+"""The rows of a comparison's tables: the results of all seeds of an arm, paired with the baseline.
 
-Arithmetic only; `units` and `table` choose digits, `verdict` says what the numbers mean.
+This file only computes. `units` and `table` choose the digits, and `verdict` interprets the
+numbers.
 """
 
 from __future__ import annotations
@@ -27,26 +28,28 @@ class Row:
     """One row of the table: an arm, or one seed of it.
 
     Attributes:
-        arm: The recipe, and the overrides that it runs under.
-        seed: The seed, or None for all of them.
-        status: "finished", or what came of the seeds that did not ("2 finished, 1 crashed").
-        measures: One spread per name in `MEASURES`, in the summary's units, over the seeds that
-            finished, or where none did over those that left a summary.
+        arm: The recipe and the overrides.
+        seed: The seed, or None for all seeds.
+        status: "finished", or the number of seeds with each status ("2 finished, 1 crashed").
+        measures: One spread per name in `MEASURES`, in the units of the summary, over the results
+            in `measured`.
         first_nonfinite_step: The earliest optimizer step (from 1) of any seed at which the loss was
-            not finite; None if it always was.
-        is_baseline: Whether others are compared with it.
-        difference: Best accuracy less the baseline's under the same seed, 0 to 1.
-        speed: Images per second over the baseline's under the same seed.
-        memory: Peak memory over the baseline's under the same seed.
-        rehearsed: What the device computed without units of its own, and why; its speed says
-            nothing about hardware that has them.
-        disturbed: Whether threads of a run waited so long for cores that other processes had that
-            its times say little.
+            not finite; None if it was always finite.
+        is_baseline: Whether other rows are compared with this row.
+        difference: The best accuracy minus that of the baseline with the same seed; accuracies are
+            between 0 and 1.
+        speed: The ratio of images per second to those of the baseline with the same seed.
+        memory: The ratio of the peak memory to that of the baseline with the same seed.
+        rehearsed: Each part of the recipe that the device emulates, and how; the row's speed does
+            not predict the speed on hardware that supports the recipe.
+        disturbed: Whether threads of a run waited so long for cores, which other processes used,
+            that the times of the run are not reliable.
         on_front: Whether the row is on the Pareto front of accuracy, training time and (on a
             device) memory. None if the row is unfinished, rehearsed or disturbed, or if fewer than
             two rows can be compared.
-        results: What the row is made of.
-        measured: The seeds that its measures are over.
+        results: The results of all seeds of the row.
+        measured: The results that `measures` are computed from: those of the seeds that finished,
+            or all results if no seed finished.
     """
 
     arm: Arm
@@ -71,12 +74,12 @@ class Row:
 
     @property
     def sources(self) -> str:
-        """The summaries that its measures are from, as files below the comparison's directory."""
+        """The summary files in the comparison's directory that the measures are from."""
         return " ".join(f"{each.cell.directory.name}/run/summary.json" for each in self.measured)
 
 
 def rows_by_arm(grid: Grid, results: Sequence[Result]) -> list[Row]:
-    """One row per recipe and point of the grid, over all of its seeds."""
+    """Return one row per arm, over all of its seeds."""
     rows = [
         _row(arm, None, [result for result in results if result.cell.arm == arm], grid, results)
         for arm in grid.arms
@@ -85,7 +88,7 @@ def rows_by_arm(grid: Grid, results: Sequence[Result]) -> list[Row]:
 
 
 def rows_by_seed(grid: Grid, results: Sequence[Result]) -> list[Row]:
-    """One row per cell, the seeds of an arm next to each other."""
+    """Return one row per cell; the seeds of an arm are next to each other."""
     return [
         _row(arm, result.cell.seed, [result], grid, results)
         for arm in grid.arms
@@ -95,10 +98,10 @@ def rows_by_seed(grid: Grid, results: Sequence[Result]) -> list[Row]:
 
 
 def on_device(row: Row) -> bool:
-    """Tell whether a row's memory is that of a device.
+    """Tell whether the memory of a row is the memory of a device.
 
-    The rise of a process's resident memory, the measure on a CPU, depends on what the process did
-    before, and is too noisy to base a choice on.
+    On a CPU, the memory is the increase of the process's resident memory. It depends on what the
+    process did before, and is too noisy for a choice of recipe.
     """
     return all(
         result.summary.get("peak_memory_kind", "device") == "device" for result in row.measured
@@ -106,7 +109,7 @@ def on_device(row: Row) -> bool:
 
 
 def is_disturbed(result: Result) -> bool:
-    """Tell whether the run's threads waited so long for cores that its times say little."""
+    """Tell whether the run's threads waited so long for cores that its times are not reliable."""
     return (result.number("core_wait_share") or 0.0) >= DISTURBED
 
 
@@ -117,7 +120,7 @@ def _row(
     measured = finished or own
     nonfinite = [result.number("first_nonfinite_step") for result in own]
     base = grid.baseline(arm)
-    # A baseline that broke in a seed is nothing to compare that seed with.
+    # A seed is compared only if its baseline finished.
     baseline = {
         result.cell.seed: result
         for result in results
@@ -186,5 +189,5 @@ def _difference(result: Result, base: Result) -> float | None:
 
 def _ratio(name: str, pairs: Sequence[tuple[Result, Result]]) -> Ratio | None:
     numbers = [(result.number(name), base.number(name)) for result, base in pairs]
-    # What is measured as nothing, such as memory that did not rise, has no ratio.
+    # There is no ratio if a value is 0, such as memory that did not increase.
     return estimate_ratio([mine / theirs for mine, theirs in numbers if mine and theirs])

@@ -1,7 +1,7 @@
-"""What one seed settles: facts first, its caveat once, and the commands to write next.
+"""The conclusions from a comparison of one seed: facts, one caveat, and the next commands.
 
-With several seeds the verdicts of `verdict` say it row by row. With one seed all of them would say
-the same, that it gives no interval; this file says that once, after all that is known.
+With several seeds, `verdict` has a verdict for each row. With one seed, each of these verdicts
+would only say that one seed gives no interval. This file says so once, after the known facts.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from halfstep.compare.rows.verdict import Verdict
 
 _CHANCE = 1.96
-"""Standard deviations beyond which chance among the images is left out: 95 % of a normal."""
+"""Number of standard deviations that chance explains: 95 % of normal values are within it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a comparison of one seed tells.
+    """The conclusions from a comparison of one seed.
 
     Attributes:
-        answer: Which recipe to train under; "" if the comparison does not tell.
-        facts: What is known, a sentence each, the most important first.
-        caveat: What it is not.
-        commands: What to write next, each with what it is for.
-        verdicts: Those of rows that did not finish or have no baseline; the others would all say
-            that one seed gives no interval.
+        answer: The recipe to use; "" if the comparison does not tell.
+        facts: The known facts, one or two sentences each, the most important first.
+        caveat: What one seed cannot show.
+        commands: The next commands, each with its purpose.
+        verdicts: The verdicts on rows that did not finish or have no baseline. The verdicts on all
+            other rows would say that one seed gives no interval.
     """
 
     answer: str
@@ -49,22 +49,23 @@ class Settled:
 def settled(
     grid: Grid, rows: Sequence[Row], predicted: Sequence[Prediction] = ()
 ) -> Settled | None:
-    """Return what one seed settles.
+    """Return the conclusions from a comparison of one seed.
 
     Args:
-        grid: What was compared.
-        rows: One for each arm.
-        predicted: What the rows would cost on GPUs that are not here.
+        grid: The cells of the comparison.
+        rows: One row for each arm.
+        predicted: The predicted cost of the rows on GPUs that this machine lacks.
 
     Returns:
-        None with several seeds, and where no row can be set against its baseline yet.
+        The conclusions; None if there are several seeds, or if no row can be compared with its
+        baseline yet.
     """
     compared = [row for row in rows if row.status == "finished" and _is_compared(row)]
     if len(grid.seeds) > 1 or not compared:
         return None
     by_arm = {row.arm: row for row in rows}
     clear = [row for row in compared if _is_clear(row, by_arm[grid.baseline(row.arm)])]
-    # Without the number of images, chance cannot be judged: any loss counts.
+    # Without the number of images, the effect of chance is unknown, so any loss counts as worse.
     not_worse = [
         row
         for row in compared
@@ -100,24 +101,25 @@ def _best(row: Row) -> float | None:
 
 
 def _images(row: Row) -> int | None:
-    """Return how many images the row was validated on; None where its run did not say."""
+    """Return the number of validation images of a row; None if its summary has no number."""
     said = row.measured[0].number("val_images")
     return None if said is None else int(said)
 
 
 def _gain(row: Row) -> float:
-    """Return the best accuracy of a row that is compared less that of its baseline, 0 to 1."""
+    """Return the best accuracy of a row minus that of its baseline; accuracies are from 0 to 1."""
     if row.difference is None:
         raise AssertionError("only rows with a difference are compared")
     return row.difference.mean
 
 
 def _is_clear(row: Row, base: Row) -> bool:
-    """Tell whether a row differs by more than chance among the images of validation explains.
+    """Tell whether a difference is larger than chance among the validation images explains.
 
-    The images that exactly one of two models gets wrong are at most the errors of both together;
-    were both models as good, the difference of these two counts would have that variance (McNemar,
-    1947, doi:10.1007/BF02295996). The bound is generous, and leaves out the noise of training.
+    If both models are equally good, the variance of the difference between their numbers of errors
+    is the number of images that exactly one model misclassifies (McNemar, 1947,
+    doi:10.1007/BF02295996). This number is at most the sum of both models' errors, which is used
+    here, so the test is conservative. The test does not include the noise of training.
     """
     images, mine, theirs = _images(row), _best(row), _best(base)
     if images is None or mine is None or theirs is None:
@@ -160,7 +162,7 @@ def _even(grid: Grid, rows: Sequence[Row]) -> str:
 
 
 def _gained(row: Row, images: int | None) -> str:
-    """Write how many more images a row classified correctly, or points without their number."""
+    """Return how many more images a row classified correctly; points if `images` is None."""
     if images is None:
         return points(_gain(row))
     number = round(_gain(row) * images)
@@ -192,7 +194,10 @@ def _skipped(rows: Sequence[Row]) -> list[str]:
 def _native_speeds(
     grid: Grid, compared: Sequence[Row], by_arm: Mapping[Arm, Row]
 ) -> dict[Arm, float]:
-    """Return the speeds relative to the baseline, where neither row nor baseline is rehearsed."""
+    """Return the speed relative to the baseline of each row whose times are valid here.
+
+    Rows that are disturbed, rehearsed, or compared with a rehearsed baseline are left out.
+    """
     return {
         row.arm: row.speed.mean
         for row in compared
@@ -204,7 +209,7 @@ def _native_speeds(
 
 
 def _speeds(here: Mapping[Arm, float], rows: Sequence[Row]) -> list[str]:
-    """Say how fast the rows were here, where this machine supports their formats."""
+    """Return sentences on the measured speeds `here`, and on the rows that are rehearsed."""
     rehearsed = [row for row in rows if row.rehearsed]
     said = []
     if here:
@@ -219,7 +224,7 @@ def _speeds(here: Mapping[Arm, float], rows: Sequence[Row]) -> list[str]:
 
 
 def _there(prediction: Prediction) -> list[str]:
-    """Say what the recipes would buy on a GPU that is not here."""
+    """Return a sentence on the predicted speed-up of the recipes on a GPU; [] if there is none."""
     known = [each for each in prediction.rows if each.speed_up is not None]
     if not known:
         return []
@@ -241,7 +246,10 @@ def _to_use(
     not_worse: Sequence[Row],
     predicted: Sequence[Prediction],
 ) -> str:
-    """Say which recipe to train under, here and on each GPU; nothing of several options."""
+    """Return the recipe to use on this machine and on each GPU, as a sentence.
+
+    The result is "" if the grid has several points, or if nothing is known.
+    """
     if len(grid.points) > 1:
         return ""
     base = grid.arms[0].recipe
@@ -255,7 +263,7 @@ def _to_use(
         gains = {each.arm: _speed_up(each) for each in known if not each.verdict}
         there = {arm: gain for arm, gain in gains.items() if arm in compared}
         if known:
-            # With TF32, fp32 is a waste of the GPU's units.
+            # On a GPU with TF32, the reference recipe is tf32, which is faster than fp32.
             slow = prediction.over if base == "fp32" else base
             said.append(f"{_fastest(there, slow)} on {prediction.gpu} (predicted)")
     return f"Recipe to use, as far as one seed tells: {', '.join(said)}." if said else ""
@@ -292,7 +300,7 @@ def _commands(
 
 
 def _candidate(not_worse: Sequence[Row], predicted: Sequence[Prediction]) -> Row | None:
-    """Return the row that more seeds are worth the most for: the fastest predicted, or measured."""
+    """Return the row for which more seeds are most useful: the fastest, predicted or measured."""
     there = {
         each.arm: _speed_up(each)
         for prediction in predicted[:1]
@@ -304,12 +312,12 @@ def _candidate(not_worse: Sequence[Row], predicted: Sequence[Prediction]) -> Row
         here = row.speed.mean if row.speed and not row.rehearsed else 0.0
         return there.get(row.arm, here)
 
-    # max takes the first of equals: the order in which the recipes were given.
+    # Of rows with the same speed, max returns the first, in the order of the recipes.
     return max([row for row in not_worse if row.arm in there] or not_worse, key=speed, default=None)
 
 
 def _again(grid: Grid) -> str:
-    """Write the command that compared these, as far as the grid knows it."""
+    """Return the command of this comparison without recipes and seeds, if the grid contains it."""
     if grid.config in shipped() and not grid.options and grid.processes == 1 and not grid.axes:
         return f"halfstep compare {grid.config}"
     return "the same command with"

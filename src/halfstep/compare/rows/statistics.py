@@ -1,8 +1,8 @@
-"""What seeds can tell: intervals of paired differences and ratios, and how many seeds tell more.
+"""Confidence intervals of paired differences and ratios, and the number of seeds that is needed.
 
-Both members of a pair start from the same weights and see the same images in the same order, so
-that what differs between them is the recipe's doing and the noise that rounding sets off. Pairing
-takes out what the seed does to both.
+Both runs of a pair start from the same weights and see the same images in the same order. So they
+differ only by the recipe, and by the noise that rounding errors cause. Pairing removes the effect
+of the seed that both runs have in common.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 POWER = 0.8
 MOST_SEEDS = 1000
-"""Where the search for a number of seeds gives up."""
+"""The largest number of seeds that `seeds_needed` considers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over seeds, and what it is worth.
+    """A mean over seeds, with its confidence interval.
 
     Attributes:
         mean: The mean.
-        low: Lower end of the confidence interval; None for one seed, which gives none.
-        high: Its upper end.
-        seeds: How many.
-        seeds_needed: About how many seeds would tell a difference of this size from zero; None
-            where they already do, where one seed says nothing about the noise, where the mean is
-            exactly zero, and where it is more than `MOST_SEEDS`.
+        low: Lower end of the confidence interval; None for one seed, which gives no interval.
+        high: Upper end of the confidence interval; None for one seed.
+        seeds: The number of seeds.
+        seeds_needed: The approximate number of seeds that would show that a mean of this size is
+            not zero. None if the interval already excludes zero, if there is only one seed, if the
+            mean is exactly zero, or if the number is above `MOST_SEEDS`.
         sd: The sample standard deviation; None for one seed.
     """
 
@@ -53,14 +53,14 @@ class Estimate:
 
     @property
     def covers_zero(self) -> bool:
-        """Whether zero is in the interval; one seed rules nothing out."""
+        """Whether the interval contains zero; true for one seed, which gives no interval."""
         return self.low is None or self.high is None or self.low <= 0.0 <= self.high
 
     def seeds_to_exceed(self, bar: float) -> int | None:
-        """Return about how many seeds would show that the mean is above `bar`.
+        """Return the approximate number of seeds that would show that the mean is above `bar`.
 
-        More than there are, and None where one seed says nothing about the noise, where the mean is
-        not above the bar, and where it is more than `MOST_SEEDS`.
+        The number is larger than `seeds`. It is None if the standard deviation is unknown (one
+        seed) or zero, if the mean is not above `bar`, or if the number is above `MOST_SEEDS`.
         """
         if not self.sd or self.mean <= bar:
             return None
@@ -70,13 +70,13 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A geometric mean of one ratio a seed, and what it is worth.
+    """A geometric mean of one ratio per seed, with its confidence interval.
 
     Attributes:
         mean: The geometric mean.
-        low: Lower end of the confidence interval; None for one seed, which gives none.
-        high: Its upper end.
-        seeds: How many.
+        low: Lower end of the confidence interval; None for one seed, which gives no interval.
+        high: Upper end of the confidence interval; None for one seed.
+        seeds: The number of seeds.
         log_sd: The sample standard deviation of the ratios' natural logarithms; None for one seed.
     """
 
@@ -87,24 +87,24 @@ class Ratio:
     log_sd: float | None
 
     def inverse(self) -> Ratio:
-        """Return the ratio of what was divided by, to what was divided."""
+        """Return the inverse ratio, with its interval."""
         low = None if self.high is None else 1 / self.high
         high = None if self.low is None else 1 / self.low
         return Ratio(1 / self.mean, low, high, self.seeds, self.log_sd)
 
     def is_above(self, bar: float) -> bool:
-        """Tell whether the interval leaves all ratios up to `bar` out."""
+        """Tell whether the whole interval is above `bar`; false for one seed."""
         return self.low is not None and self.low > bar
 
     def is_below(self, bar: float) -> bool:
-        """Tell whether the interval leaves all ratios from `bar` on out."""
+        """Tell whether the whole interval is below `bar`; false for one seed."""
         return self.high is not None and self.high < bar
 
     def seeds_to_tell(self, bar: float) -> int | None:
-        """Return about how many seeds would tell a ratio of this size from `bar`.
+        """Return the approximate number of seeds that would show that the ratio is not `bar`.
 
-        More than there are, and None where one seed says nothing about the noise, where the ratio
-        is the bar, and where it is more than `MOST_SEEDS`.
+        The number is larger than `seeds`. It is None if the standard deviation is unknown (one
+        seed) or zero, if the mean is exactly `bar`, or if the number is above `MOST_SEEDS`.
         """
         effect = math.log(self.mean / bar)
         if not self.log_sd or effect == 0.0:
@@ -114,7 +114,7 @@ class Ratio:
 
 
 def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
-    """Estimate a mean from one value a seed; None from no values."""
+    """Estimate a mean from one value per seed; None if there are no values."""
     if not values:
         return None
     count, mean = len(values), statistics.fmean(values)
@@ -130,12 +130,12 @@ def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimat
 
 
 def estimate_ratio(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Ratio | None:
-    """Estimate a ratio from one positive value a seed; None from no values.
+    """Estimate a ratio from one positive value per seed; None if there are no values.
 
-    The mean is geometric, so that it does not depend on which of the two is divided by the other
-    (Fleming and Wallace, "How not to lie with statistics", CACM 29(3), 1986). Its interval is that
-    of the mean of the logarithms, taken back (Bland and Altman, "Transformations, means, and
-    confidence intervals", BMJ 312:1079, 1996).
+    The mean is geometric, so the mean of the inverse ratios is the inverse of the mean (Fleming and
+    Wallace, "How not to lie with statistics", CACM 29(3), 1986). The interval is the exponential of
+    the interval of the logarithms' mean (Bland and Altman, "Transformations, means, and confidence
+    intervals", BMJ 312:1079, 1996).
     """
     if not ratios:
         return None
@@ -148,36 +148,37 @@ def estimate_ratio(ratios: Sequence[float], confidence: float = CONFIDENCE) -> R
 
 
 def interval(values: Values, confidence: float = CONFIDENCE) -> Values:
-    """Return the ends of the confidence interval of a mean: Student's t, exact for normal values.
+    """Return the confidence interval of a mean by Student's t, which is exact for normal values.
 
     Args:
-        values: Shape (..., n): one value a seed, two at least.
-        confidence: How often the interval covers the true mean, 0 to 1.
+        values: Shape (..., n): one value per seed, at least two.
+        confidence: The probability that the interval contains the true mean, 0 to 1.
 
     Returns:
         Shape (2, ...): the lower and the upper ends.
     """
-    # Not at the top: it takes long to import, and most commands need none of it.
+    # Imported here, because the import is slow and most commands do not need it.
     from scipy.stats import ttest_1samp
 
     with warnings.catch_warnings():
-        # The variance of equal values has no digits to speak of; their interval is that value.
+        # scipy warns that the variance of equal values is inexact. Their interval is that value.
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.array(ttest_1samp(values, 0.0, axis=-1).confidence_interval(confidence))
 
 
 def power(effect: float, sd: float, seeds: int, confidence: float = CONFIDENCE) -> float:
-    """Return how likely an interval over `seeds` pairs leaves zero out.
+    """Return the probability that the confidence interval over `seeds` pairs excludes zero.
 
-    That is the power of the paired two-sided t test (Cohen, "Statistical Power Analysis", 2nd
-    edition, section 2.3). Its square has a noncentral F distribution. statsmodels' `TTestPower` is
-    the same to 1e-15, and would bring 143 MB into every installation (benchmarks/kept.py).
+    This is the power of the paired two-sided t test (Cohen, "Statistical Power Analysis", 2nd
+    edition, section 2.3). The square of t has a noncentral F distribution. The results agree with
+    statsmodels' `TTestPower` to 1e-15. statsmodels is not used, because it would add 143 MB to
+    every installation (benchmarks/kept.py).
 
     Args:
         effect: The true mean difference.
-        sd: The standard deviation of differences.
-        seeds: How many pairs, at least 2.
-        confidence: Of the interval.
+        sd: The standard deviation of the differences.
+        seeds: The number of pairs, at least 2.
+        confidence: The confidence level of the interval, 0 to 1.
     """
     from scipy.special import ncfdtr
 
@@ -189,14 +190,14 @@ def power(effect: float, sd: float, seeds: int, confidence: float = CONFIDENCE) 
 def seeds_needed(
     effect: float, sd: float, *, confidence: float = CONFIDENCE, wanted: float = POWER
 ) -> int | None:
-    """Return the fewest seeds that tell `effect` from zero with probability `wanted`.
+    """Return the smallest number of seeds with which `power` is at least `wanted`.
 
     Returns:
-        At least 2; None when it is more than `MOST_SEEDS`.
+        A number of at least 2; None if it is above `MOST_SEEDS`.
     """
     if power(effect, sd, MOST_SEEDS, confidence) < wanted:
         return None
-    low, high = 1, MOST_SEEDS  # too few, enough
+    low, high = 1, MOST_SEEDS  # `low` is always too few, `high` is always enough
     while high - low > 1:
         middle = (low + high) // 2
         if power(effect, sd, middle, confidence) >= wanted:
@@ -207,17 +208,20 @@ def seeds_needed(
 
 
 def pareto(points: Sequence[Sequence[float]]) -> list[bool]:
-    """Tell of each point whether no other is at least as good in all ways and better in one.
+    """Tell for each point whether it is on the Pareto front.
+
+    A point is on the front if no other point is at least as good in all coordinates and better in
+    one.
 
     Args:
-        points: Each with one number a way of being good; more is better.
+        points: Points with the same number of coordinates; larger is better in each.
     """
     return [not any(_beats(other, point) for other in points) for point in points]
 
 
 @functools.cache
 def _edge(confidence: float, freedom: int) -> float:
-    """Return how many standard errors an interval reaches to each side."""
+    """Return the half width of the confidence interval in standard errors: a quantile of t."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + confidence) / 2))

@@ -1,6 +1,6 @@
-"""What a comparison means: a line for each row with its accuracy, what it buys, and what to do.
+"""The verdict on each row: its accuracy, its gain in speed and memory, and the advice.
 
-The words follow from the numbers by the rules in this file and nothing else.
+Only the rules in this file decide which text follows from which numbers.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 Kind = Literal["use", "keep", "worse", "broken", "unknown"]
 
 GAIN = 1.05
-"""From which ratio on a speed-up, or a saving of memory, is worth a change.
+"""The ratio to the baseline above which a speed-up, or a saving of memory, is worth a change.
 
-A row has it where the whole interval of the ratio is above, and has it not where all of it is
-below; in between, seeds decide nothing.
+A row has a gain if the whole confidence interval of the ratio is above this value. It has no gain
+if the whole interval is below. Otherwise more seeds are needed.
 """
 ONE_SEED = "run --seeds 3 or more before you decide"
-"""What is advised of every row of one seed that finished."""
+"""The advice for each finished row of a comparison with one seed."""
 _DIVERGED = "LEARNING_RATE_TOO_HIGH"
-"""The cause that doctor gives a run whose loss grew before it was not finite."""
+"""Doctor's code for a run whose loss increased before it became non-finite."""
 TOLERABLE = 0.01
-"""Largest loss of accuracy, 0 to 1, that an interval may leave open where a recipe is advised."""
+"""The largest loss of accuracy, 0 to 1, that the interval of a recommended recipe may contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to make of a row.
+    """The verdict on a row.
 
     Attributes:
-        kind: "use" it, "keep" the baseline for there is nothing to gain, "worse" in accuracy,
-            "broken" for it does not train, or "unknown" for now.
-        label: The row.
-        finding: What was found.
-        advice: What to do; never starts with a name, as its first letter may be capitalised.
+        kind: "use" the recipe; "keep" the baseline, because there is no gain; "worse" in accuracy;
+            "broken", because a run failed; or "unknown", because the results do not decide yet.
+        label: The name of the row's arm.
+        finding: The result in words.
+        advice: What to do. It never starts with a name, because its first letter is capitalised.
     """
 
     kind: Kind
@@ -58,7 +58,7 @@ class Verdict:
 
 
 def verdicts(grid: Grid, rows: list[Row]) -> list[Verdict]:
-    """Judge every row but the baselines."""
+    """Return a verdict on each row that is not a baseline."""
     by_arm = {row.arm: row for row in rows}
     return [
         _judge(row, by_arm[grid.baseline(row.arm)], _name_of_baseline(grid, row))
@@ -68,7 +68,7 @@ def verdicts(grid: Grid, rows: list[Row]) -> list[Verdict]:
 
 
 def accuracy(difference: Estimate, baseline: str) -> str:
-    """Say how a row's accuracy compares with the baseline's, and how sure that is."""
+    """Describe the difference in accuracy between a row and its baseline, with its significance."""
     said = f"{points(difference.mean)} points compared with {baseline}"
     if difference.low is None or difference.high is None:
         return f"{said}; one seed gives no interval"
@@ -85,7 +85,7 @@ def accuracy(difference: Estimate, baseline: str) -> str:
 
 
 def interval_note() -> str:
-    """Say what the brackets are."""
+    """Return the explanation of the intervals in brackets."""
     return (
         f"[ ] is the {100 * CONFIDENCE:.0f} % confidence interval by Student's t, paired by seed. "
         "Intervals of ratios are computed on logarithms, and the mean of ratios is geometric."
@@ -138,7 +138,10 @@ def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[K
 
 
 def _seeds_to_exclude_a_loss(difference: Estimate) -> str:
-    """Say how many seeds would exclude a loss; "" if fewer seeds would show that there is one."""
+    """Say how many seeds would exclude a loss of more than `TOLERABLE`.
+
+    The result is "" if the number is not known, or if fewer seeds would show that there is a loss.
+    """
     needed, to_show = difference.seeds_to_exceed(-TOLERABLE), difference.seeds_needed
     if needed is None or (difference.mean < 0 and to_show is not None and to_show < needed):
         return ""
@@ -148,7 +151,7 @@ def _seeds_to_exclude_a_loss(difference: Estimate) -> str:
 def _without_gain(
     gains: Mapping[str, Ratio], row: Row, base: Row, baseline: str
 ) -> tuple[Kind, str]:
-    """Advise where no gain is shown: there is none, or it could not be seen yet."""
+    """Return the advice for a row without a proven gain: keep the baseline, or measure more."""
     if base.rehearsed:
         there = f"hardware that supports {baseline}"
         return "unknown", f"keep {baseline} until the speed is measured on {there}"
@@ -165,7 +168,10 @@ def _without_gain(
 
 
 def _savings(row: Row, base: Row) -> dict[str, Ratio]:
-    """Return by which factors a row is better, as far as that can be advised on."""
+    """Return the ratios by which a row is "faster" and "smaller", if they are valid for advice.
+
+    Rehearsed and disturbed speeds are not valid, and neither is the memory of a process.
+    """
     if row.rehearsed or base.rehearsed:
         return {}
     found = {
@@ -196,7 +202,7 @@ def _gains(row: Row, base: Row, baseline: str) -> str:
 
 
 def _disturbed(row: Row, base: Row, baseline: str) -> str:
-    """Say which of the two rows had disturbed times; "" for neither."""
+    """Return a remark that names the rows whose times were disturbed; "" if there are none."""
     own = row.recipe if row.recipe != base.recipe else row.arm.label
     names = [name for each, name in ((base, baseline), (row, own)) if each.disturbed]
     return f" (times of {' and '.join(names)} were disturbed)" if names else ""
@@ -214,7 +220,8 @@ def _remedy(row: Row, base: Row) -> str:
     # A loss scale does not help if the learning rate is too high for other recipes as well.
     diverged = any(each.startswith(_DIVERGED) for each in causes)
     if causes and not diverged:
-        return "see the cause that doctor found, in the note of this row"
+        codes = dict.fromkeys(each.partition(":")[0] for each in causes)
+        return f"the cause is {' and '.join(codes)}, as doctor found; see the notes"
     if unscaled and not diverged and base.first_nonfinite_step is None:
         return (
             f"use o2 or fp16, because {row.recipe} does not scale the loss; or try a lower "

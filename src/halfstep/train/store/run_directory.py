@@ -71,7 +71,7 @@ class Summary:
         error: Why the run failed, in one line.
         note: Why the run stopped before its last epoch without failing, in one line.
         rehearsed: What the device rehearsed and why, one line each.
-        loss_scales: Each change of the shared loss scale: the step and the new scale.
+        loss_scales: Each change of the loss scale: the step and the new scale.
         checkpoint_bytes: Size of a checkpoint.
         formats: From probes: FLOPs of a step, the share of them in each number format, and the
             layers that do not compute in the recipe's format.

@@ -1,6 +1,6 @@
-"""One self-contained page that shows a comparison: it works offline and from a mail's attachment.
+"""The report of a comparison: one self-contained HTML page that also works offline.
 
-`curves` reads what the runs logged, `page` brings it together with the rows, and `document` makes
-a page of any report. What a browser runs is plain JavaScript in this folder, inlined; nothing is
-fetched from anywhere.
+`curves` reads the metrics of the runs, `page` combines them with the rows, and `show.document`
+creates the HTML of any report. The JavaScript of the page is plain and inlined; the page loads
+nothing from the network.
 """

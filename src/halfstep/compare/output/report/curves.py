@@ -1,4 +1,4 @@
-"""Curves from the `metrics.jsonl` of runs, thinned out: a report of many runs stays small."""
+"""Curves from the `metrics.jsonl` of runs, with few points, so that a report stays small."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_POINTS = 400
-"""Points of a curve that a report shows at the most; a screen has not many more pixels."""
+"""Maximum number of points of a curve; a chart on a screen is not much wider in pixels."""
 
 CURVES = {
     "train_loss": ("train", "loss"),
@@ -22,7 +22,7 @@ CURVES = {
     "gradient_cosine": ("probe", "gradient_cosine"),
     "unchanged_share": ("probe", "unchanged_share"),
 }
-"""What a curve is called, and the kind of line and the key that it is from."""
+"""By name of the curve: the kind of the lines in `metrics.jsonl`, and the key of the values."""
 
 Curve = dict[str, list[Any]]
 
@@ -31,11 +31,11 @@ def read_curves(run: Path) -> dict[str, Curve]:
     """Return the curves of a run.
 
     Args:
-        run: The run directory; one without metrics has no curves.
+        run: The run directory; without metrics, there are no curves.
 
     Returns:
-        Per name in `CURVES`, the optimizer steps "x" and the values "y" with None where a value was
-        not finite; the steps of those are in "nonfinite".
+        By name in `CURVES`: "x", the optimizer steps; "y", the values, with None for a non-finite
+        value; and "nonfinite", the steps of non-finite values.
     """
     lines = metrics_log.read(run)
     found = {}
@@ -51,7 +51,10 @@ def read_curves(run: Path) -> dict[str, Curve]:
 
 
 def _thinned(points: Sequence[tuple[int, float | None]]) -> Curve:
-    """Keep the ends, and of each stretch between them the lowest and the highest point."""
+    """Keep the first and the last point, and the lowest and the highest of each interval between.
+
+    Of the steps in "nonfinite", fewer than 100 are kept.
+    """
     nonfinite = [step for step, value in points if value is None]
     stretch = max(1, math.ceil(2 * len(points) / MOST_POINTS))
     if len(points) <= MOST_POINTS:

@@ -1,4 +1,4 @@
-"""Facts of a report beside the tables: where memory goes, and what the runs were made with."""
+"""The parts of a report besides tables and charts: memory, formats, and versions and machines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 _FEW = 10 * 2**20
-"""Bytes below which a part of memory is written with a decimal, or compressed ones would be 0."""
+"""Bytes below which memory is printed with a decimal, so that small parts are not "0 MiB"."""
 
 
 def memory(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return a bar for each row: the mean of its peaks, and its share of the largest."""
+    """Return a bar for each row: its mean peak memory, also as a share of the largest one."""
     known = [(row, row.measures["peak_memory_bytes"]) for row in rows]
     most = max((spread.mean for _, spread in known if spread is not None), default=0.0)
     bars = []
@@ -43,7 +43,7 @@ def memory(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def memory_note(results: Sequence[Result]) -> str:
-    """Return what the peak of memory is, and what is in the part without a name."""
+    """Return the definition of the peak, and the content of the part "other"."""
     note = 'The part "other" contains temporary tensors and the working memory of the operators.'
     if not on_cpu(results):
         return note
@@ -55,7 +55,7 @@ def memory_note(results: Sequence[Result]) -> str:
 
 
 def _parts(row: Row, most: float) -> list[dict[str, Any]]:
-    """Return where the peak goes, of the first seed that says so."""
+    """Return the parts of the peak memory, from the first seed whose summary has them."""
     for result in row.measured:
         known = [(name, result.number(f"held_bytes.{name}")) for name in MEMORY_PARTS]
         if any(size is not None for _, size in known):
@@ -78,7 +78,7 @@ def _size(count: float) -> str:
 
 
 def environment(results: Sequence[Result]) -> list[dict[str, str]]:
-    """Return what runs had around them; a fact that differs between runs comes once a value."""
+    """Return the environment of the runs: each fact once, or once per value if the runs differ."""
     found: dict[str, dict[str, list[str]]] = {}
     for result in results:
         for name, value in result.environment.items():
@@ -96,9 +96,10 @@ def _share(share: float) -> str:
 
 
 def formats(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return which share of the arithmetic ran in which format, and which layers are exceptions.
+    """Return, for each row, the share of the arithmetic in each format, and the excepted layers.
 
-    That is of the first seed of a row that was looked into; rows that were not are left out.
+    The values are from the first seed of a row whose summary has formats. Rows without such a seed
+    are left out.
     """
     found = []
     for row in rows:

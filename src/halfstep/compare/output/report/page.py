@@ -1,6 +1,6 @@
-"""Fill the report's template: rows and verdicts as HTML, curves and settings as data.
+"""Fills the report's template: rows and verdicts become HTML, curves and settings become data.
 
-Every number that is shown names the file in the run directories that it comes from.
+Each number on the page names its source: a file in the comparison's directory.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _data(grid: Grid, results: Sequence[Result], rows: Sequence[Row]) -> dict[st
 
 
 def _short(arm: Arm) -> str:
-    """Name an arm where there is little room: keys without their sections."""
+    """Return a short label of an arm, with the keys of the config without their sections."""
     overrides = (override.partition("=") for override in arm.point)
     return " ".join((arm.recipe, *(f"{key.split('.')[-1]}={value}" for key, _, value in overrides)))
 
@@ -180,7 +180,7 @@ def _table_row(
 
 
 def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the table of what is predicted on a GPU; only its accuracies were measured."""
+    """Return the table of predictions for a GPU; only the accuracies in it were measured."""
     headers = list(map(one_line, of_gpus.headers(prediction, grid)))
     by_arm = {row.arm: row for row in rows}
     lines = of_gpus.lines(prediction, rows)
@@ -236,7 +236,7 @@ def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> dict[
 
 
 def _explanation(row: Row, column: Column) -> str:
-    """Return where it is explained that a loss was not finite."""
+    """Return the path of doctor's explanation of a non-finite loss; "" for other columns."""
     if column.key != "first_nonfinite_step":
         return ""
     return next((each.explanation for each in row.results if each.cause), "")
@@ -269,7 +269,7 @@ def _verdicts(rows: Sequence[Row], given: Sequence[Verdict]) -> list[dict[str, A
 
 
 def _differences(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return each row's difference to its baseline, for one plot of all."""
+    """Return each row's difference to its baseline, for the plot of all differences."""
     return [
         {
             "label": row.arm.label,
@@ -283,7 +283,7 @@ def _differences(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _span(rows: Sequence[Row]) -> float:
-    """Return how far the plot of differences reaches to each side of zero, 0 to 1."""
+    """Return the half width of the plot of differences around 0, as an accuracy from 0 to 1."""
     ends = [
         abs(end)
         for row in rows
