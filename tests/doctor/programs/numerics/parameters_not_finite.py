@@ -37,3 +37,22 @@ def broken_by_a_parameter_outside_of_the_model() -> None:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+def broken_by_a_division_before_the_first_step() -> None:
+    model = classifier()
+    nn.init.zeros_(model[3].weight)
+    with torch.no_grad():
+        model[3].weight.div_(model[3].weight.norm(dim=1, keepdim=True))
+    half_steps(model)
+
+
+def updates_by_hand() -> None:
+    """The loop updates the parameters without an optimizer, at a learning rate that is too high."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    for images, _ in batches(40):
+        model.zero_grad()
+        functional.mse_loss(model(images), images.sum(1, keepdim=True)).backward()
+        with torch.no_grad():
+            for each in model.parameters():
+                each.sub_(30.0 * each.grad)

@@ -1,4 +1,4 @@
-"""A parameter contains inf or NaN before the first update: it was loaded or initialised with it."""
+"""A parameter contains inf or NaN before the first update: it is loaded or written with it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ def judge(evidence: Evidence) -> Finding | None:
         not each.skipped and each.iteration < birth.iteration for each in evidence.numbers.steps
     ):
         return None
+    if not evidence.static.optimizers and evidence.loop.of("backward"):
+        return None  # The loop updates the parameters itself.
     name = birth.output.name.removeprefix(_PARAMETER)
     bad = next((each for each in evidence.inputs if each.name == name), None)
     others = [each.name for each in evidence.inputs if each.what == "parameter" and each is not bad]
@@ -36,6 +38,7 @@ def judge(evidence: Evidence) -> Finding | None:
         change=(
             f"+ # if {name} is loaded: its checkpoint is not finite: fp16 ends at 65504",
             f"+ # if {name} is made with torch.empty: fill it, for example with nn.init.normal_",
+            f"+ # if the program writes to {name} before the first step, inspect that line",
         ),
         module=name.rpartition(".")[0],
     )
@@ -46,7 +49,7 @@ RULE = Rule(
     name="parameters with inf or NaN from the start",
     rows=(35,),
     citations=("gordicaleksa/pytorch-GAT#11", "sauradip/STALE#16"),
-    needs=frozenset({"births", "inputs", "numbers"}),
+    needs=frozenset({"births", "inputs", "loop", "numbers", "static"}),
     judge=judge,
     explains=("SCHEDULE_MOVES_OVER_SKIPS", "NORM_STATISTICS_POISONED"),
 )
