@@ -117,7 +117,7 @@ def without_places(evidence: Evidence) -> Evidence:
     """Leave out lines, and the norms that a watch at rest does not compute."""
     numbers = evidence.numbers
     steps = tuple(replace(each, gradient_norm=None) for each in numbers.steps)
-    before = numbers.before_bad and replace(numbers.before_bad, gradient_norm=None)
+    before = tuple(replace(each, gradient_norm=None) for each in numbers.before_bad)
     shapes = tuple(
         replace(each, events=tuple(replace(event, site=None) for event in each.events))
         for each in evidence.loop.shapes

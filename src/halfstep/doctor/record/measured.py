@@ -23,7 +23,8 @@ class StepNumbers:
             only a sample of the gradients was checked.
         scale: The loss scale of the step; None without a scaler.
         skipped: Whether the scaler skipped the step.
-        learning_rate: Learning rate of the first parameter group.
+        learning_rate: Learning rate of the first parameter group; inf or NaN if that of another
+            group is.
     """
 
     iteration: int
@@ -45,8 +46,11 @@ class Numbers:
         longest_run_of_skips: Largest number of skipped steps in a row.
         smallest_scale: The smallest loss scale seen.
         first_bad: The first step with a non-finite loss or gradient; None without one.
-        before_bad: The last step before `first_bad` in which the same optimizer changed its
-            parameters; None without one.
+        before_bad: For each optimizer, the last step before `first_bad` in which it changed its
+            parameters.
+        bad_owners: Indices of the optimizers that had parameters with inf or NaN when `first_bad`
+            was noticed: on a CPU before this step changed parameters, otherwise after it.
+        spoiled: Whether parameters of an optimizer contained inf or NaN right after a bad step.
     """
 
     steps: tuple[StepNumbers, ...] = ()
@@ -54,7 +58,9 @@ class Numbers:
     longest_run_of_skips: int = 0
     smallest_scale: float | None = None
     first_bad: StepNumbers | None = None
-    before_bad: StepNumbers | None = None
+    before_bad: tuple[StepNumbers, ...] = ()
+    bad_owners: tuple[int, ...] = ()
+    spoiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

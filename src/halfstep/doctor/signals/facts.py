@@ -178,11 +178,22 @@ def _settings(optimizer: Optimizer) -> dict[str, Fact]:
 
 
 def learning_rate(optimizer: Optimizer) -> float:
-    """Return the learning rate of the first group; NaN if it is a tensor on an accelerator."""
-    rate = optimizer.param_groups[0].get("lr", math.nan)
-    if isinstance(rate, torch.Tensor):
-        return float(rate) if rate.device.type == "cpu" else math.nan
-    return float(rate)
+    """Return the learning rate of the first group, or the first one that is not finite.
+
+    A rate in a tensor on an accelerator is not read: it is NaN for the first group, and left out
+    for the other groups.
+    """
+    first, *others = [_rate_of(group) for group in optimizer.param_groups]
+    wrong = [each for each in others if each is not None and not math.isfinite(each)]
+    if wrong:
+        return wrong[0]
+    return math.nan if first is None else first
+
+
+def _rate_of(group: dict[str, Any]) -> float | None:
+    rate = group.get("lr")
+    is_elsewhere = isinstance(rate, torch.Tensor) and rate.device.type != "cpu"
+    return None if rate is None or is_elsewhere else float(rate)
 
 
 def _state_formats(optimizer: Optimizer) -> dict[str, str]:

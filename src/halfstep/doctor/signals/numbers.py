@@ -58,6 +58,8 @@ class Series:
 
     Attributes:
         troubles: Number of steps that were skipped or not finite.
+        bad_owners: See `Numbers`; the owner of the series sets it.
+        spoiled: See `Numbers`; the owner of the series sets it.
 
     Args:
         on_bad: Called with each step that is skipped, or whose loss or gradient norm is not finite.
@@ -75,7 +77,9 @@ class Series:
         self._skips = self._run = self._longest = 0
         self._smallest: float | None = None
         self._first_bad: StepNumbers | None = None
-        self._before_bad: StepNumbers | None = None
+        self._before_bad: tuple[StepNumbers, ...] = ()
+        self.bad_owners: tuple[int, ...] = ()
+        self.spoiled = False
         self.troubles = 0
 
     def take(
@@ -186,7 +190,7 @@ class Series:
             learning_rate=reading.learning_rate,
         )
         if self._first_bad is None and not is_good(step):
-            self._first_bad, self._before_bad = step, self._last_update(step.optimizer)
+            self._first_bad, self._before_bad = step, self._last_updates()
         if len(self._first) < FIRST:
             self._first.append(step)
         else:
@@ -200,13 +204,11 @@ class Series:
             self._troubled[reading.optimizer] = self._taken[reading.optimizer]
             self._on_bad(step)
 
-    def _last_update(self, optimizer: int) -> StepNumbers | None:
-        """Return the latest step in which an optimizer changed its parameters; None without one."""
-        for each in chain(reversed(self._latest), reversed(self._first)):
-            step = _numbers(each)
-            if step.optimizer == optimizer and not step.skipped:
-                return step
-        return None
+    def _last_updates(self) -> tuple[StepNumbers, ...]:
+        """Return for each optimizer the latest step in which it changed its parameters."""
+        steps = map(_numbers, chain(self._first, self._latest))
+        latest = {each.optimizer: each for each in steps if not each.skipped}
+        return tuple(latest.values())
 
     @property
     def first_bad(self) -> StepNumbers | None:
@@ -236,6 +238,8 @@ class Series:
             smallest_scale=self._smallest,
             first_bad=self._first_bad,
             before_bad=self._before_bad,
+            bad_owners=self.bad_owners,
+            spoiled=self.spoiled,
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.facts import learning_rate, parameters_of
 from halfstep.doctor.signals.numbers import Series
+from halfstep.doctor.tensors.summary import is_finite
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +57,7 @@ class Measuring:
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
         self.loss: torch.Tensor | None = None
         self.known_norm: torch.Tensor | None = None
+        self._checked = 0
 
     def take(
         self,
@@ -91,7 +93,22 @@ class Measuring:
             found_inf=found_inf,
         )
 
+    @property
+    def has_new_trouble(self) -> bool:
+        """Whether a step was found to be bad since the last call of `stepped`."""
+        return self._checked != self.series.troubles
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """Check the parameters of an optimizer that has stepped."""
+        self._checked = self.series.troubles
+        self.series.spoiled |= _has_bad(optimizer)
+
     def _on_bad(self, step: StepNumbers) -> None:
+        if step is self.series.first_bad:
+            optimizers = self._parties.optimizers.alive()
+            self.series.bad_owners = tuple(
+                [number for number, each in optimizers.items() if _has_bad(each)]
+            )
         entries = next((tape for number, tape in self.recent if number == step.iteration), None)
         run = self.series.run_of_skips
         if entries is None:
@@ -116,3 +133,8 @@ class Measuring:
             scale=step.scale,
             moved=moved,
         )
+
+
+def _has_bad(optimizer: Optimizer) -> bool:
+    """Return whether a parameter of an optimizer contains inf or NaN; waits for the device."""
+    return not all(map(is_finite, parameters_of(optimizer)))

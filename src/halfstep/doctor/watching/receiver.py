@@ -350,11 +350,13 @@ class Receiver:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Complete the record of a step, after the optimizer has stepped."""
-        del optimizer
         inside = self._stepping.pop() if self._stepping else None
         if inside is not None:
             inside.__exit__()
         self.hold_back.after_step()
+        if self.measuring.has_new_trouble:
+            with self.guard.own():
+                self.measuring.stepped(optimizer)
         if self._look is not None:
             with self.guard.own():
                 self.samples.extend(self._look.after())

@@ -86,3 +86,72 @@ def broken_by_an_update_in_fp16() -> None:
 
 def healthy_update_in_fp16() -> None:
     train_by_hand(1e-3)
+
+
+def broken_by_the_optimizer_of_another_model() -> None:
+    torch.manual_seed(0)
+    maker, critic = nn.Linear(4, 6), nn.Linear(6, 1)
+    first = torch.optim.SGD(maker.parameters(), lr=0.01)
+    second = torch.optim.Adam(critic.parameters(), lr=0.01)
+    for number, (images, _) in enumerate(batches(6)):
+        second.param_groups[0]["lr"] = float("inf") if number == 3 else 0.01
+        made = maker(images[:, :4])
+        second.zero_grad()
+        nn.functional.softplus(critic(made.detach()) - critic(images)).mean().backward()
+        second.step()
+        first.zero_grad()
+        nn.functional.softplus(-critic(made)).mean().backward()
+        first.step()
+
+
+def plain_train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, after, size: float = 1.0
+) -> None:
+    """Train without half precision, and call a function after each step."""
+    for number, (images, labels) in enumerate(batches(6)):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images * size), labels).backward()
+        optimizer.step()
+        after(number)
+
+
+def broken_by_the_rate_of_the_second_group() -> None:
+    model = classifier()
+    groups = [{"params": model[0].parameters()}, {"params": model[3].parameters()}]
+    optimizer = torch.optim.SGD(groups, lr=0.01)
+
+    def schedule(number: int) -> None:
+        optimizer.param_groups[1]["lr"] = float("inf") if number == 2 else 0.01
+
+    plain_train(model, optimizer, schedule)
+
+
+def broken_by_a_rate_near_the_maximum_of_fp32() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    plain_train(model, torch.optim.SGD(model.parameters(), lr=1e38), lambda _: None, size=20.0)
+
+
+def broken_by_a_division_after_the_step() -> None:
+    model = classifier()
+
+    def normalise(number: int) -> None:
+        with torch.no_grad():
+            if number == 3:
+                model[3].weight[1] -= model[3].weight[1]
+            model[3].weight.div_(model[3].weight.norm(dim=1, keepdim=True))
+
+    plain_train(model, torch.optim.SGD(model.parameters(), lr=0.01), normalise)
+
+
+def gradient_that_no_sample_contains() -> None:
+    """After 64 steps, only a sample of a large gradient is checked: this one is NaN elsewhere."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(80, 80), nn.ReLU(), nn.Linear(80, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for number in range(68):
+        if number == 65:
+            model[0].weight.data[40, 40] = 0.0
+        optimizer.zero_grad()
+        (model(torch.randn(4, 80)).square().mean() + model[0].weight.abs().sqrt().mean()).backward()
+        optimizer.step()

@@ -1,4 +1,4 @@
-"""The optimizer turns finite gradients into inf or NaN, for example at a learning rate of inf."""
+"""Parameters are inf or NaN after an update with finite gradients, for example at a rate of inf."""
 
 from __future__ import annotations
 
@@ -7,35 +7,31 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.remedies import with_eps
 from halfstep.doctor.verdict import CERTAIN, LIKELY, POSSIBLE, Finding, Rule
+from halfstep.formats import FORMATS
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Birth, Evidence, StepNumbers
+    from halfstep.doctor.record import Birth, Evidence, Numbers, StepNumbers
 
 _PARAMETER = "parameter "
 _EPS = "1e-8"
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a parameter that became inf or NaN in an update with finite gradients."""
-    bad, before = evidence.numbers.first_bad, evidence.numbers.before_bad
+    """Find a parameter that became inf or NaN after an update with finite gradients."""
+    bad, before = evidence.numbers.first_bad, _update(evidence.numbers)
     birth = next((each for each in evidence.births if each.culprit), None)
     if bad is None or before is None or birth is None or birth.iteration != bad.iteration:
         return None
-    if not birth.output.name.startswith(_PARAMETER):
+    if before.gradient_norm is None or not birth.output.name.startswith(_PARAMETER):
         return None
-    norm = before.gradient_norm
-    optimizer = evidence.static.optimizers[bad.optimizer]
+    optimizer = evidence.static.optimizers[before.optimizer]
     name = birth.output.name.removeprefix(_PARAMETER)
-    cause, change, confidence = _cause(evidence, before, birth)
+    cause, change, confidence = _cause(evidence, before, birth, before.gradient_norm)
     return Finding(
-        summary=f"step {before.iteration} of {optimizer.kind} makes {birth.value} of finite "
-        f"gradients: {name} contains {birth.value} after it{cause}",
+        summary=f"{name} contains {birth.value} after step {before.iteration} of "
+        f"{optimizer.kind}, although the gradients of this step are finite{cause}",
         facts=(
-            *(
-                (f"norm of the gradients that it was given: {norm:.3g}",)
-                if norm is not None
-                else ()
-            ),
+            f"norm of the gradients: {before.gradient_norm:.3g}",
             *((f"learning rate: {before.learning_rate:g}",) if _has_rate(evidence, before) else ()),
             f"format of {name}: {birth.output.format}; of the optimizer's state: "
             + (", ".join(sorted({*optimizer.state_formats.values()})) or "none"),
@@ -47,28 +43,48 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
+def _update(numbers: Numbers) -> StepNumbers | None:
+    """Return the last update before the bad step of the optimizer that has the bad parameters.
+
+    Returns:
+        The step; None if several optimizers have such parameters, or none has.
+    """
+    if len(numbers.bad_owners) != 1:
+        return None
+    return next((each for each in numbers.before_bad if each.optimizer in numbers.bad_owners), None)
+
+
 def _cause(
-    evidence: Evidence, before: StepNumbers, birth: Birth
+    evidence: Evidence, before: StepNumbers, birth: Birth, norm: float
 ) -> tuple[str, tuple[str, ...], str]:
     """Return the reason as the end of the summary ("" if unknown), the change, the confidence."""
-    optimizer = evidence.static.optimizers[before.optimizer]
-    if _has_rate(evidence, before) and not math.isfinite(before.learning_rate):
-        rate = "NaN" if math.isnan(before.learning_rate) else "inf"
+    optimizer, form = evidence.static.optimizers[before.optimizer], birth.output.format
+    rate = before.learning_rate
+    if _has_rate(evidence, before) and not math.isfinite(rate):
+        value = "NaN" if math.isnan(rate) else "inf"
+        seen = f"{value} in step {before.iteration}"
         change: tuple[str, ...] = (
             "+ # the schedule divides by 0, or takes a power that overflows; print what it gives:",
-            f"+ print(optimizer.param_groups[0]['lr'])  # {rate} in step {before.iteration}",
+            f"+ print([each['lr'] for each in optimizer.param_groups])  # {seen}",
         )
-        return f", because the learning rate is {rate}", change, CERTAIN
+        return f": a learning rate is {value}", change, CERTAIN
+    if form in FORMATS and rate * norm > FORMATS[form].max:
+        change = (f"- lr={rate:g}", f"+ # a smaller lr: an update is as large as lr * {norm:.3g}")
+        return f": learning rate times gradient is above the maximum of {form}", change, LIKELY
     if optimizer.settings.get("eps") == 0:
         change = with_eps(optimizer, _EPS)
         return "; its eps is 0, so where a gradient is 0, the update is 0/0", change, LIKELY
-    if birth.output.format == "fp16":
+    if form == "fp16":
         change = (
             "+ # update fp32 master weights, with an optimizer state in fp32:",
             '+ engine = halfstep.Engine(model, optimizer, recipe="o2")',
         )
         return "", change, POSSIBLE
-    return "", ("+ # inspect the update: which of its numbers divides, or overflows?",), POSSIBLE
+    change = (
+        f"+ # print the parameter before and after optimizer.step() in step {before.iteration}:",
+        "+ # either the update divides or overflows, or other code that writes the parameter does",
+    )
+    return "", change, POSSIBLE
 
 
 def _has_rate(evidence: Evidence, step: StepNumbers) -> bool:
@@ -82,7 +98,7 @@ def _has_rate(evidence: Evidence, step: StepNumbers) -> bool:
 
 RULE = Rule(
     code="UPDATE_NOT_FINITE",
-    name="an update that turns finite gradients into inf or NaN",
+    name="inf or NaN after an update with finite gradients",
     rows=(49,),
     citations=("pytorch/pytorch#1767", "mlcommons/hpc#27"),
     needs=frozenset({"static", "numbers", "births"}),
