@@ -153,8 +153,3 @@ class Static:
     models: tuple[ModelFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     scalers: tuple[ScalerFacts, ...] = ()
-
-    @property
-    def stays_finite(self) -> bool:
-        """Whether there are models, and all of their parameters are finite at the end."""
-        return bool(self.models) and not any(each.bad_parameters for each in self.models)

@@ -62,3 +62,14 @@ def broken_in_a_gradient_that_no_scale_makes_finite() -> None:
 
 def healthy_search_of_a_loss_scale() -> None:
     train_with_a_scaler(factor=1.0, init_scale=2.0**24)
+
+
+def broken_until_the_loop_restores_good_weights() -> None:
+    model = classifier()
+    good = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (images, _) in enumerate(batches(6)):
+        optimizer.zero_grad()
+        (model(images) * (1e12 if number == 3 else 1.0)).pow(4).mean().backward()
+        optimizer.step()
+    model.load_state_dict(good)

@@ -8,8 +8,9 @@ from doctor.loops import batches, classifier, half_autocast
 CODE = "GRADIENTS_OVERFLOW"
 
 
-def train(scale: float) -> None:
+def train(scale: float, *, restores: bool = False) -> None:
     model = classifier()
+    good = {name: value.clone() for name, value in model.state_dict().items()}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for images, labels in batches(4):
         optimizer.zero_grad()
@@ -19,10 +20,16 @@ def train(scale: float) -> None:
         for each in model.parameters():
             each.grad /= scale
         optimizer.step()
+    if restores:
+        model.load_state_dict(good)
 
 
 def broken() -> None:
     train(2.0**20)
+
+
+def broken_until_the_loop_restores_good_weights() -> None:
+    train(2.0**20, restores=True)
 
 
 def mended() -> None:

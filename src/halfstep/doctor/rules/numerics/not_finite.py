@@ -30,9 +30,9 @@ def judge(evidence: Evidence) -> Finding | None:
     if not births:
         return _made_somewhere(bad)
     smaller = any(each.name == "smaller loss" and each.finite for each in evidence.replays)
-    if smaller and evidence.static.stays_finite:
+    if smaller and evidence.stays_finite:
         return None  # The optimizer skips bad steps while it adapts its own loss scale.
-    then = _STAYS_FINITE if evidence.static.stays_finite else _APPLIED
+    then = _STAYS_FINITE if evidence.stays_finite else _APPLIED
     return _made_by(births[0], evidence, then)
 
 
@@ -74,7 +74,7 @@ def _made_by(birth: Birth, evidence: Evidence, then: str) -> Finding:
     largest = [f"{each.largest:.4g}" for each in birth.inputs if each.largest is not None]
     return Finding(
         summary=f"in step {birth.iteration}, {birth.value} first appears in "
-        f"{birth.op or 'the input'} ({birth.phase}), and {then}",
+        f"{birth.op or birth.output.name or 'the input'} ({birth.phase}), and {then}",
         facts=(
             birth.appears,
             *comparison,

@@ -19,8 +19,8 @@ def judge(evidence: Evidence) -> Finding | None:
     births = [each for each in evidence.births if each.culprit]
     if evidence.loop.of("scale") or bad is None or not smaller or not births:
         return None
-    if evidence.static.stays_finite:
-        return None  # All parameters are finite, so the optimizer skips such steps.
+    if evidence.stays_finite:
+        return None  # All parameters stay finite, so the optimizer skips such steps.
     replay, birth = smaller[-1], births[0]
     if birth.phase != "backward" or birth.output.format != "fp16" or not birth.overflowed:
         return None
