@@ -56,6 +56,7 @@ def test_what_only_looks_like_the_cause_gets_none(code: str, name: str) -> None:
         ("DIVISION_BY_ZERO", "overflow_beside_zeros", "SCALE_COLLAPSED"),
         ("DIVISION_BY_ZERO", "norm_with_a_negative_variance", "SCALE_COLLAPSED"),
         ("OUTSIDE_DOMAIN", "powers_of_a_negative_number", "NOT_FINITE"),
+        ("UPDATE_NOT_FINITE", "gradient_that_no_sample_contains", "NOT_FINITE"),
         ("TARGETS_OUT_OF_RANGE", "rate_that_is_too_high", "LEARNING_RATE_TOO_HIGH"),
         ("TARGETS_OUT_OF_RANGE", "nan_among_the_targets", "CORRUPT_BATCH"),
         ("OUTSIDE_DOMAIN", "powers_of_a_negative_fraction", "NOT_FINITE"),
@@ -76,6 +77,10 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
         ("REPEATED_EIGENVALUES", "broken", "torch.linalg.eigvalsh("),
         ("REPEATED_EIGENVALUES", "broken_in_singular_vectors", "torch.linalg.svdvals("),
         ("REPEATED_EIGENVALUES", "broken_by_a_singular_value_of_0", "none is 0"),
+        ("PARAMETERS_NOT_FINITE", "broken_by_a_division_before_the_first_step", "writes to"),
+        ("UPDATE_NOT_FINITE", "broken_by_the_rate_of_the_second_group", "# inf in step 3"),
+        ("UPDATE_NOT_FINITE", "broken_by_a_rate_near_the_maximum_of_fp32", "- lr=1e+38"),
+        ("UPDATE_NOT_FINITE", "broken_by_a_division_after_the_step", "or other code that writes"),
         ("UPDATE_NOT_FINITE", "broken_by_an_eps_that_is_the_sixth_argument", ", 0, 0, 0, 1e-8)"),
         ("COMPUTED_INPUT_NOT_FINITE", "broken_by_the_spread_of_one_sample", "correction=0"),
         ("DIVISION_BY_ZERO", "broken_by_a_norm_without_an_eps", "eps=1e-5"),
@@ -224,7 +229,7 @@ def test_a_scaler_that_is_not_saved_does_not_hide_a_bad_step() -> None:
 def test_an_update_that_makes_inf_of_finite_gradients_is_named() -> None:
     evidence = watched("UPDATE_NOT_FINITE", "broken_by_an_update_in_fp16", errors=())
     finding = diagnose(evidence).verdicts[0].finding
-    assert "ByHand makes inf of finite gradients" in finding.summary
+    assert "of ByHand, although the gradients of this step are finite" in finding.summary
     assert 'recipe="o2"' in finding.change[-1]
 
 
@@ -236,3 +241,22 @@ def test_the_place_of_an_operator_is_a_line_of_the_program_inside_cpu_half() -> 
     births = [birth for birth in evidence.births if birth.op == "aten.bmm"]
     assert births
     assert {Path(birth.site.file).name for birth in births} == {"activations_too_large.py"}
+
+
+def test_the_optimizer_that_owns_the_parameter_is_named() -> None:
+    name = "broken_by_the_optimizer_of_another_model"
+    verdict = diagnose(watched("UPDATE_NOT_FINITE", name, errors=())).verdicts[0]
+    assert "of Adam" in verdict.finding.summary
+    assert verdict.finding.confidence == "certain"
+
+
+def test_updates_by_hand_are_not_judged() -> None:
+    found = diagnose(watched("PARAMETERS_NOT_FINITE", "updates_by_hand", errors=()))
+    assert not found.verdicts
+    assert any("no optimizer made a step" in each for each in found.notes)
+
+
+def test_weights_that_are_restored_at_the_end_are_not_called_finite() -> None:
+    name = "broken_until_the_loop_restores_good_weights"
+    summary = diagnose(watched("NOT_FINITE", name, errors=())).verdicts[0].finding.summary
+    assert "the optimizer applies it to the weights" in summary

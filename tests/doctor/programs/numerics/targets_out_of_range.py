@@ -51,7 +51,7 @@ def train_with_marks(criterion, mark: float, rate: float = 0.01) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     for images, labels in batches(20):
         optimizer.zero_grad()
-        targets = torch.where(labels == 2, mark, (labels == 1).float())
+        targets = torch.tensor([mark if each == 2 else float(each) for each in labels.tolist()])
         criterion(model(images)[:, 0], targets, targets != mark).backward()
         optimizer.step()
 
