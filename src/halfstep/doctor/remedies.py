@@ -63,7 +63,8 @@ def squares_in_fp32(line: str) -> str:
     Returns:
         The changed line; "" if the line contains no square or several squares.
     """
-    found = [re.subn(pattern, replacement, line) for pattern, replacement in _SQUARES]
+    code, mark, comment = line.partition("#")
+    found = [re.subn(pattern, replacement, code) for pattern, replacement in _SQUARES]
     if sum(count for _, count in found) != 1:
         return ""
-    return next(changed for changed, count in found if count)
+    return next(changed for changed, count in found if count) + mark + comment

@@ -38,10 +38,11 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     for rule in rules():
         finding = rule.read(evidence)
         if finding is not None:
+            own = lines | {finding.site.text} if finding.site else lines
             finding = replace(
                 finding,
                 change=tuple(
-                    each if each.lstrip("-+ ") in lines else _renamed(each, known)
+                    each if each.lstrip("-+ ") in own else _renamed(each, known)
                     for each in finding.change
                 ),
             )

@@ -86,18 +86,26 @@ def broken_just_above_1() -> None:
     plain_steps(linear(), loss, count=12)
 
 
+class Doubling:
+    """Doubles a loss."""
+
+    def double(self, loss: torch.Tensor) -> torch.Tensor:
+        return 2 * loss
+
+
 def logarithm_of(loss: torch.Tensor) -> torch.Tensor:
-    return loss.log().mean()
+    optimizer = Doubling()
+    return optimizer.double(loss).log().mean()
 
 
 def broken_in_a_function_with_other_names() -> None:
     model = linear()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.05)
     for images, _ in batches(4):
-        optimizer.zero_grad()
+        sgd.zero_grad()
         total = logarithm_of(model(images))
         total.backward()
-        optimizer.step()
+        sgd.step()
 
 
 def powers_of_a_negative_number() -> None:
