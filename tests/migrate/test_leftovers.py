@@ -6,6 +6,8 @@ import pytest
 
 from halfstep.migrate.rewriting.leftovers import DROP_IN, leftover
 
+from .conftest import migrate
+
 
 @pytest.mark.parametrize("module", DROP_IN)
 def test_the_drop_in_has_what_notes_promise(module):
@@ -32,3 +34,15 @@ def test_what_runs_a_name_that_is_left(name, said):
 
 def test_a_module_by_itself_says_nothing():
     assert leftover("apex.parallel") is None
+
+
+def test_a_star_of_apex_is_noted_in_a_file_without_other_imports_of_apex():
+    text = "import torch\nfrom {} import *\n\nprint(torch.ones(1))\n"
+    done = migrate(text.format("apex.contrib.sparsity"))
+    (note,) = done.notes
+    assert (note.line, note.reason[:48]) == (2, "migrate does not know the names that `*` imports")
+    assert done.after.count(f"# halfstep migrate: {note.reason}\nfrom apex.contrib") == 1
+    assert migrate(done.after).after == done.after
+    assert migrate(text.format(".apex.contrib.sparsity")).notes == ()
+    by_name = migrate(f"{done.before}__import__('apex')\n")
+    assert [each.line for each in by_name.notes] == [2, 5]

@@ -182,6 +182,19 @@ def test_tests_that_can_only_fail_go_with_amp():
     assert "ImportError" not in migrate(text).after
 
 
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_test_for_a_name_that_amp_has_is_answered_by_its_operator(to):
+    text = program("{}net, opt = amp.initialize(net, opt)")
+    without = migrate(text.format(""), to).after
+    for test in ('"scale_loss" not in amp.__dict__', '"scale_loss" in amp.__dict__'):
+        raised = f"if {test}:\n    raise RuntimeError('amp')\n"
+        after = migrate(text.format(raised), to).after
+        assert after.count("raise RuntimeError('amp')") == (" not in " not in test)
+        assert " not in " not in test or after == without
+    other = migrate(text.format("if old == amp.__dict__:\n    print(old)\n"), to)
+    assert "apex.amp.__dict__ is internal state of amp" in other.notes[0].reason
+
+
 def test_o3_has_no_torch_counterpart_and_stays_as_it_is():
     text = program('net, opt = amp.initialize(net, opt, opt_level="O3")')
     done = migrate(text, "torch")
@@ -374,24 +387,6 @@ def test_a_global_of_apex_goes_with_it():
 def test_a_branch_that_the_program_switched_off_itself_stays():
     text = program("net, opt = amp.initialize(net, opt)") + "if False:\n    print(net)\n"
     assert migrate(text).after.endswith("if False:\n    print(net)\n")
-
-
-def test_a_layer_under_another_name_is_torchs():
-    text = "import apex\nNorm = apex.parallel.SyncBatchNorm\n"
-    done = migrate(text)
-    assert "Norm = torch.nn.SyncBatchNorm\n" in done.after
-    assert "apex" not in done.after
-    assert done.notes == ()
-
-
-def test_a_call_with_arguments_of_torchs_wrapper_keeps_them():
-    text = (
-        "try:\n    from apex.parallel import DistributedDataParallel as DDP\n"
-        "except ImportError:\n    from torch.nn.parallel import DistributedDataParallel as DDP\n"
-        "model = DDP(model, device_ids=[0], find_unused_parameters=True)\n"
-    )
-    wrapped = "DistributedDataParallel(model, device_ids=[0], find_unused_parameters=True)\n"
-    assert migrate(text).after.endswith(f"model = torch.nn.parallel.{wrapped}")
 
 
 def test_amp_that_another_file_imports_is_left_with_that_reason():

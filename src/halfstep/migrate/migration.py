@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError, closest
 from halfstep.migrate.analysis.understanding import Understanding
-from halfstep.migrate.program.names import calls, dotted
+from halfstep.migrate.program.names import STARRED, calls, dotted, is_apex, plain
 from halfstep.migrate.program.program import Program
 from halfstep.migrate.program.render import Edits, rendered
 from halfstep.migrate.program.source import Source, inner
 from halfstep.migrate.rewriting.expressions import Expressions
 from halfstep.migrate.rewriting.imports import with_imports
-from halfstep.migrate.rewriting.rewrite import Rewriter, starred
+from halfstep.migrate.rewriting.leftovers import STARS
+from halfstep.migrate.rewriting.rewrite import Rewriter
 from halfstep.migrate.rewriting.targets import EngineTarget, TorchTarget
 
 if TYPE_CHECKING:
@@ -88,13 +89,15 @@ def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migr
         raise UserError(f"--to is {to!r}; allowed: {', '.join(TARGETS)}{closest(to, TARGETS)}")
     given = Source(source, name)
     program = Program.read(given)
+    reasons = _stars(given)
     if program.imports.by_name:
-        return _left(given, [(given.statement(each), BY_NAME) for each in program.imports.by_name])
+        reasons += [(given.statement(each), BY_NAME) for each in program.imports.by_name]
+        return _left(given, reasons)
     if not program.imports.bound:
-        used = [each for each in calls(given.tree) if dotted(each.func) in _PROTOCOL]
-        if used and "amp" not in program.imports.names:
-            return _left(given, [(given.statement(each), FROM_ELSEWHERE) for each in used])
-        return Migration(source, source, _stars(given, Edits()))
+        if "amp" not in program.imports.names:
+            used = [each for each in calls(given.tree) if dotted(each.func) in _PROTOCOL]
+            reasons += [(given.statement(each), FROM_ELSEWHERE) for each in used]
+        return _left(given, reasons) if reasons else Migration(source, source, ())
     target = EngineTarget(program) if to == "halfstep" else TorchTarget(program)
     edits = Edits()
     expressions = Expressions(program, target, amp=program.uses_amp(given.tree))
@@ -103,19 +106,18 @@ def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migr
         if not about.reasons:
             Rewriter(about, target, expressions, edits).write()
         if about.reasons:
-            return _left(given, about.reasons)
+            return _left(given, [*about.reasons, *reasons])
     else:
         expressions.read(())
         edits.expressions |= expressions.changed
-    for statement, reason in expressions.notes:
+    for statement, reason in [*expressions.notes, *reasons]:
         edits.notes[statement].append(reason)
-    notes = _stars(given, edits)
     text = rendered(given, edits)
     rebound = {line.rpartition(" ")[2] for line in target.imports if line.startswith("from")}
     tests = [node.test for node in inner(given.tree) if isinstance(node, ast.If)]
     answered = {given.code(each) for each in tests if isinstance(each, ast.Constant)}
     text = with_imports(text, target.imports, target.preamble, rebound, answered)
-    return Migration(source, given.restored(text), _sorted(edits, notes))
+    return Migration(source, given.restored(text), _sorted(edits))
 
 
 def _left(source: Source, reasons: Iterable[tuple[ast.stmt, str]]) -> Migration:
@@ -123,21 +125,20 @@ def _left(source: Source, reasons: Iterable[tuple[ast.stmt, str]]) -> Migration:
     edits = Edits()
     for statement, reason in reasons:
         edits.notes[statement].append(reason)
-    notes = _stars(source, edits)
     text = source.restored(rendered(source, edits))
-    return Migration(source.restored(source.text), text, _sorted(edits, notes))
+    return Migration(source.restored(source.text), text, _sorted(edits))
 
 
-def _stars(source: Source, edits: Edits) -> tuple[Note, ...]:
-    """Add a note to `edits` for each `import *` from Apex whose names are unknown."""
-    for node in inner(source.tree):
-        reason = starred(node)
-        if reason is not None:
-            assert isinstance(node, ast.stmt)
-            edits.notes[node].append(reason)
-    return ()
+def _stars(source: Source) -> list[tuple[ast.stmt, str]]:
+    """Return each `from ... import *` of a part of Apex whose names are unknown, with a note."""
+    return [
+        (node, STARS)
+        for node in inner(source.tree)
+        if isinstance(node, ast.ImportFrom) and not node.level and node.names[0].name == "*"
+        if is_apex(node.module or "") and plain(node.module or "") not in STARRED
+    ]
 
 
-def _sorted(edits: Edits, more: tuple[Note, ...]) -> tuple[Note, ...]:
+def _sorted(edits: Edits) -> tuple[Note, ...]:
     found = {Note(node.lineno, reason) for node, each in edits.notes.items() for reason in each}
-    return tuple(sorted(found | set(more)))
+    return tuple(sorted(found))

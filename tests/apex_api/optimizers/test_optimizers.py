@@ -198,6 +198,17 @@ def test_master_weights_keep_updates_that_bf16_cannot_hold(optimizer, settings):
     assert torch.equal(param.detach(), master.bfloat16())
 
 
+def test_the_learning_rate_of_a_capturable_group_is_a_tensor_whenever_it_is_added():
+    first, second, third = (nn.Parameter(torch.ones(1)) for _ in range(3))
+    optimizer = FusedAdam([first], lr=0.5, capturable=True)
+    optimizer.add_param_group({"params": [second], "lr": 0.25})
+    optimizer.add_param_group({"params": [third]})
+    rates = [group["lr"] for group in optimizer.param_groups]
+    assert all(isinstance(rate, torch.Tensor) for rate in rates)
+    assert rates == [0.5, 0.25, 0.5]
+    assert rates[0] is not rates[2]
+
+
 @pytest.mark.parametrize("optimizer", ALL, ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_loaded_state_goes_on_bit_for_bit(trajectory, optimizer, dtype):

@@ -63,16 +63,20 @@ class FusedAdam(FusedOptimizer):
             "eps": eps,
             "weight_decay": weight_decay,
         }
+        self.capturable = capturable  # read by add_param_group, which super().__init__ calls
         super().__init__(params, defaults)
         self.adam_w_mode = adam_w_mode
         self.set_grad_none = set_grad_none
-        self.capturable = capturable
         self.master_weights = master_weights
         self._step_supports_amp_scaling = True
-        if capturable:
-            for group in self.param_groups:
-                device = group["params"][0].device
-                group["lr"] = torch.tensor(float(group["lr"]), device=device)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters; with `capturable`, its learning rate becomes a tensor."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        if self.capturable and group["params"]:
+            device = group["params"][0].device
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this class or of Apex's, which has one step count per group."""

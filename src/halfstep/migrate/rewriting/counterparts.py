@@ -6,26 +6,41 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from halfstep.migrate.program.names import dotted
+from halfstep.migrate.program.names import argument, dotted
 
 MODULES = ("apex.parallel.", "apex.optimizers.", "apex.normalization.", "apex.fp16_utils.")
-_DDP_ARITHMETIC = ("allreduce_always_fp32", "gradient_average", "gradient_predivide_factor")
+_DDP_ARITHMETIC = {
+    "allreduce_always_fp32": "False",
+    "gradient_average": "True",
+    "gradient_predivide_factor": "1.0",
+}
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 _TORCHS_OWN = {
     *("device_ids", "output_device", "dim", "broadcast_buffers", "process_group", "bucket_cap_mb"),
     *("find_unused_parameters", "gradient_as_bucket_view", "static_graph"),
 }
 """Arguments that only torch's wrapper takes: a call with one of them calls torch's wrapper."""
-_LAMB = {"adam_w_mode": "decoupled", "use_nvlamb": "always_adapt"}
-_NOVOGRAD = {"reg_inside_moment": "decay_in_momentum"}
+_ADAMS = {"True": "torch.optim.AdamW", "False": "torch.optim.Adam"}
+"""The counterpart of FusedAdam for each value of `adam_w_mode`."""
+_ADAM_OR_ADAMW = (
+    "the value of adam_w_mode={} is not known here; write torch.optim.AdamW if it is True, else "
+    "torch.optim.Adam"
+)
 _DEFAULTS = {"bias_correction": "True", "amsgrad": "False", "wd_after_momentum": "False"}
 _DEFAULTS |= {"adagrad_w_mode": "False", "capturable": "False", "master_weights": "False"}
+_DEFAULTS |= {"channel_last": "False", "fuse_relu": "False"}
 _SILENT = {"set_grad_none", "materialize_master_grads", "memory_efficient", "adam_w_mode"}
 _NOT_TORCHS = {"max_grad_norm", "eps_inside_sqrt", "use_mt", "amp_scale_adjustment"}
-_ADAM = ("params", "lr", "bias_correction", "betas", "eps", "adam_w_mode", "weight_decay")
-_ADAGRAD = ("params", "lr", "eps", "weight_decay")
-_LAMB_PLACES = ("params", "lr", "bias_correction", "betas", "eps", "weight_decay")
-_NOVOGRAD_PLACES = ("params", "lr", "bias_correction", "betas", "eps", "weight_decay")
+_NOT_TORCHS |= {"channel_last", "fuse_relu"}
+_DDP_ARGUMENTS = (
+    "module message_size delay_allreduce shared_param allreduce_trigger_params "
+    "retain_allreduce_buffers allreduce_always_fp32 num_allreduce_streams allreduce_communicators "
+    "gradient_average gradient_predivide_factor gradient_average_split_factor prof"
+)
+_ADAM_ARGUMENTS = (
+    "params lr bias_correction betas eps adam_w_mode weight_decay amsgrad set_grad_none "
+    "capturable master_weights"
+)
 Code = Callable[[ast.AST], str]
 
 
@@ -64,36 +79,38 @@ def _unpacks(call: ast.Call) -> bool:
     )
 
 
+def _unknown(call: ast.Call) -> Written:
+    """Leave a call that unpacks its arguments."""
+    return Written(reasons=[f"arguments of {dotted(call.func)} are not known here; write them out"])
+
+
+def _given(call: ast.Call, names: str, code: Code) -> dict[str, str]:
+    """Return the source of each argument by its name; `names` are in the order of positions."""
+    given = dict(zip(names.split(), map(code, call.args), strict=False))
+    return given | {each.arg or "": code(each.value) for each in call.keywords}
+
+
 def _data_parallel(whole: bool, call: ast.Call, code: Code) -> Written:
     del whole
-    if not call.args:
-        return Written()
-    if any(each.arg in _TORCHS_OWN for each in call.keywords):
+    devices = isinstance(argument(call, "device_ids", 1), ast.List)
+    if devices or any(each.arg in _TORCHS_OWN for each in call.keywords):
         return _written(_DDP, [code(each) for each in (*call.args, *call.keywords)])
+    if _unpacks(call):
+        return _unknown(call)
+    given = _given(call, _DDP_ARGUMENTS, code)
+    if "module" not in given:
+        return Written()
     reasons = [
-        f"{each.arg} is left out; with torch's wrapper, use a communication hook instead "
+        f"{name} is left out; with torch's wrapper, use a communication hook instead "
         "(register_comm_hook)"
-        for each in call.keywords
-        if each.arg in _DDP_ARITHMETIC
+        for name, value in given.items()
+        if value != _DDP_ARITHMETIC.get(name, value)
     ]
     # Apex's wrapper did not broadcast buffers. With delay_allreduce, it accepted parameters without
     # a gradient.
-    given = {each.arg: code(each.value) for each in call.keywords}
     delayed = given.get("delay_allreduce", "False")
     unused = [] if delayed == "False" else [f"find_unused_parameters={delayed}"]
-    arguments = [code(call.args[0]), *unused, "broadcast_buffers=False"]
-    return _written(_DDP, arguments, reasons)
-
-
-def _convert(whole: bool, call: ast.Call, code: Code) -> Written:
-    del whole
-    kept = [code(each) for each in call.args]
-    kept += [
-        f"{each.arg}={code(each.value)}"
-        for each in call.keywords
-        if each.arg in {"module", "process_group"}
-    ]
-    return _written("torch.nn.SyncBatchNorm.convert_sync_batchnorm", kept[:2])
+    return _written(_DDP, [given["module"], *unused, "broadcast_buffers=False"], reasons)
 
 
 def _group(whole: bool, call: ast.Call, code: Code) -> Written:
@@ -120,67 +137,92 @@ def _python_float(whole: bool, call: ast.Call, code: Code) -> Written:
 
 def _alike(
     function: str,
+    names: str,
     *,
-    places: tuple[str, ...] = (),
     defaults: dict[str, str] | None = None,
     renamed: dict[str, str] | None = None,
 ) -> Translate:
-    """Return a translation to an optimizer or layer with nearly the same arguments as Apex's.
+    """Return a translation to a function or class with nearly the same arguments as Apex's.
 
     Args:
         function: The full path of the counterpart.
-        places: Apex's order of the positional arguments, if the counterpart has a different order.
+        names: Apex's names of the arguments, in Apex's order.
         defaults: Arguments whose default differs in Apex, with Apex's default.
         renamed: Maps Apex's name of an argument to the counterpart's.
     """
 
     def translate(whole: bool, call: ast.Call, code: Code) -> Written:
         torchs = function.startswith("torch.")
-        called = dotted(call.func)
         if not torchs and not whole:
-            return Written(reasons=[f"torch has no {called}; {function} is one"])
+            return Written(reasons=[f"torch has no {dotted(call.func)}; {function} is one"])
         if _unpacks(call):
-            return Written(reasons=[f"arguments of {called} are not known here; write them out"])
-        written = [code(each) for each in call.args[: 1 if places else None]]
-        given = dict(zip(places[1:], map(code, call.args[1:]), strict=False))
-        given |= {each.arg or "": code(each.value) for each in call.keywords}
-        name, reasons = function, []
-        if given.get("adam_w_mode") == "False" and name == "torch.optim.AdamW":
-            name = "torch.optim.Adam"
+            return _unknown(call)
+        given = _given(call, names, code)
+        for key, value in given.items() if torchs else ():
+            if key in _NOT_TORCHS and value != _DEFAULTS.get(key):
+                return Written(reasons=[f"{function} does not have {key}"])
+        written = [given.pop(names.partition(" ")[0])] if call.args else []
+        reasons = []
         for key, value in given.items():
             if key in (renamed or {}):
                 written.append(f"{(renamed or {})[key]}={value}")
-            elif key in _NOT_TORCHS and torchs:
-                return Written(reasons=[f"{name} does not have {key}"])
             elif key in _SILENT or (key in _DEFAULTS and torchs) or key == "amsgrad":
                 if value != _DEFAULTS.get(key, value):
-                    reasons.append(f"{key} is left out: {name} does not have it")
+                    reasons.append(f"{key} is left out: {function} does not have it")
             else:
                 written.append(f"{key}={value}")
         written += [f"{key}={v}" for key, v in (defaults or {}).items() if key not in given]
-        return _written(name, written, reasons)
+        return _written(function, written, reasons)
 
     return translate
 
 
+def _adam(whole: bool, call: ast.Call, code: Code) -> Written:
+    decoupled = _given(call, _ADAM_ARGUMENTS, code).get("adam_w_mode", "True")
+    if decoupled not in _ADAMS:
+        return Written(reasons=[_ADAM_OR_ADAMW.format(decoupled)])
+    translate = _alike(_ADAMS[decoupled], _ADAM_ARGUMENTS, defaults={"weight_decay": "0.0"})
+    return translate(whole, call, code)
+
+
+_LAYER_NORM = "normalized_shape eps elementwise_affine memory_efficient"
 CALLS: dict[str, Translate] = {
     "DistributedDataParallel": _data_parallel,
-    "convert_syncbn_model": _convert,
+    "convert_syncbn_model": _alike(
+        "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "module process_group channel_last"
+    ),
     "create_syncbn_process_group": _group,
     "LARC": _larc,
     "to_python_float": _python_float,
-    "SyncBatchNorm": _alike("torch.nn.SyncBatchNorm"),
-    "FusedAdam": _alike("torch.optim.AdamW", places=_ADAM, defaults={"weight_decay": "0.0"}),
-    "FusedSGD": _alike("torch.optim.SGD"),
-    "FusedAdagrad": _alike("torch.optim.Adagrad", places=_ADAGRAD),
-    "FusedLAMB": _alike("halfstep.optim.lamb.LAMB", places=_LAMB_PLACES, renamed=_LAMB),
-    "FusedNovoGrad": _alike(
-        "halfstep.optim.novograd.NovoGrad", places=_NOVOGRAD_PLACES, renamed=_NOVOGRAD
+    "SyncBatchNorm": _alike(
+        "torch.nn.SyncBatchNorm",
+        "num_features eps momentum affine track_running_stats process_group channel_last fuse_relu",
     ),
-    "FusedLayerNorm": _alike("torch.nn.LayerNorm"),
-    "FusedRMSNorm": _alike("torch.nn.RMSNorm", defaults={"eps": "1e-5"}),
-    "MixedFusedLayerNorm": _alike("torch.nn.LayerNorm"),
-    "MixedFusedRMSNorm": _alike("torch.nn.RMSNorm", defaults={"eps": "1e-5"}),
+    "FusedAdam": _adam,
+    "FusedSGD": _alike(
+        "torch.optim.SGD",
+        "params lr momentum dampening weight_decay nesterov wd_after_momentum "
+        "materialize_master_grads set_grad_none",
+    ),
+    "FusedAdagrad": _alike(
+        "torch.optim.Adagrad", "params lr eps weight_decay set_grad_none adagrad_w_mode"
+    ),
+    "FusedLAMB": _alike(
+        "halfstep.optim.lamb.LAMB",
+        "params lr bias_correction betas eps weight_decay amsgrad adam_w_mode grad_averaging "
+        "set_grad_none max_grad_norm use_nvlamb",
+        renamed={"adam_w_mode": "decoupled", "use_nvlamb": "always_adapt"},
+    ),
+    "FusedNovoGrad": _alike(
+        "halfstep.optim.novograd.NovoGrad",
+        "params lr bias_correction betas eps weight_decay amsgrad reg_inside_moment "
+        "grad_averaging norm_type init_zero set_grad_none",
+        renamed={"reg_inside_moment": "decay_in_momentum"},
+    ),
+    "FusedLayerNorm": _alike("torch.nn.LayerNorm", _LAYER_NORM),
+    "FusedRMSNorm": _alike("torch.nn.RMSNorm", _LAYER_NORM, defaults={"eps": "1e-5"}),
+    "MixedFusedLayerNorm": _alike("torch.nn.LayerNorm", _LAYER_NORM),
+    "MixedFusedRMSNorm": _alike("torch.nn.RMSNorm", _LAYER_NORM, defaults={"eps": "1e-5"}),
 }
 """Maps the last part of an Apex name to the translation of its calls."""
 
@@ -198,5 +240,8 @@ CLASSES = {
 Used where a program names the class without calling it, for example in `isinstance`.
 """
 
-SAME_ARGUMENTS = {"SyncBatchNorm", "FusedLayerNorm"}
-"""Classes whose counterparts in torch take the same arguments in the same order."""
+SAME_ARGUMENTS = {
+    "SyncBatchNorm": {"channel_last", "fuse_relu"},
+    "FusedLayerNorm": {"memory_efficient"},
+}
+"""Maps the classes whose counterparts take the same arguments to the arguments that torch lacks."""

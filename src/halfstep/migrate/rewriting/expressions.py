@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.migrate.analysis.passed_on import NOTE as STATE_ONLY
 from halfstep.migrate.analysis.passed_on import saves, takes_state
-from halfstep.migrate.program.names import dotted
+from halfstep.migrate.program.names import calls, dotted
 from halfstep.migrate.program.render import changed_code
 from halfstep.migrate.program.source import Function
 from halfstep.migrate.rewriting.counterparts import CALLS, CLASSES, MODULES, SAME_ARGUMENTS, Written
@@ -112,11 +112,18 @@ class Expressions:
         parent = next(each for each in above if not isinstance(each, ast.Tuple))
         asked = isinstance(parent, ast.Call) and dotted(parent.func) == "isinstance"
         module, _, name = (self.program.imports.qualified(node) or "").rpartition(".")
-        aliased = isinstance(parent, ast.Assign | ast.keyword) and name in SAME_ARGUMENTS
+        aliased = isinstance(parent, ast.Assign | ast.keyword) and self._has_same_arguments(name)
         if f"{module}.".startswith(MODULES) and name in CLASSES and (asked or aliased):
             self.target.imports["import torch"] = None
             return CLASSES[name]
         return None
+
+    def _has_same_arguments(self, name: str) -> bool:
+        """Tell whether torch's class takes the arguments of Apex's that the program uses."""
+        if name not in SAME_ARGUMENTS:
+            return False
+        given = {each.arg for call in calls(self.program.source.tree) for each in call.keywords}
+        return given.isdisjoint(SAME_ARGUMENTS[name])
 
     def _written(self, node: ast.Call, written: Written) -> str | None:
         for reason in written.reasons:
@@ -178,9 +185,8 @@ class Expressions:
             none = isinstance(right, ast.Constant) and right.value is None
             if none and qualified(node.left) in {"apex", "apex.amp"}:
                 return str(isinstance(node.ops[0], ast.IsNot | ast.NotEq))
-            owner, _, last = (dotted(right) or "").rpartition(".")
-            if last == "__dict__" and self.program.imports.bound.get(owner) == "apex.amp":
-                return "True"
+            if qualified(right) == "apex.amp.__dict__" and isinstance(node.ops[0], _MEMBERSHIP):
+                return str(isinstance(node.ops[0], ast.In))
         if isinstance(node, ast.Name | ast.Attribute) and qualified(node) in _MODULES:
             parent = self.program.source.parent[node]
             asked = isinstance(parent, ast.If | ast.IfExp) and parent.test is node
@@ -250,6 +256,7 @@ class Expressions:
 
 
 _MODULES = {"apex", "apex.amp"}
+_MEMBERSHIP = ast.In | ast.NotIn
 
 
 def _negated(node: ast.AST) -> bool:

@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING
 
 from halfstep.migrate.analysis.understanding import PASSED_ON, PRIVATE
 from halfstep.migrate.analysis.uninitialized import NO_OBJECT, without_initialize
-from halfstep.migrate.program.names import (
-    STARRED,
-    calls,
-    dotted,
-    is_apex,
-    plain,
-)
+from halfstep.migrate.program.names import calls, dotted
 from halfstep.migrate.program.program import INITIALIZE, MASTER_PARAMS, SCALE_LOSS
 from halfstep.migrate.program.render import Edits, Region
 from halfstep.migrate.program.source import inner
 from halfstep.migrate.rewriting.formats import note_formats
 from halfstep.migrate.rewriting.initializations import Initializations
-from halfstep.migrate.rewriting.leftovers import STARS
 from halfstep.migrate.rewriting.losses import Losses, loss_name
 from halfstep.migrate.rewriting.on_engine import on_engine
 from halfstep.migrate.rewriting.on_torch import on_torch
@@ -267,11 +260,3 @@ class Rewriter:
                 about.leave(node, PASSED_ON)
             else:
                 about.leave(node, PRIVATE.format(name, self.target.called))
-
-
-def starred(statement: ast.AST) -> str | None:
-    """Return the note for a `from apex.x import *` whose names are unknown, else None."""
-    if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
-        path = statement.module or ""
-        return STARS if is_apex(path) and plain(path) not in STARRED else None
-    return None
