@@ -1,4 +1,4 @@
-"""Writes into docs/advise.md how far advice can be trusted, from the committed results.
+"""Writes the tables on the reliability of advice into docs/advise.md, from the committed results.
 
 python benchmarks/advise_trust.py
 """
@@ -101,7 +101,7 @@ SUMS = {
 
 
 def result(name: str) -> dict[str, Any]:
-    """Return committed results."""
+    """Return the committed results of one benchmark of advise."""
     return dict(json.loads((RESULTS / f"advise_{name}.json").read_text()))
 
 
@@ -111,7 +111,7 @@ def row(*cells: object) -> str:
 
 
 def sums(language: str) -> Iterator[list[object]]:
-    """Yield what ranking came to, on tasks in view and on two sets of others."""
+    """Yield the figures of advise_ranking.py, for the known tasks and two sets of unseen tasks."""
     columns = []
     for file, name in (("ranking", "in view"), ("ranking", "unseen"), ("ranking_third", "unseen")):
         each = result(file)["summary"][name]
@@ -138,7 +138,10 @@ def ranking(language: str) -> Iterator[list[object]]:
         pairs = each["pairs"]
         ordered = sum(pairs.values())
         yield [
-            each["task"].replace(", unseen", first).replace(", third", second),
+            each["task"]
+            .replace(", unseen", first)
+            .replace(", third", second)
+            .replace("energies over", "energies divided by"),
             ordered,
             pairs["right"],
             f"{each['tau']:.2f}" if ordered else "-",
@@ -148,7 +151,7 @@ def ranking(language: str) -> Iterator[list[object]]:
 
 
 def verified(language: str) -> Iterator[list[object]]:
-    """Yield what the verification said of safe and of unsafe recipes."""
+    """Yield the verdicts of the verification on safe and on unsafe recipes."""
     names = {"en": ("safe", "unsafe"), "zh": ("安全的", "不安全的")}[language]
     for name, what in zip(names, ("safe", "unsafe"), strict=True):
         counts = result("verified")["summary"][what]
@@ -172,7 +175,7 @@ def faults(language: str) -> Iterator[list[object]]:
 
 
 def memory(language: str) -> Iterator[list[object]]:
-    """Yield a row for each model."""
+    """Yield the worst errors of predicted memory, a row for each model."""
     del language
     worst: dict[str, dict[str, float]] = {}
     for each in result("memory")["rows"]:
