@@ -1,27 +1,27 @@
-"""Compressed activations beside activation checkpointing: bytes, time, and what gradients lose.
+"""Compares compressed activations with activation checkpointing: bytes, time and gradient errors.
 
     python benchmarks/activations.py [--models resnet18,resnet50,vit_small] [--out activations.json]
         [--parts bandwidth,bytes,gradients,times]
 
-Parts that are left out stay in the file as they were. For each model, under each way of keeping
-activations:
+Parts that are not selected stay unchanged in the file. For each model and each way of saving
+activations, the script measures:
 
-- bytes: what autograd holds for the backward pass when the forward pass is over, without
-  parameters and their casts, each storage once. Counted through saved-tensor hooks, under fp16
-  autocast and under fp32, and checked: what malloc of the C library has in use after the forward
-  pass and had not before, without those casts, has to be the same up to 2 % or 1 MB (statistics of
-  norm layers, nodes of the graph and whole pages are in it, too). ActNN's accounting sets what is
-  kept against fp32.
-- gradients: cosine to the exact one; noise: their variance over the square of the exact one; and
-  bias: the squared distance of the mean of several draws from the exact gradient, over what chance
-  alone makes of it (1 where it is right on average). A budget of as many bytes as 3 bits take shows
-  what choosing the bits is worth.
-- times: processor time of a training step over that without compression in the same round, in one
-  thread, as median, smallest and largest of the rounds. Every round runs every way once.
+- bytes: the memory that autograd holds for the backward pass after the forward pass, without
+  parameters and their casts; each storage counts once. It is counted with saved-tensor hooks, under
+  fp16 autocast and under fp32. As a check, the increase of the memory that malloc has in use,
+  without the casts, must be the same up to 2 % or 1 MB (it also contains statistics of norm layers,
+  nodes of the graph, and whole pages). One ratio is to the bytes of fp32, as in ActNN's accounting.
+- gradients: cosine is the cosine similarity to the exact gradient. noise is the variance of the
+  gradients over the squared norm of the exact one. bias is the squared distance between the mean of
+  several draws and the exact gradient, over its expected value from chance alone (1 for a gradient
+  that is right on average). A budget with the same bytes as 3 bits shows the benefit of choosing
+  the bits per layer.
+- times: the processor time of a training step over that without compression in the same round, on
+  one thread: median, smallest and largest of the rounds. Each round runs each way once.
 
-And for each number of bits, the bandwidth of packing and unpacking (bytes read and written by both,
-over their time) over that of a copy (bytes read and written), all into memory that the process has
-already.
+For each number of bits, the script also measures the bandwidth of packing and unpacking (bytes that
+both read and write, over their time), relative to that of a copy (bytes read and written). The
+process already has all memory that these write to.
 """
 
 from __future__ import annotations
@@ -57,10 +57,14 @@ MODELS = {
     "resnet50": ("resnet50", {}, 4, 128),
     "vit_small": ("vit_small_patch16_224", {"img_size": 112}, 4, 112),
 }
-"""timm's name, what it is made with, images in a batch and their size."""
+"""The name in timm, the arguments of the model, the images in a batch and their size in pixels."""
 
 BUDGETS = {"resnet18": 0.2, "resnet50": 0.2, "vit_small": 0.3}
-"""Share of the exact bytes; a fifth is less than 2 bits take where attention keeps half its own."""
+"""Budgets as a share of the exact bytes.
+
+vit_small has a larger one: a fifth is less than 2 bits need, because attention keeps half of its
+bytes uncompressed.
+"""
 
 WAYS = (
     "exact", "act8", "act4", "act3", "act2", "budget", "checkpointing", "checkpointing and act2",
@@ -68,13 +72,20 @@ WAYS = (
 PARTS = ("bandwidth", "bytes", "gradients", "times")
 DRAWS = 8
 TOLERANCE = 0.02, 10**6
-"""How far malloc's bytes may be from the hooks': a share of them, or bytes."""
+"""The largest difference between the bytes of malloc and of the hooks: relative, or in bytes."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
 
 
 class Case:
-    """One model under one way of keeping activations."""
+    """A model with one way of saving activations.
+
+    Args:
+        title: A key of `MODELS`.
+        way: One of `WAYS`.
+        base: The recipe without compression.
+        budget: For the way "budget", the share of the exact bytes; default: that of `BUDGETS`.
+    """
 
     def __init__(self, title: str, way: str, base: str, budget: float | None = None) -> None:
         name, options, batch, size = MODELS[title]
@@ -92,7 +103,7 @@ class Case:
         )
         self.images = torch.randn(batch, 3, size, size)
         self.labels = torch.randint(0, 1000, (batch,))
-        if way == "budget":  # the first step without an overflow measures
+        if way == "budget":  # the bits are chosen in the first step without an overflow
             while not self.engine.state_dict()["techniques"]["BudgetedActivations"]["chosen"]:
                 self.step_seconds()
 
@@ -102,14 +113,14 @@ class Case:
             return cross_entropy(self.engine.model(self.images).float(), self.labels)
 
     def gradient(self) -> torch.Tensor:
-        """Return the gradients of all parameters, `[parameters]`."""
+        """Take a step, and return the gradients of all parameters, flattened to one vector."""
         self.engine.backward(self.forward())
         found = torch.cat([p.grad.flatten() for p in self.model.parameters()])
         self.engine.step()
         return found
 
     def step_seconds(self) -> float:
-        """Return the processor time of a step."""
+        """Take a step, and return its processor time."""
         start = time.thread_time()
         self.engine.backward(self.forward())
         self.engine.step()
@@ -120,13 +131,13 @@ class Case:
         return [*self.model.parameters(), *self.model.buffers()]
 
     def close(self) -> None:
-        """Give back what the engine holds."""
+        """Close the engine."""
         self.engine.close()
 
 
 @contextmanager
 def parameters_noted(case: Case) -> Iterator[set[int]]:
-    """Note where parameters lie that are saved, and their casts."""
+    """Yield a set that collects the addresses of parameters and of their casts that are saved."""
     places = {tensor.untyped_storage().data_ptr() for tensor in case.tensors()}
     save = Store.save
 
@@ -141,7 +152,7 @@ def parameters_noted(case: Case) -> Iterator[set[int]]:
 
 @contextmanager
 def listed(places: set[int]) -> Iterator[list[torch.Tensor]]:
-    """Note every tensor that autograd saves where nothing is compressed."""
+    """Yield a list that collects each tensor that autograd saves, if nothing is compressed."""
     found: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -167,7 +178,7 @@ class MallocFigures(ctypes.Structure):
 
 
 def in_use() -> int:
-    """Return the bytes that malloc has given out and not got back; PyTorch's storages are there."""
+    """Return the bytes that are allocated with malloc, which include PyTorch's storages."""
     gc.collect()
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = MallocFigures
@@ -176,12 +187,12 @@ def in_use() -> int:
 
 
 def held(case: Case) -> dict[str, int]:
-    """Return the bytes that the backward pass waits with, by hooks and by malloc.
+    """Return the bytes that are held for the backward pass, by the hooks and by malloc.
 
     Raises:
-        RuntimeError: If they are further apart than `TOLERANCE`.
+        RuntimeError: If the two numbers differ by more than `TOLERANCE`.
     """
-    case.step_seconds()  # what a first step takes once
+    case.step_seconds()  # the first step also allocates memory that stays
     params = {each.untyped_storage().data_ptr() for each in case.tensors()}
     with parameters_noted(case) as places:
         before = in_use()
@@ -196,7 +207,7 @@ def held(case: Case) -> dict[str, int]:
     sizes = {place: each.nbytes() for place, each in storages.items() if place not in params}
     casts = sum(size for place, size in sizes.items() if place in places)
     counted = sum(sizes.values()) - casts
-    live += sizes.get(case.images.untyped_storage().data_ptr(), 0)  # there before, and kept
+    live += sizes.get(case.images.untyped_storage().data_ptr(), 0)  # allocated before, and saved
     case.engine.backward(loss)
     case.engine.step()
     share, least = TOLERANCE
@@ -206,7 +217,7 @@ def held(case: Case) -> dict[str, int]:
 
 
 def compressed() -> Iterator[tuple[torch.Tensor, ...]]:
-    """Yield the tensors of everything that is kept now."""
+    """Yield the tensors of each activation that halfstep holds now."""
     gc.collect()
     for each in gc.get_objects():
         if type(each) is Whole:
@@ -217,7 +228,7 @@ def compressed() -> Iterator[tuple[torch.Tensor, ...]]:
 
 
 def gradients(title: str) -> dict[str, dict[str, float]]:
-    """Return how far the gradients of each way are from exact ones."""
+    """Return the bytes of each way, and the errors of its gradients."""
     case = Case(title, "exact", "fp32")
     exact = case.gradient()
     exact_bytes = held(case)["hooks"]
@@ -251,12 +262,12 @@ def gradients(title: str) -> dict[str, dict[str, float]]:
 
 
 def _cosine(first: torch.Tensor, second: torch.Tensor) -> float:
-    # In fp32 a sum over millions of products is off in the third digit.
+    # In float64, because a sum of millions of products in fp32 has an error in the third digit.
     return float(cosine_similarity(first.double(), second.double(), 0))
 
 
 def times(title: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Return each way's time over the exact one's in the same round."""
+    """Return the time of a step of each way over that of the exact one in the same round."""
     cases = {way: Case(title, way, "fp32") for way in WAYS}
     ratios: dict[str, list[float]] = {way: [] for way in WAYS}
     for number in range(rounds + 1):
@@ -277,10 +288,10 @@ def times(title: str, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def bandwidths(rounds: int) -> dict[str, dict[str, float]]:
-    """Return the bandwidth of packing and unpacking over that of a copy, in one thread.
+    """Return the bandwidth of packing and unpacking over that of a copy, on one thread.
 
-    Memory that is freed stays with the process, so that packing writes into pages that are there
-    already, as the copy does.
+    malloc keeps freed memory here, so that packing writes to pages that the process already has, as
+    the copy does.
     """
     for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
         ctypes.CDLL(None).mallopt(parameter, 2**30)
@@ -301,7 +312,7 @@ def bandwidths(rounds: int) -> dict[str, dict[str, float]]:
                 moved = 2 * (values.nbytes + packed.nbytes)
                 shares[bits].append(moved / (time.thread_time() - start) / copying)
             copies.append(copying)
-            if not number:  # memory that is not there yet
+            if not number:  # the first round allocates the memory, and does not count
                 shares, copies = {bits: [] for bits in BITS}, []
         name = str(dtype).removeprefix("torch.")
         found[name] = {f"{bits} bits": round(statistics.median(s), 3) for bits, s in shares.items()}
@@ -310,7 +321,7 @@ def bandwidths(rounds: int) -> dict[str, dict[str, float]]:
 
 
 def bytes_kept(title: str) -> dict[str, Any]:
-    """Return what each way keeps, and how many times less that is than without it."""
+    """Return the bytes that each way holds, and by which factor that is less than without it."""
     kept: dict[str, dict[str, Any]] = {}
     for base in ("fp32", "fp16"):
         for way in WAYS:
@@ -330,7 +341,7 @@ def _shares(exact: int, kept: dict[str, int]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--parts", default=",".join(PARTS))

@@ -80,7 +80,7 @@ MODELS = {
 
 
 def targets(results: dict[str, Any], language: str) -> Iterator[str]:
-    """Yield the table of what was wanted of predictions, and what was found."""
+    """Yield the lines of the table with the target and the measured error of each prediction."""
     left_out, test = results["refit"], results["test"]
     families, earlier = left_out["families left out"], results["test of an earlier cost model"]
     what, data = WHAT[language], DATA[language]
@@ -127,7 +127,7 @@ def targets(results: dict[str, Any], language: str) -> Iterator[str]:
 
 
 def models(results: dict[str, Any], language: str) -> Iterator[str]:
-    """Yield a table of every model, by family."""
+    """Yield the lines of the table with the predicted over the published time of each model."""
     head, middle = MODELS[language]
     by_model: dict[tuple[str, str, int], dict[str, float]] = defaultdict(dict)
     for row in results["refit"]["models"]:

@@ -1,9 +1,10 @@
-"""Does advise except the layers that fp16 breaks, and no others? Networks with planted faults.
+"""Checks that advise excepts the layers that fp16 breaks, and no others: planted faults.
 
-Every network is one of five families (MLP, CNN, ViT, GRU, GNN) with one module, `gate`, that is
-healthy or needs fp32; in ten networks the model's own forward does what that module would. A fault
-is found if an exception lies there; any other excepted module is one too many. Each exception is
-then left out of a rehearsed training of eight steps, to see whether that breaks.
+Each network is from one of five families (MLP, CNN, ViT, GRU, GNN). One module of it, `gate`, is
+healthy or needs fp32. In ten networks, the forward of the model itself contains the operation of
+the faulty module. A fault is found if there is an exception for that place. Every other excepted
+module counts as an error. Then each exception is left out of a rehearsed training of eight steps,
+which shows whether the training needs the exception.
 
     python benchmarks/advise_exceptions.py
 """
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from halfstep.advise.choose.trial import Trial
 
 RESULTS = Path(__file__).parent / "results" / "advise_exceptions.json"
-# What a fault needs to show: parameters in fp16 for most; autocast keeps exp and norms in fp32.
+# The recipes under which each fault has an effect. Most faults need parameters in fp16, because
+# autocast keeps exp and norms in fp32.
 BASES = {
     "logits": ("fp16", "o2"),
     "exp": ("o2",),
@@ -52,25 +54,25 @@ OUTSIDE = {
     Gru: ("exp", "epsilon"),
     Gnn: ("logits", "backward"),
 }
-"""Faults in the model's own forward, by family."""
+"""The faults in the forward of the model itself, by family."""
 HEALTHY = ("fp16", "o2", "bf16", "bf16-sr", "half-bn32")
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    """Return SGD with momentum at a rate that trains these networks."""
+    """Return SGD with momentum and a learning rate with which these networks train."""
     return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
 def subject_of(
     family: type[nn.Module], gate: type[nn.Module], seed: int, *, in_a_module: bool = True
 ) -> Subject:
-    """Return a network to be advised on."""
+    """Return a network with its batches, as the input of advise."""
     model, batches = planted(family, gate, seed=seed, in_a_module=in_a_module)
     return Subject(family.__name__, model, loss, batches, sgd)
 
 
 def breaks(subject: Subject, trial: Trial, without: str) -> bool:
-    """Train eight steps under a trial's recipe less one exception, and tell whether that fails."""
+    """Tell whether eight steps fail under a trial's recipe without one of its exceptions."""
     kept = [pattern for pattern in trial.exceptions if pattern != without]
     spec: dict[str, Any] = {"base": trial.base, "exceptions": dict.fromkeys(kept, "fp32") or None}
     if trial.recipe.scaling is not None:
@@ -86,7 +88,7 @@ def breaks(subject: Subject, trial: Trial, without: str) -> bool:
                 engine.backward(found)
                 skipped += not engine.step().stepped
             weights = {name: value.float() for name, value in model.state_dict().items()}
-    except (TypeError, LossScaleCollapse):  # formats that torch does not take together; no scale
+    except (TypeError, LossScaleCollapse):  # TypeError: formats that torch does not combine
         return True
     optimizer = subject.optimizer(exact)
     for batch in subject.batches:
@@ -105,7 +107,7 @@ def breaks(subject: Subject, trial: Trial, without: str) -> bool:
 
 
 def faulty_rows() -> list[dict[str, Any]]:
-    """Look for the faults: every family and fault under the recipes in which it shows."""
+    """Advise on each family with each fault, under the recipes in which the fault has an effect."""
     cases = [
         (family, fault, base, seed, place)
         for seed, family in enumerate(SHAPES)
@@ -137,7 +139,7 @@ def faulty_rows() -> list[dict[str, Any]]:
 
 
 def healthy_rows() -> list[dict[str, Any]]:
-    """Count the exceptions of networks that need none: five families, five seeds."""
+    """Advise on networks that need no exceptions: five families with five seeds each."""
     rows = []
     cases = [(family, seed) for family in SHAPES for seed in range(10, 15)]
     for family, seed in track(cases, "healthy networks"):
@@ -161,7 +163,7 @@ def healthy_rows() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run both, and write what was found."""
+    """Advise on all networks, and write the results."""
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     torch.set_num_threads(1)
     faulty, healthy = faulty_rows(), healthy_rows()

@@ -1,13 +1,14 @@
-"""Bytes of a real training step on the CPU, beside those that its trace counts.
+"""Compares the memory of a real training step on the CPU with the memory that its trace counts.
 
     python benchmarks/advise_memory.py                    # all twenty models
-    python benchmarks/advise_memory.py resnet18 gru       # some; the others' rows are kept
+    python benchmarks/advise_memory.py resnet18 gru       # some; the rows of the others are kept
 
-Counted of the second step, when the optimizer has its state: the storages between forward and
-backward that saved-tensor hooks see or that are alive beyond parameters, buffers, optimizer state
-and batch (`saved`), and the most that is alive at any time (`peak`). oneDNN's own LSTM is off, as
-it is in traces: no other recipe and no other device has it. Each model runs in a process of its
-own. Results go to `benchmarks/results/advise_memory.json`.
+The bytes are those of the second step, when the optimizer has its state. `saved` is the size of the
+storages between forward and backward that saved-tensor hooks see or that are alive, without
+parameters, buffers, optimizer state and batch. `peak` is the largest number of bytes that are alive
+at the same time. The LSTM of oneDNN is switched off, as in traces, because other recipes and other
+devices do not use it. Each model runs in a separate process. Results go to
+`benchmarks/results/advise_memory.json`.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ RECIPES = ("fp32", "fp16", "bf16", "o2", "half-bn32", "bf16-sr")
 
 
 class Alive(TorchDispatchMode):
-    """Counts the bytes of storages that operators made and that nothing has freed yet.
+    """Counts the bytes of storages that are alive.
 
     Args:
-        held: Tensors that are there before.
+        held: Tensors that exist before the first operator.
     """
 
     def __init__(self, held: list[torch.Tensor]) -> None:
@@ -47,7 +48,7 @@ class Alive(TorchDispatchMode):
         self.add(held)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, and count what it returns."""
+        """Run an operator, and count the storages of its results."""
         del types
         out = func(*args, **(kwargs or {}))
         self.add([leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)])
@@ -65,12 +66,12 @@ class Alive(TorchDispatchMode):
 
     @property
     def now(self) -> int:
-        """Bytes that are alive."""
+        """The bytes of the storages that are alive."""
         return sum(self.sizes.values())
 
 
 def real(name: str, recipe: str) -> dict[str, int]:
-    """Return the bytes of the second real step under a recipe."""
+    """Return the memory of the second real step under a recipe, in bytes."""
     asked = subject(name)
     model = asked.copied()
     optimizer = as_on_a_gpu(asked.optimizer(model))
@@ -106,7 +107,7 @@ def real(name: str, recipe: str) -> dict[str, int]:
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    """Compare the counts of a model under every recipe."""
+    """Return the real and the traced bytes of a model under each recipe."""
     found = []
     for recipe in RECIPES:
         counted, trace = real(name, recipe), traced(subject(name), recipe, exact=True)
@@ -118,12 +119,12 @@ def rows(name: str) -> list[dict[str, Any]]:
 
 
 def error(row: dict[str, Any], what: str) -> float:
-    """Return by how much the trace is off, as a share."""
+    """Return the relative error of the trace."""
     return float(row[f"{what}_traced"] / row[f"{what}_real"] - 1)
 
 
 def main() -> None:
-    """Compare all, a process a model, and write what came of it."""
+    """Compare the models, each in a separate process, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="*", default=list(MODELS), help=", ".join(MODELS))
     parser.add_argument("--alone", action="store_true", help="in this process, printed as JSON")

@@ -1,40 +1,41 @@
-"""Does advise rank recipes as training does? Small tasks, each trained under ten recipes.
+"""Compares the order in which advise ranks recipes with real training: small tasks, ten recipes.
 
-Every task is trained in fp32 and under each recipe from four seeds, with the exceptions and the
-loss scale that advise gives it where it is called safe, as it is where it is rejected. The gap of a
-recipe is how far the loss over all training samples, after the last step, is from that of fp32 from
-the same weights in the same order of batches. Predicted damage is what advise has found from eight
-steps of one seed; it is infinite where advise rejects a recipe without a step to rehearse, as for
-an eps that is zero. Four more seeds of fp32 alone tell how far seeds differ.
+Each task is trained in fp32 and under each recipe, from four seeds. A recipe that advise calls safe
+is trained with the exceptions and the loss scale of the advice, and a rejected recipe without
+exceptions. The gap of a recipe is the absolute difference between its final loss and that of fp32
+with the same initial weights and the same order of batches. The final loss is the loss over all
+training samples after the last step. The predicted damage is the result of advise from eight steps
+of one seed. It is infinite if advise rejects a recipe without a rehearsal, for example because an
+eps is rounded to zero. fp32 has four more seeds, which show how much the seeds differ.
 
-Two recipes of a task have an order where seeds tell their gaps apart: where the 95 % interval of
-the difference of their gaps, paired by seed, has not zero in it, or one of them breaks. Kendall's
-tau counts these pairs, those that are predicted alike as neither right nor wrong. The tau of all
-pairs, which trainings of the same recipes from other seeds would not agree on, is given besides.
+Two recipes of a task have an order if the seeds distinguish their gaps: if the 95 % interval of the
+difference of their gaps, paired by seed, excludes zero, or if one of them breaks. Kendall's tau is
+computed over these pairs. A pair with equal predicted damage counts as neither right nor wrong. The
+tau over all pairs is also given; it contains pairs whose order would change with other seeds.
 
-Regret is how much higher the final loss of the recipe with the least predicted damage is than the
-lowest one of fp32 and all recipes, in standard deviations of fp32's seeds; the mean over seeds of
-each. Where no recipe is called safe, fp32 is recommended. This counts against the advice what
-rounding wins by chance: a recipe whose updates differ from those of fp32 by orders may end lower in
-a short training. Advice is asked which recipe trains as fp32 does, so the regret among recipes that
-do is given besides: the lowest loss is then that of fp32 and of the recipes whose mean loss is at
-most two standard deviations from that of fp32, above or below, as a recipe that is called safe and
-ends more than two above is unsafe. Whether advice calls a recipe safe does not matter for either.
-Both are pessimistic: the lowest of up to eleven means is low by chance.
+The recommended recipe is the safe recipe with the least predicted damage, or fp32 if no recipe is
+safe. The regret is the difference between its final loss and the lowest final loss of fp32 and all
+recipes, safe or not. Losses are means over seeds, and the unit is the standard deviation over the
+seeds of fp32. This regret also counts gains that rounding makes by chance: in a short training, a
+recipe whose updates differ from those of fp32 by orders of magnitude may end with a lower loss.
+advise is meant to find recipes that train like fp32. So a second regret only considers fp32 and the
+recipes, safe or not, whose mean loss is at most two standard deviations above or below that of
+fp32. (A recipe that is called safe, but ends more than two standard deviations above fp32, counts
+as unsafe.) Both regrets are pessimistic, because the lowest of up to eleven means is low by chance.
 
-52 tasks were in view while the measure of damage was chosen: the 20 of `ranking/tasks.py`, and the
-12 of `ranking/further.py` and the 20 of `ranking/held_out.py`, each held out for an earlier measure
-before. The 20 of `ranking/unseen.py` are by another author, who wrote them while the measure was
-frozen, and were run once. The 20 of `ranking/third.py` are by a third author, who knew neither the
-measure nor what came of the others; they have a file of results of their own. Losses that a result
-has of the very same training (fp32 gives its first loss to the bit, and the recipe has the same
-exceptions and loss scale) are not computed again; tasks that were run before have four to eight
-seeds of fp32.
+52 tasks were known while the measure of damage was chosen: the 20 of `ranking/tasks.py`, the 12 of
+`ranking/further.py` and the 20 of `ranking/held_out.py`. The last two sets had been held out for
+earlier measures. The 20 tasks of `ranking/unseen.py` are by another author, who wrote them while
+the measure was frozen; they were run once. The 20 tasks of `ranking/third.py` are by a third
+author, who knew neither the measure nor the results of the other tasks; they have a separate file
+of results. The losses in an existing result are reused if the training is exactly the same: if fp32
+gives the same first loss to the bit, and the recipe has the same exceptions and loss scale. So
+tasks that were run earlier have four to eight seeds of fp32.
 
     python benchmarks/advise_ranking.py --tasks 0:52
     python benchmarks/advise_ranking.py --tasks 52:72
     python benchmarks/advise_ranking.py --tasks 72:92 --results .../advise_ranking_third.json
-    python benchmarks/advise_ranking.py --tasks 0:0        # sums up what is there
+    python benchmarks/advise_ranking.py --tasks 0:0        # only computes the summary
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ SEEDS_OF_FP32 = 8
 
 
 def final_loss(task: Task, recipe: str | Recipe, seed: int) -> float:
-    """Train, and return the loss over all samples in fp32; infinite where training breaks."""
+    """Train, and return the loss over all samples in fp32; infinite if the training breaks."""
     torch.manual_seed(seed)
     model = task.model()
     optimizer = task.optimizer(model)
@@ -103,11 +104,11 @@ def final_loss(task: Task, recipe: str | Recipe, seed: int) -> float:
 
 
 def row(task: Task, before: dict[str, Any]) -> dict[str, Any]:
-    """Advise on a task, and train it under every recipe.
+    """Advise on a task, and train it under each recipe.
 
     Args:
         task: The task.
-        before: Its row in the result that there is, or nothing.
+        before: The task's row in the existing result; {} if there is none.
     """
     exact = before.get("fp32", [])
     known = exact[:1] == [final_loss(task, "fp32", 0)]
@@ -120,7 +121,7 @@ def row(task: Task, before: dict[str, Any]) -> dict[str, Any]:
         trial = survive(subject, recorded, name)
         base = find_recipe(name)
         rehearsed = trial.rehearsal
-        if trial.rejected and rehearsed is not None:  # it is trained without exceptions
+        if trial.rejected and rehearsed is not None:  # rejected recipes train without exceptions
             rehearsed = rehearse(subject, recorded, base)
             if not rehearsed.breaks and is_doubtful(rehearsed, recorded):
                 rehearsed = over_two_steps(rehearsed, subject, recorded, base)
@@ -151,17 +152,17 @@ def row(task: Task, before: dict[str, Any]) -> dict[str, Any]:
 
 
 BROKEN = 1e9
-"""Stands for an infinite gap or damage: recipes that break are alike."""
+"""The gap or damage of a recipe that breaks; not infinity, because differences must be finite."""
 
 
 def gaps(losses: list[float], exact: list[float]) -> list[float]:
-    """Return how far a recipe's final losses are from those of fp32, by seed."""
+    """Return the absolute difference between a recipe's final loss and that of fp32, by seed."""
     pairs = zip(losses, exact[: len(losses)], strict=True)
     return [min(abs(mine - right), BROKEN) for mine, right in pairs]
 
 
 def order(first: list[float], second: list[float]) -> int:
-    """Return 1 where the first gap is the larger, -1 the smaller, and 0 where seeds do not tell."""
+    """Return 1 if the first gap is larger, -1 if it is smaller, 0 if the seeds do not decide."""
     apart = np.subtract(first, second)
     sign = int(np.sign(apart.mean()))
     if BROKEN in (*first, *second):
@@ -171,7 +172,7 @@ def order(first: list[float], second: list[float]) -> int:
 
 
 def agreement(damages: list[float], by_seed: list[list[float]]) -> dict[str, int]:
-    """Count the pairs with an order that damage has right, wrong, and as alike."""
+    """Count the pairs with an order whose damages have the right order, the wrong one, or none."""
     found = {"right": 0, "wrong": 0, "alike": 0}
     for one, other in itertools.combinations(range(len(damages)), 2):
         if truth := order(by_seed[one], by_seed[other]):
@@ -181,19 +182,19 @@ def agreement(damages: list[float], by_seed: list[list[float]]) -> dict[str, int
 
 
 def tau(pairs: dict[str, int]) -> float:
-    """Return Kendall's tau of counted pairs; 1 of none."""
+    """Return Kendall's tau of counted pairs; 1 if there are none."""
     ordered = sum(pairs.values())
     return (pairs["right"] - pairs["wrong"]) / ordered if ordered else 1.0
 
 
 def tau_of_all(damages: list[float], gaps: list[float]) -> float:
-    """Return Kendall's tau-b of all pairs, 0 where it is none."""
+    """Return Kendall's tau-b of all pairs; 0 if it is not defined."""
     found = float(stats.kendalltau(damages, gaps).statistic)
     return found if math.isfinite(found) else 0.0
 
 
 def judge(each: dict[str, Any]) -> None:
-    """Add to a task's row what its figures come to."""
+    """Add gaps, tau, unsafe recipes, the recommendation and the regrets to a task's row."""
     recipes, exact = each["recipes"], each["fp32"]
     noise = each["noise"] = float(np.std(exact, ddof=1))
     damages = [min(found["damage"], BROKEN) for found in recipes.values()]
@@ -214,7 +215,7 @@ def judge(each: dict[str, Any]) -> None:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return how well damage ranks gaps, and what came of the advice."""
+    """Return figures over all tasks: tau, the recipes that are unsafe, and the regrets."""
     pairs = {key: sum(each["pairs"][key] for each in rows) for key in ("right", "wrong", "alike")}
     return {
         "tasks": len(rows),
@@ -238,7 +239,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run tasks, and write what came of them beside those that were run before."""
+    """Run the selected tasks, and write their rows together with the existing rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", default="0:72", help="which, as first:last")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where rows are and go")
@@ -257,7 +258,7 @@ def main() -> None:
 
 
 def write(results: Path, all_tasks: list[Task], rows: dict[str, Any], others: set[str]) -> None:
-    """Write the rows there are, and what they come to."""
+    """Write all rows and their summary."""
     ordered = [rows[task.name] for task in all_tasks if task.name in rows]
     for each in ordered:
         each["unseen"] = each["task"] in others

@@ -1,15 +1,16 @@
-"""Does advise except the right calls in networks by an author who had not read its rules?
+"""Checks the exceptions of advise in networks by an author who had not read the rules of advise.
 
-`benchmarks/planted/second` holds 24 networks with planted faults and 16 healthy trainings, with the
-calls that must be excepted as data. That truth was verified without advise, and committed before
+`benchmarks/planted/second` contains 24 networks with planted faults, 16 healthy trainings, and the
+list of the calls that must be excepted. This list was verified without advise, and committed before
 advise ran on any of the networks:
 
     python benchmarks/planted/second/verify.py
     python benchmarks/advise_second.py first      # or: mended
 
-A fault is found if an exception lies in its module, in a part of it, or around it. Any other
-exception is one too many. Then each exception is left out of the advised recipe, to see whether the
-recipe breaks: by the criterion of `verify.py`, or in a training of eight steps.
+A fault is found if there is an exception for its module, for a part of the module, or for a module
+that contains it. Every other exception counts as an error. Then each exception is left out of the
+advised recipe, which shows whether the recipe breaks without it: by the criterion of `verify.py`,
+or in a training of eight steps.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ RESULTS = Path(__file__).parent / "results" / "advise_second.json"
 
 
 def advised(net: Net) -> list[dict[str, Any]]:
-    """Return what `halfstep advise` prints about each recipe of a network."""
+    """Return the output of `halfstep advise --json` for each recipe of a network."""
     words = ["advise", net.build, "--batches", f"data.py:{net.batches}", "--json", "--no-verify"]
     words += ["--recipes", ",".join(net.recipes), "--lr", str(net.lr)]
     words += ["--loss", net.loss] if net.loss else []
@@ -59,16 +60,17 @@ def advised(net: Net) -> list[dict[str, Any]]:
 
 
 def around(exception: str, place: str) -> bool:
-    """Tell whether an exception is for a place, a part of it, or a module around it."""
+    """Tell whether an exception is for a place, a part of it, or a module that contains it."""
     return (
         exception == place or exception.startswith(f"{place}.") or place.startswith(f"{exception}.")
     )
 
 
 def fails(net: Net, config: dict[str, Any]) -> bool:
-    """Train eight steps under a config, and tell whether that fails.
+    """Train eight steps under a config, and tell whether the training fails.
 
-    It does if it raises, if more than two steps are skipped, or if the weights' way is off by half.
+    It fails if it raises an exception, if more than two steps are skipped, or if the error of the
+    weights is more than half of their total update in fp32.
     """
     model, batches, loss = verify.made(net)
     exact = verify.made(net)[0]
@@ -106,7 +108,7 @@ def needed(net: Net, row: dict[str, Any], without: str) -> bool:
 
 
 def rows() -> list[dict[str, Any]]:
-    """Advise on every network, and compare with the truth."""
+    """Advise on each network, and compare the exceptions with the true faults."""
     found = []
     for net in track((*FAULTY, *HEALTHY), "networks"):
         model = verify.made(net)[0]
@@ -136,7 +138,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """F1 of the exceptions, by class of fault too, and the shares that the promise names."""
+    """Return the F1 score of the exceptions, also by kind of fault, and the counts behind it."""
 
     def f1(kind: str | None) -> float:
         hit, missed = (
@@ -165,7 +167,7 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Advise, score, and keep the result under the name that was given."""
+    """Advise, score, and write the result under the given name."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=("first", "mended"), help="which version of advise this is")
     name = parser.parse_args().name

@@ -1,11 +1,11 @@
-"""How long it takes to predict cost: one trace, and the whole table of `halfstep advise --gpu`.
+"""Times a prediction of cost: one trace, and the whole table of `halfstep advise --gpu`.
 
     python benchmarks/advise_trace.py
 
-The table is of fp32 and of the five recipes that advise tries by default, each traced at two batch
-sizes. Each model is timed in a process of its own, on one thread, after imports and after the model
-is built; the first trace of a process fills PyTorch's caches and is the slowest. Results go to
-`benchmarks/results/advise_trace.json`.
+The table contains fp32 and the five recipes that advise tries by default, each traced at two batch
+sizes. Each model is timed in a separate process, on one thread, after the imports and the creation
+of the model. The first trace of a process is the slowest, because it fills PyTorch's caches.
+Results go to `benchmarks/results/advise_trace.json`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH, PIXELS = 32, 224
 
 
 def subject(name: str) -> Subject:
-    """Return a model of timm's with a batch of images."""
+    """Return a model of timm with a batch of images."""
     batch = torch.randn(BATCH, 3, PIXELS, PIXELS), torch.zeros(BATCH, dtype=torch.int64)
     return Subject(
         name,
@@ -45,7 +45,7 @@ def subject(name: str) -> Subject:
 
 
 def measured(name: str) -> dict[str, float | str]:
-    """Return the seconds that a model takes."""
+    """Return the seconds of the first trace of a model, and of its whole table."""
     asked = subject(name)
     began = time.perf_counter()
     traced(asked, "fp16")
@@ -60,7 +60,7 @@ def measured(name: str) -> dict[str, float | str]:
 
 
 def main() -> None:
-    """Time every model, each in a process of its own."""
+    """Time each model in a separate process, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", nargs="?", help="time this one, and print it")
     given = parser.parse_args()

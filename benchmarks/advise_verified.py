@@ -1,10 +1,10 @@
-"""Do the short trainings that verify a recipe notice the unsafe ones among those called safe?
+"""Checks whether the verification of advise notices unsafe recipes that advise calls safe.
 
-Every recipe that advise calls safe for one of the 40 unseen tasks of `advise_ranking.py` is
-verified as `halfstep advise` does it without a budget: pairs of trainings of 100 steps beside fp32.
-Which of these recipes are unsafe is known from the trainings of `advise_ranking.py`: 150 steps from
-each of four seeds. A recipe that has got other exceptions or another first loss scale since then,
-because a rule was changed, is trained again.
+Each recipe that advise calls safe for one of the 40 unseen tasks of `advise_ranking.py` is verified
+as in `halfstep advise` without a budget: in pairs of trainings of 100 steps, one under the recipe
+and one in fp32. The trainings of `advise_ranking.py`, with 150 steps from each of four seeds, show
+which of these recipes are unsafe. If a recipe has other exceptions or another initial loss scale
+since then, because a rule was changed, it is trained again.
 
     python benchmarks/advise_verified.py         # or a part: --tasks 0:5
 """
@@ -43,7 +43,7 @@ TRAINED = tuple(
 
 
 def losses(task: Task, trial: Trial, trained: dict[str, Any]) -> list[float]:
-    """Return the final losses under a recipe of trainings of 150 steps, one per seed."""
+    """Return the final loss under a recipe after 150 steps, for each seed."""
     scaling = trial.recipe.scaling
     before = trained["recipes"][trial.base]
     is_same = (
@@ -90,7 +90,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Verify the recipes of some tasks, and write them beside those of the others."""
+    """Verify the recipes of the selected tasks, and write them together with the existing rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", default="0:40", help="which, as first:last")
     given = parser.parse_args()

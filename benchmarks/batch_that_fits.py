@@ -1,12 +1,13 @@
-"""The largest batch that trains in a given memory, with and without compressed activations.
+"""Finds the largest batch that trains in a given memory, with and without compressed activations.
 
     python benchmarks/batch_that_fits.py [--models resnet18,resnet50] [--out batch_that_fits.json]
 
-Each try is a process of its own that makes the model, an engine with SGD and momentum, and takes
-two training steps, while the system lets it have no more private memory (RLIMIT_DATA) than torch
-itself had taken before, and the cap: weights, gradients, momentum, activations and what kernels
-need on the way. Batches are doubled until one does not fit, then halved in between down to 5 %.
-Memory that is freed goes back to the system at once (mallopt), lest its fragments decide.
+Each try is a separate process. It creates the model and an engine with SGD and momentum, and takes
+two training steps. RLIMIT_DATA limits the private memory of the process to the memory that torch
+itself already has, plus the cap. So weights, gradients, momentum, activations and temporary memory
+of kernels must fit into the cap. The batch size is doubled until a batch does not fit; then a
+binary search finds the limit up to 5 %. Freed memory returns to the system at once (mallopt), so
+that fragmentation does not affect the result.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from halfstep.kernels.packing import native
 
 MIB = 2**20
 MODELS = {"resnet18": (64, 224 * MIB), "resnet50": (64, 448 * MIB)}
-"""Pixels of an image's side, and the cap."""
+"""The side of an image in pixels, and the cap in bytes."""
 
 WAYS = {"exact": "fp32", "act2": "act2"}
 STEPS = 2
 CLOSE = 1.05
-"""How far the smallest batch that does not fit may be above the largest that does."""
+"""The search ends when the smallest batch that does not fit is at most this times the largest that
+does.
+"""
 
 DOES_NOT_FIT = 3
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
@@ -48,7 +51,7 @@ _OUT_OF_MEMORY = (
 
 
 def taken() -> int:
-    """Return the private memory that counts towards RLIMIT_DATA, in bytes."""
+    """Return the private memory of this process that counts towards RLIMIT_DATA, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
 
@@ -69,10 +72,10 @@ def train(name: str, pixels: int, recipe: str, batch: int) -> None:
 
 
 def fits(name: str, pixels: int, cap: int, recipe: str, batch: int) -> bool:
-    """Tell whether a process with a cap trains with such a batch.
+    """Tell whether a process with a memory cap can train with a batch of this size.
 
     Raises:
-        RuntimeError: If it ends otherwise than by finishing or by lack of memory.
+        RuntimeError: If the process fails for a reason other than lack of memory.
     """
     child = os.fork()
     if not child:
@@ -89,7 +92,7 @@ def fits(name: str, pixels: int, cap: int, recipe: str, batch: int) -> bool:
                 print(error, file=sys.stderr, flush=True)
         os._exit(code)
     status = os.waitpid(child, 0)[1]
-    # A library that cannot allocate may abort.
+    # A library that cannot allocate memory may abort the process.
     aborted = os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGABRT, signal.SIGSEGV}
     code = DOES_NOT_FIT if aborted else os.waitstatus_to_exitcode(status)
     if code not in {0, DOES_NOT_FIT}:
@@ -98,7 +101,7 @@ def fits(name: str, pixels: int, cap: int, recipe: str, batch: int) -> bool:
 
 
 def largest(name: str, pixels: int, cap: int, recipe: str) -> dict[str, int]:
-    """Return the largest batch that was seen to fit, and the smallest that was seen not to."""
+    """Return the largest tried batch size that fits, and the smallest that does not."""
     low, high = 0, 8
     while fits(name, pixels, cap, recipe, high):
         low, high = high, 2 * high
@@ -112,19 +115,19 @@ def largest(name: str, pixels: int, cap: int, recipe: str) -> dict[str, int]:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--out", default="batch_that_fits.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-        ctypes.CDLL(None).mallopt(parameter, 64 * 1024)  # what is freed here is no room for a try
-    native.library()  # compiled here, where there is memory for it
+        ctypes.CDLL(None).mallopt(parameter, 64 * 1024)  # a try cannot use memory freed here
+    native.library()  # compiled here, without the memory cap
     found: dict[str, Any] = {}
     for name in arguments.models.split(","):
         pixels, cap = MODELS[name]
-        train(name, 32, "act2", 2)  # what torch takes once is no part of the cap
+        train(name, 32, "act2", 2)  # memory that torch allocates only once does not count
         batches = {}
         for way, recipe in WAYS.items():
             start = time.monotonic()

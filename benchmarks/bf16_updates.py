@@ -1,8 +1,8 @@
 """Claim: bf16 parameters with stochastic or Kahan rounding learn the digits as well as fp32.
 
-Trains the `digits` config under fp32, bf16-true, bf16-sr and bf16-kahan with five seeds each, every
-run in a process of its own, and writes accuracies and their spread to results/bf16_updates.json.
-About five minutes on two cores; an interrupted campaign goes on where it stopped.
+Trains the `digits` config under fp32, bf16-true, bf16-sr and bf16-kahan with five seeds each, and
+writes accuracies and their spread to results/bf16_updates.json. Takes about five minutes on two
+cores; after an interruption, the same command continues.
 
     python benchmarks/bf16_updates.py
 """
@@ -22,7 +22,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def measure(directory: Path, *, seeds: int = SEEDS) -> dict[str, Any]:
-    """Run the comparison in `directory` and return what is worth keeping of it."""
+    """Run the comparison in `directory`, and return its accuracies with the environment."""
     comparison = ["compare", "digits", "--recipes", ",".join(RECIPES), "--seeds", str(seeds)]
     subprocess.run(
         [sys.executable, "-m", "halfstep", *comparison, "--out", str(directory)], check=True

@@ -1,11 +1,11 @@
-"""Every benchmark: runs them one after the other, and writes the table of benchmarks/README.md.
+"""Runs the benchmarks one after the other, and writes the table of benchmarks/README.md.
 
     python benchmarks/campaign.py                        # all; hours on two quiet cores
-    python benchmarks/campaign.py loader.py startup.py   # these
-    python benchmarks/campaign.py --table                # none: the table, from committed results
+    python benchmarks/campaign.py loader.py startup.py   # only these
+    python benchmarks/campaign.py --table                # only the table, from committed results
 
-A benchmark that fails, or refuses to replace a result since others keep the machine busy, does not
-stop those after it; the exit code is 1 then.
+A benchmark may fail, or refuse to replace a result because the machine is busy. The campaign then
+continues with the next benchmark, and ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ PAGE = "../benchmarks/README.md"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A script, and what a reader wants to know of it.
+    """A script and its row in the table.
 
     Attributes:
-        script: Its file.
-        measures: What it measures.
-        peers: What it measures beside, in the same run.
-        headline: From its result to its figure, with spread where it has one.
-        result: Its file in `results`; by default of the script's name.
-        needs: What has to be given to it, so that it is not run with all others.
+        script: The file of the script.
+        measures: The quantity that it measures.
+        peers: The tools or methods that it compares with, in the same run.
+        headline: Returns the text of the column "finding", given the result.
+        result: The name of its file in `results`; "" for the name of the script.
+        needs: An argument that it requires; a script with such an argument only runs by name.
     """
 
     script: str
@@ -49,12 +49,12 @@ class Benchmark:
 
     @property
     def results(self) -> Path:
-        """Its result."""
+        """The path of the result file."""
         return HERE / "results" / (self.result or self.script.replace(".py", ".json"))
 
 
 def _row(result: dict[str, Any], **wanted: Any) -> dict[str, Any]:
-    """Return the row of a result that has these values."""
+    """Return the only row of a result with these values."""
     (row,) = [
         each
         for each in result["rows"]
@@ -322,7 +322,7 @@ EVERY = (
 
 
 def table() -> list[str]:
-    """Return the table of README.md: what each benchmark measures, and what it has found."""
+    """Return the table of README.md: the quantity that each benchmark measures, and its finding."""
     lines = [
         "| script | what it measures | compared with | minutes | result | finding |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -347,12 +347,12 @@ def write_table() -> None:
 
 
 def _quiet(machine: dict[str, Any]) -> str:
-    """Return a mark on a result of which it is known whether others kept the machine busy."""
+    """Return the mark of a result whose load of the machine is known; "" otherwise."""
     return (" (quiet)" if machine["quiet"] else " (busy)") if machine else ""
 
 
 def main() -> int:
-    """Run, and write the table; return the exit code."""
+    """Run the benchmarks, write the table, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = [each.script for each in EVERY]
     parser.add_argument("scripts", nargs="*", choices=[[], *names], metavar="SCRIPT")

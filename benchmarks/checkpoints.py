@@ -1,11 +1,12 @@
-"""How long a run pauses for a checkpoint, and how much longer it takes, with and without a thread.
+"""Times the pause of a run for a checkpoint, and the extra time, with and without a thread.
 
     python benchmarks/checkpoints.py
 
-A model is trained with SGD and momentum for some steps, in turns: without a checkpoint, with one
-after the first step that is written before the next, and with one that is copied then and written
-in the background, as a run does above a number of bytes. The write reaches the disk (fsync), and
-ends before the last step does. The small models show from how many bytes on a thread pays.
+A model is trained with SGD and momentum for some steps, in three ways that take turns: without a
+checkpoint; with a checkpoint after the first step that is written before the next step; and with a
+checkpoint that is copied after the first step and written in the background, as a run does above a
+number of bytes. Each write reaches the disk (fsync), and the time includes its end. The small
+models show from which size on a thread is faster.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CHOSEN = snapshot.LEAST_BYTES
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and enough steps of it for a write to end within them."""
+    """A model, and a number of steps that take longer than a write of its checkpoint."""
 
     model: str
     pixels: int = 64
@@ -73,14 +74,14 @@ class Trained:
         self._labels = torch.arange(case.batch) % 10
 
     def step(self) -> None:
-        """Train a step."""
+        """Take a training step."""
         with self._engine.autocast():
             loss = functional.cross_entropy(self._engine.model(self._images), self._labels)
         self._engine.backward(loss)
         self._engine.step()
 
     def state(self) -> Checkpoint:
-        """Return what a run would write of it."""
+        """Return the checkpoint that a run would write."""
         return Checkpoint(
             model=self._engine.bare_model.state_dict(),
             averaged=None,
@@ -101,7 +102,7 @@ class Trained:
 
 
 def measure(case: Case, folder: Path) -> dict[str, Any]:
-    """Train in turns; return bytes, and seconds by what was done."""
+    """Let the three ways take turns; return the bytes of a checkpoint, and the seconds by way."""
     trained, copies, file = Trained(case), snapshot.Copies(), folder / "some.pt"
     writing: list[Background[None]] = []
 
@@ -168,7 +169,7 @@ def table(document: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     torch.set_num_threads(1)
     snapshot.LEAST_BYTES = 0
     with tempfile.TemporaryDirectory(dir=".") as folder, quiet_machine.watched() as seen:

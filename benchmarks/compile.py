@@ -1,15 +1,15 @@
-"""Compiled models on a CPU: steps of the engine and of PyTorch's own loop, eager and compiled.
+"""Compares compiled and eager steps on a CPU, of the engine and of PyTorch's own loop.
 
-The engine's model is compiled as the trainer does it under `model.compile: true`: in place, the
-recipe prepared before, with a fused optimizer, and not at all where it is too small. Variants of a
-recipe take turns; a ratio is to the engine's eager step. The kernels of a model and recipe start
-from an empty cache, which the raw loop then finds filled, so the seconds of compiling are the
-engine's: its first step's, less those of an eager one's, in CPU time with the C++ compiler that it
-starts. PyTorch has no counterpart of o2.
+The engine's model is compiled as in the trainer with `model.compile: true`: in place, after the
+recipe has prepared it, with a fused optimizer, and not at all if the model is too small. The
+variants of a recipe take turns; ratios are relative to the eager step of the engine. For each model
+and recipe, the cache of compiled kernels is empty at first. The engine fills it, and the raw loop
+uses it. So the time to compile is that of the engine: the CPU time of its first step, including the
+C++ compiler, minus that of a first eager step. PyTorch has no counterpart of o2.
 
     python benchmarks/compile.py         # or a part: --models mlp --recipes fp32 bf16
 
-A part replaces its rows in the results, and no others.
+A part only replaces its own rows in the results.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).parent / "results" / "compile.json"
 STEPS = {"mlp": 50, "digits ResNet": 8}
-"""Steps of a turn, by model."""
+"""Number of steps in a turn, by model."""
 RECIPES = ("fp32", "bf16", "fp16", "o2")
 EAGER, COMPILED = "engine", "engine, compiled"
 LOSSES = 8
-"""First steps whose losses are compared with the eager engine's."""
+"""Number of first steps whose losses are compared with those of the eager engine."""
 
 
 class Told:
-    """What a variant's process tells the measuring one, in memory that both see."""
+    """Values that the process of a variant reports to the measuring process, in shared memory."""
 
     def __init__(self) -> None:
         self._losses = multiprocessing.RawArray("d", LOSSES)
@@ -64,7 +64,7 @@ class Told:
         self._steps = 0
 
     def heard(self, step: Step) -> Callable[[], None]:
-        """Return a step that tells its loss, while these are compared, and the graphs compiled."""
+        """Return a step that also reports its loss (the first `LOSSES` steps) and the graphs."""
 
         def told() -> None:
             loss = step()
@@ -77,11 +77,11 @@ class Told:
 
     @property
     def graphs(self) -> int:
-        """How many were compiled."""
+        """The number of compiled graphs."""
         return int(self._graphs.value)
 
     def farthest(self, other: Told) -> float:
-        """Return the largest relative difference of losses."""
+        """Return the largest relative difference to the losses of another variant."""
         pairs = zip(self._losses, other._losses, strict=True)
         return float(max(abs(mine - its) / abs(its) for mine, its in pairs))
 
@@ -89,7 +89,7 @@ class Told:
 def parts(
     model: str, *, fused: bool = False
 ) -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor]:
-    """Return a model, its optimizer, images and labels."""
+    """Return a model, its optimizer, and a batch of images and labels."""
     its = MODELS[model]
     net = its.build()
     generator = torch.Generator().manual_seed(0)
@@ -99,7 +99,7 @@ def parts(
 
 
 def engine(model: str, recipe: str, told: Told, *, compiled: bool) -> Callable[[], None]:
-    """Return the step of an engine."""
+    """Return a function that takes a step of an engine."""
     if compiled:
         net, _, images, _ = parts(model)
         with warnings.catch_warnings(action="ignore", category=CompileWarning):
@@ -121,7 +121,7 @@ def engine(model: str, recipe: str, told: Told, *, compiled: bool) -> Callable[[
 
 
 def raw(model: str, recipe: str, told: Told, *, compiled: bool) -> Callable[[], None]:
-    """Return the step of PyTorch's own loop: autocast, with a `GradScaler` for fp16."""
+    """Return a step of PyTorch's own loop: autocast, with a `GradScaler` for fp16."""
     net, optimizer, images, labels = parts(model)
     scaler = torch.amp.GradScaler("cpu", enabled=recipe == "fp16")
     dtype = cpu_half.HALVES.get(recipe)
@@ -168,7 +168,7 @@ def measured(model: str, recipe: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def table(record: dict[str, Any]) -> list[str]:
-    """Return the docs' table: ratios to the eager engine's step, and what compiling costs."""
+    """Return the table of the docs: ratios to the eager step of the engine, and compile times."""
     rows = {(each["model"], each["recipe"], each["variant"]): each for each in record["rows"]}
     others = [name for name in VARIANTS if name != EAGER]
     columns = ("step", EAGER, *others, "time to compile", "break-even", "graphs", "loss difference")
@@ -193,7 +193,7 @@ def _seconds(its: dict[str, Any]) -> str:
 
 
 def _pays(eager: dict[str, Any], its: dict[str, Any]) -> str:
-    """Return the steps after which compiling has saved what it took, to a hundred."""
+    """Return the number of steps after which compiling has saved its own time, rounded to 100."""
     if not its["graphs"]:
         return "-"
     saved = (1 - its["ratio"]) * eager["milliseconds"] / 1e3
@@ -201,13 +201,13 @@ def _pays(eager: dict[str, Any], its: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES))
     parser.add_argument("--rounds", type=int, default=15)
     given = parser.parse_args()
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # so that its CPU time is all in one process
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # so that one process contains all CPU time
     rows = []
     for model in given.models:
         for recipe in given.recipes:

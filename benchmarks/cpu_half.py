@@ -1,15 +1,15 @@
-"""Half precision on a CPU: recipes beside fp32, and PyTorch's own half kernels, in one run.
+"""Compares half precision on a CPU with fp32 and with PyTorch's own half-precision kernels.
 
-Steps are those of an `Engine`, as the trainer takes them; PyTorch's own of the same formats stand
-beside them: autocast, with a `GradScaler` for fp16, and `model.half()` or `.bfloat16()`. It has
-no counterpart of o2, and none of bf16-sr's rounding. Products are single operators, forward and
-backward, on sizes of small layers.
+Each recipe takes steps of an `Engine`, as in the trainer. PyTorch's own steps use the same formats:
+autocast, with a `GradScaler` for fp16, and `model.half()` or `.bfloat16()`. PyTorch has no
+counterpart of o2, or of the rounding of bf16-sr. Products are single operators, forward and
+backward, with the sizes of small layers.
 
-    python benchmarks/cpu_half.py                                # or a part: --models digits
+    python benchmarks/cpu_half.py                                # or a part: --models products
     ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 python benchmarks/cpu_half.py --name avx2
 
-A part replaces its rows in the results, and no others. The second line measures what a processor
-without half units does, on one that has them.
+A part only replaces its own rows in the results. On a processor with half-precision units, the
+second line measures the speed without them.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ SGD = {"lr": 1e-3, "momentum": 0.9, "nesterov": True, "weight_decay": 2e-3}
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained.
+    """A model with the size of its batches.
 
     Attributes:
         pixels: Height and width of an image.
-        channels: Of an image.
-        batch: Images of a batch.
-        steps: In a turn.
-        args: Of timm's resnet18.
+        channels: Channels of an image.
+        batch: Images in a batch.
+        steps: Steps in a turn.
+        args: Arguments of timm's resnet18.
     """
 
     pixels: int
@@ -68,7 +68,7 @@ class Model:
         return timm.create_model("resnet18", num_classes=10, in_chans=self.channels, **self.args)
 
     def data(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return images and labels."""
+        """Return a batch of images and labels."""
         generator = torch.Generator().manual_seed(0)
         shape = self.batch, self.channels, self.pixels, self.pixels
         images = torch.randn(shape, generator=generator)
@@ -83,14 +83,14 @@ MODELS = {
 }
 RECIPES = ("fp32", "fp16", "bf16", "o2", "half", "bf16-sr")
 LARGEST_OF_TORCH = 32
-"""Pixels up to which PyTorch's own fp16 steps are measured: beyond, each takes many seconds."""
+"""Most pixels for which PyTorch's own fp16 is measured, because larger steps take many seconds."""
 PRODUCTS = "products"
 HELD = contextlib.ExitStack()
-"""What a variant's process holds until it ends."""
+"""The contexts that stay active until the process of a variant ends."""
 
 
 def recipe(model: Model, name: str) -> Callable[[], None]:
-    """Return the step of an engine."""
+    """Return a function that takes a step of an engine."""
     net = model.build()
     images, labels = model.data()
     engine = Engine(net, torch.optim.SGD(net.parameters(), **SGD), recipe=name)
@@ -106,7 +106,7 @@ def recipe(model: Model, name: str) -> Callable[[], None]:
 
 
 def autocast(model: Model, format_: str) -> Callable[[], None]:
-    """Return the step of PyTorch's autocast."""
+    """Return a step with PyTorch's autocast."""
     net = model.build()
     images, labels = model.data()
     optimizer = torch.optim.SGD(net.parameters(), **SGD)
@@ -124,7 +124,7 @@ def autocast(model: Model, format_: str) -> Callable[[], None]:
 
 
 def pure(model: Model, format_: str) -> Callable[[], None]:
-    """Return the step of a model that PyTorch has cast."""
+    """Return a step with parameters and images in a half format, by PyTorch's kernels."""
     net = model.build().to(HALVES[format_])
     images, labels = model.data()
     images = images.to(HALVES[format_])
@@ -176,7 +176,7 @@ OPERATORS = {
 
 
 def product(operator: str, format_: str, *, ours: bool) -> Callable[[], None]:
-    """Return a product of half tensors and its backward."""
+    """Return a function that computes a product of half tensors, and its backward."""
     torch.manual_seed(0)
     function, factors = OPERATORS[operator]()
     leaves = [each.to(HALVES[format_]).requires_grad_() for each in factors]
@@ -204,7 +204,7 @@ def steps_of(model: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def products(rounds: int) -> list[dict[str, Any]]:
-    """Measure single products; the reference is PyTorch's own."""
+    """Measure single products; the reference is PyTorch's own kernel."""
     rows = []
     for operator in OPERATORS:
         for format_ in HALVES:
@@ -219,7 +219,7 @@ def products(rounds: int) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the docs' table: each step's ratio to fp32's."""
+    """Return the table of the docs: the time of each step relative to fp32."""
     found = {(row["of"], row["variant"]): row for row in rows}
     models = [name for name in MODELS if (name, "fp32") in found]
     lines = [f"| step | {' | '.join(models)} |", f"| --- |{' --- |' * len(models)}"]
@@ -230,7 +230,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def products_table(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the docs' table: each product's ratio to PyTorch's own."""
+    """Return the table of the docs: the time of each product relative to PyTorch's own kernel."""
     found = {row["of"]: row for row in rows if row["variant"] == "halfstep"}
     lines = [f"| product | {' | '.join(HALVES)} |", f"| --- |{' --- |' * len(HALVES)}"]
     for operator in OPERATORS:
@@ -257,7 +257,7 @@ def half_units() -> list[str]:
 
 
 def environment() -> dict[str, object]:
-    """What the figures hold for."""
+    """Return the facts about the machine on which the figures depend."""
     names = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
     return {
         **describe(torch.device("cpu")),
@@ -268,7 +268,7 @@ def environment() -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     every = [*MODELS, PRODUCTS]
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=every, choices=every)

@@ -1,4 +1,4 @@
-"""Tables of the docs, written from results: between `<!-- mark -->` and `<!-- /mark -->`."""
+"""Writes tables into pages of the docs, between `<!-- mark -->` and `<!-- /mark -->`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def put(page: str, mark: str, lines: Sequence[str]) -> None:
-    """Write lines into a page of the docs, and into its translation where that has the mark too.
+    """Write lines into a page of the docs, and into its Chinese translation if that has the mark.
 
-    The terms that `docs_terms` has for the page are in Chinese there.
+    In the translation, the terms that `docs_terms` has for the page are in Chinese.
 
     Args:
-        page: Its file, within `docs`.
-        mark: Where.
-        lines: What.
+        page: The file of the page, relative to `docs`.
+        mark: The name of the mark.
+        lines: The lines of the table.
 
     Raises:
-        ValueError: If the page has no such mark.
+        ValueError: If the page does not have the mark.
     """
     path = DOCS / page
     translation = path.with_suffix(".zh.md")

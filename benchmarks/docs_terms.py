@@ -1,6 +1,6 @@
-"""Terms of the docs' tables in Chinese, for tables whose scripts write English."""
+"""Chinese terms for the tables of the docs, whose scripts write English."""
 
-# Chinese has its own punctuation.
+# Chinese text has Chinese punctuation.
 # ruff: noqa: RUF001
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ CELLS = {
         "loss difference": "损失的相对差",
     },
 }
-"""Each page's whole cells."""
+"""Translations of whole cells, by page."""
 PARTS = {
     r" ?\((\S+) to (\S+)\)": r"（\1 到 \2）",
     r", host$": "，主机",
@@ -96,11 +96,11 @@ PARTS = {
     r"^(\S+) to (\S+)$": r"\1 到 \2",
     r", (\d+) pixels$": r"，\1 像素",
 }
-"""Parts of other cells, as patterns."""
+"""Translations of parts of other cells, as regular expressions."""
 
 
 def chinese(page: str, line: str) -> str:
-    """Return a line of an English page's table in Chinese, where the page's terms are here."""
+    """Return a line of a table in Chinese, if `CELLS` has terms for the page."""
     if page not in CELLS or not line.startswith("|"):
         return line
     return " | ".join(_cell(CELLS[page], cell) for cell in line.split(" | "))

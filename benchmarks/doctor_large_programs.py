@@ -1,13 +1,14 @@
-"""Faults put one at a time into training programs of over a thousand lines: does doctor name them?
+"""Checks whether doctor names a fault in training programs of more than a thousand lines.
 
-The programs are timm's `train.py` and torchvision's references for classification and detection,
-taken from checkouts that the user names, over the installed libraries, and a language model of
-transformers trained with Accelerate. A fault is a few lines exchanged in a copy of a file of the
-program or of its library; nothing of either is kept here. Each program also runs without a fault.
+The programs are timm's `train.py`, torchvision's references for classification and detection, and a
+language model of transformers that is trained with Accelerate. The first three are taken from
+checkouts that the user names, and use the installed libraries. A fault is a change of a few lines
+in a copy of a file of the program or its library; this repository contains no copies. Each run has
+one fault, and each program also runs without a fault.
 
     python benchmarks/doctor_large_programs.py --timm DIR --torchvision DIR/references
 
-What doctor named when it first met a fault stays in the results, whatever was mended since.
+The results also keep doctor's first answer for each fault, from before later improvements.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LIBRARIES = {"accelerate": ("accelerate", "transformers"), "detector": ("pycocot
 
 
 def main() -> None:
-    """Run all faults of the programs whose checkouts are given."""
+    """Run the programs whose checkouts are given, with each fault."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--timm", type=Path, help="a checkout of pytorch-image-models")
     parser.add_argument("--torchvision", type=Path, help="the folder references of a checkout")
@@ -102,7 +103,7 @@ def _record() -> dict[str, Any]:
 
 
 def _keep(outcome: Outcome) -> None:
-    """Put an outcome in place of the one of an earlier run; so an interrupted campaign goes on."""
+    """Write an outcome in place of an earlier one, so that an interruption loses no outcomes."""
     record = _record() if RESULTS.exists() else {"first": {}, "outcomes": []}
     key = (outcome.program, outcome.expected)
     record["first"].setdefault(f"{outcome.program}: {outcome.expected}", outcome.given)
@@ -122,7 +123,7 @@ def _keep(outcome: Outcome) -> None:
 
 
 def table(record: dict[str, Any]) -> list[str]:
-    """Return the docs' table of a record: a line for each program."""
+    """Return the table of the docs: a line for each program."""
     lines = [
         "| program | faults | named at first | named | line right | module right | false alarms |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -139,7 +140,7 @@ def table(record: dict[str, Any]) -> list[str]:
 
 
 def totals(outcomes: Iterable[Outcome], first: dict[str, list[str]]) -> dict[str, object]:
-    """Count what doctor said rightly."""
+    """Count the causes, lines and modules that doctor names correctly, and its false alarms."""
     outcomes = list(outcomes)
     faulty = [each for each in outcomes if each.row is not None]
     whole = [each for each in outcomes if each.row is None]

@@ -1,18 +1,19 @@
-"""What watching costs: doctor's overhead on a training step, beside other tools', in one run.
+"""Measures the overhead of doctor's watch, and of other tools, on a training step.
 
-The variants take turns on one model, for where its tensors happen to lie in memory makes a step
-some percent faster or slower; the tools that cost most, and are compared less closely, have models
-of their own. A turn is a step that does not count and a few that do: the fastest of them, in CPU
-time on one thread, is the turn's, as other programs only ever add to it. A ratio is the median over
-rounds of a turn's time to the plain turn's of the same round, and its interval holds 95 % of the
-medians of resampled rounds. The tools that cost most take every third turn.
+The variants take turns on the same model, because the addresses of its tensors make a step some
+percent faster or slower. Only the tools with the largest overhead, which need less precision, have
+separate models. A turn is one step that does not count, and a few measured ones. The time of a turn
+is that of its fastest step, in CPU time on one thread, because other programs can only add time. A
+ratio is the median over rounds of the time of a turn to that of the plain turn in the same round.
+Its interval contains 95 % of the medians of resampled rounds. The tools with the largest overhead
+take only every third turn.
 
-Nothing that doctor does depends on how many images a batch has, and what it adds is less than a
-whole step varies by. So it is measured on steps of two images, as a difference, and stated as a
-share of the whole step of the same round; `nothing again`, the plain step a second time, is
-measured in the same way and says how far to trust it. On a CPU every eighth step of doctor's goes
-through all gradients, and every hundredth is looked at closely: those are rows of their own, and
-the row `halfstep watch` has their shares of them.
+The work of doctor does not depend on the number of images in a batch, and its time is less than the
+variation of a whole step. So it is measured as a difference between steps of two images, and given
+as a share of the whole step in the same round. The row `nothing again` is a second plain step,
+measured in the same way; it shows the error of the method. On a CPU, doctor computes the norms of
+all gradients in every eighth step, and compares the parameters in every hundredth. These steps have
+separate rows, and the row `halfstep watch` is the weighted mean of all kinds of steps.
 
     pip install transformers sherlorch mixed-precision-nanny    # the peers; optional
     python benchmarks/doctor_overhead.py                        # fifteen minutes
@@ -61,16 +62,16 @@ TURNS = 4
 
 @dataclass(frozen=True)
 class Row:
-    """A variant's steps beside the plain steps of the same rounds.
+    """The times of a variant's steps, relative to the plain steps of the same rounds.
 
     Attributes:
-        model: What is trained.
-        variant: What watches it.
+        model: The name of the model.
+        variant: The name of the variant.
         milliseconds: CPU time of a step, the median over rounds.
-        ratio: To the plain step's of the same round, the median over rounds.
+        ratio: The time relative to the plain step of the same round, the median over rounds.
         low: Lower end of the ratio's interval.
-        high: Upper end.
-        rounds: How many there were.
+        high: Upper end of the ratio's interval.
+        rounds: The number of rounds.
     """
 
     model: str
@@ -83,11 +84,11 @@ class Row:
 
 
 class Training:
-    """A model of a variant's own, and its step.
+    """A model with an optimizer and a batch.
 
     Args:
         model: "resnet18", "vit_tiny" or "mlp".
-        batch: How many images.
+        batch: The number of images in the batch.
     """
 
     def __init__(self, model: str, batch: int = BATCH) -> None:
@@ -105,7 +106,7 @@ class Training:
         self.labels = torch.randint(10, (batch,))
 
     def step(self) -> None:
-        """Train on the batch once."""
+        """Take a training step on the batch."""
         self.optimizer.zero_grad()
         loss = functional.cross_entropy(self.model(self.images), self.labels)
         loss.backward()
@@ -113,12 +114,12 @@ class Training:
 
 
 class Variant:
-    """A way to watch, and what a step under it costs.
+    """A tool that watches a training, with the times of its steps.
 
     Args:
-        name: What the table calls it.
-        training: What is trained.
-        turn: Makes a training watched until the stack closes.
+        name: The name of the variant in the table.
+        training: The model that is trained.
+        turn: Lets the tool watch the training until the stack closes.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Variant:
         self.looks: dict[int, list[float]] = {}
 
     def run(self, number: int, steps: int) -> None:
-        """Take a turn: a step that does not count, the measured ones, and doctor's rarer ones."""
+        """Take a turn: one uncounted step, the measured steps, and doctor's two rare kinds."""
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
@@ -150,7 +151,7 @@ class Variant:
         return self._time()
 
     def _set_step(self, watch: Watch | None, *, whole: bool = False, close: bool = False) -> None:
-        """Let doctor take the next step for one long after the start."""
+        """Set doctor's counters so that the next step is a usual one, or one of the rare kinds."""
         if watch is None:
             return
         receiver = watch._receiver  # noqa: SLF001  # what it decides by
@@ -165,17 +166,17 @@ class Variant:
 
 
 def unwatched(stack: ExitStack, training: Training) -> None:
-    """Nothing."""
+    """Watch nothing."""
     del stack, training
 
 
 def halfstep_watch(stack: ExitStack, training: Training) -> Watch:
-    """All that is always on."""
+    """Watch with everything that doctor does by default."""
     return _watched(stack, training)
 
 
 def grammar_alone(stack: ExitStack, training: Training) -> Watch:
-    """The order of the loop's calls, without the numbers."""
+    """Record only the order of the loop's calls, without numbers."""
     watch = _watched(stack, training)
     watch._receiver.measuring.take = _nothing  # type: ignore[method-assign]  # noqa: SLF001  # what is left is the grammar
     return watch
@@ -199,13 +200,13 @@ def _assert_sound(watch: Watch) -> None:
 
 
 def detect_anomaly(stack: ExitStack, training: Training) -> None:
-    """torch.autograd.detect_anomaly."""
+    """Use torch.autograd.detect_anomaly."""
     del training
     stack.enter_context(torch.autograd.detect_anomaly())
 
 
 def debug_underflow_overflow(stack: ExitStack, training: Training) -> None:
-    """HF's DebugUnderflowOverflow, whose hooks stay on its own model."""
+    """Use Hugging Face's DebugUnderflowOverflow, whose hooks stay on the model."""
     del stack
     if not hasattr(training, "watcher"):
         kind = importlib.import_module("transformers.debug_utils").DebugUnderflowOverflow
@@ -213,7 +214,7 @@ def debug_underflow_overflow(stack: ExitStack, training: Training) -> None:
 
 
 def sherlorch(stack: ExitStack, training: Training) -> None:
-    """Its tracker, reset before each step as its documentation says."""
+    """Use sherlorch's tracker, and reset it before each step, as its documentation says."""
     tracker = importlib.import_module("sherlorch").ProvenanceTracker()
     stack.enter_context(tracker)
     tracker.watch(training.model)
@@ -222,7 +223,7 @@ def sherlorch(stack: ExitStack, training: Training) -> None:
 
 
 def mixed_precision_nanny(stack: ExitStack, training: Training) -> None:
-    """Its hooks; it traces every hundredth step, none of which is measured."""
+    """Use mixed-precision-nanny's hooks; its traces of every hundredth step are not measured."""
     kind = importlib.import_module("mixed_precision_nanny").MixedPrecisionNanny
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     nanny = stack.enter_context(kind(training.model, output_dir=folder, verbose=False))
@@ -237,7 +238,7 @@ def mixed_precision_nanny(stack: ExitStack, training: Training) -> None:
 
 
 def module_hooks(stack: ExitStack, training: Training) -> None:
-    """A forward hook on every module that asks whether its output is finite."""
+    """Use a forward hook on each module that checks whether the output is finite."""
     for module in training.model.modules():
         stack.callback(module.register_forward_hook(_is_finite).remove)
 
@@ -248,7 +249,7 @@ def _is_finite(module: nn.Module, args: Any, output: torch.Tensor) -> None:
 
 
 def debug_mode(stack: ExitStack, training: Training) -> None:
-    """DebugMode of torch with modules and stack traces, one for each step."""
+    """Use torch's DebugMode with modules and stack traces, a new one for each step."""
     kind = importlib.import_module("torch.utils._debug_mode").DebugMode
     step = training.step
 
@@ -282,7 +283,7 @@ PEERS = {
 
 
 def missing(names: list[str]) -> dict[str, str]:
-    """Return why peers cannot be measured, by name."""
+    """Return the reason why a peer cannot be measured, by name of the peer."""
     reasons = {}
     for name in names:
         try:
@@ -299,13 +300,13 @@ def measure(
     """Measure variants on a model.
 
     Args:
-        model: What is trained.
-        names: The variants.
-        seconds: How long.
-        steps: Measured in a turn.
+        model: The name of the model.
+        names: The names of the variants.
+        seconds: The time for all rounds.
+        steps: The number of measured steps in a turn.
 
     Returns:
-        The rows, and why there is none of a variant that the model does not train under.
+        The rows, and for each variant with which the training fails, the reason.
     """
     began = time.monotonic()
     shared, few = Training(model), Training(model, FEW)
@@ -344,13 +345,13 @@ def _take_turns(variants: list[Variant], number: int, steps: int) -> None:
 
 
 def _rows_of(model: str, variant: Variant, few: Variant, plain: Variant) -> list[Row]:
-    """Return the figures of what is measured on a few images.
+    """Return the rows of a variant that is measured on few images.
 
     Args:
-        model: What is trained.
-        variant: It.
-        few: The plain step of as many images.
-        plain: The plain step of all.
+        model: The name of the model.
+        variant: The variant.
+        few: The plain steps on the same number of images.
+        plain: The plain steps on the whole batch.
     """
 
     def added(*parts: tuple[float, dict[int, list[float]]]) -> dict[int, list[float]]:
@@ -381,13 +382,13 @@ def _rows_of(model: str, variant: Variant, few: Variant, plain: Variant) -> list
 def row(
     model: str, name: str, seconds: dict[int, list[float]], plain: dict[int, list[float]]
 ) -> Row:
-    """Return the figures of a variant.
+    """Return the row of a variant.
 
     Args:
-        model: What is trained.
-        name: The variant's.
-        seconds: Of its steps, by round.
-        plain: Seconds of plain steps by round.
+        model: The name of the model.
+        name: The name of the variant.
+        seconds: The seconds of the variant's steps, by round.
+        plain: The seconds of the plain steps, by round.
     """
     taken = sorted((set(plain) & set(seconds)) - {-1})
     mine = _fastest(seconds, taken)
@@ -410,7 +411,7 @@ def _fastest(seconds: dict[int, list[float]], taken: list[int]) -> Any:
 
 
 def main() -> None:
-    """Measure, print the table, and keep it."""
+    """Measure, print the rows, and write the results and the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", default="resnet18,vit_tiny,mlp")
     parser.add_argument("--variants", default=",".join(WATCHES))
@@ -450,7 +451,7 @@ def main() -> None:
 
 
 def table(record: dict[str, Any]) -> list[str]:
-    """Return the docs' table of a record: what each tool adds to a step, in percent."""
+    """Return the table of the docs: the time that each tool adds to a step, in percent."""
     rows = {(each["model"], each["variant"]): each for each in record["rows"]}
     models = list(dict.fromkeys(each["model"] for each in record["rows"]))
     variants = list(dict.fromkeys(each["variant"] for each in record["rows"]))

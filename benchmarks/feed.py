@@ -1,15 +1,15 @@
-"""How much of training waits for data: halfstep's feed beside torchvision's and timm's loaders.
+"""Measures the share of training spent waiting for data: halfstep's feed, torchvision and timm.
 
-    python benchmarks/feed.py --data DIR    # a folder with train/, in it a folder for each class
+    python benchmarks/feed.py --data DIR    # a folder with train/, which has a folder per class
     python benchmarks/feed.py --device cuda --workers 8
 
-A ResNet-18 trains on batches of 64 images of 64 pixels, cropped at random and mirrored, by the same
-loop over each loader; loaders take turns, an epoch each, after an epoch that does not count, which
-reads the files into memory and fills the caches. Told are the share of an epoch in which the loop
-waits for the next batch or makes it ready (copies it, normalises it), and what the loader gives
-without a model. With `workers` 0 the process that trains loads, too.
+The same loop trains a ResNet-18 with each loader, on batches of 64 images of 64 pixels with random
+crops and mirroring. The loaders take turns of one epoch each. A first epoch does not count; it
+reads the files into memory and fills the caches. The results are the share of an epoch in which the
+loop waits for the next batch or prepares it (copies and normalises it), and the speed of the loader
+without a model. With 0 `workers`, the training process also loads the images.
 
-Without --data the images are JPEGs of 500 x 375 pixels cut from scikit-learn's photographs.
+Without --data, the images are JPEGs of 500 x 375 pixels, cut from scikit-learn's photographs.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 KEPT = ("none", "ram", "disk")
 
 Epoch = "Callable[[], Iterator[tuple[torch.Tensor, torch.Tensor]]]"
-"""Batches on the device, normalised, of one epoch after the other."""
+"""Returns an iterator over the batches of the next epoch, normalised and on the device."""
 
 
 def by_torchvision(root: Path, images: int, workers: int, device: torch.device) -> Epoch:
-    """What every tutorial does."""
+    """Return a loader of torchvision, as in its tutorials."""
     transform = v2.Compose(
         [
             v2.RandomResizedCrop(SIDE, antialias=True),
@@ -80,7 +80,7 @@ def by_torchvision(root: Path, images: int, workers: int, device: torch.device) 
 
 
 def by_timm(root: Path, images: int, workers: int, device: torch.device) -> Epoch:
-    """Timm's loader with its prefetcher, as its train.py makes it."""
+    """Return timm's loader with its prefetcher, as in timm's train.py."""
     dataset = timm.data.create_dataset("", root, split="train", is_training=True)
     chosen = torch.utils.data.Subset(dataset, spread(len(dataset), images))
     loader = timm.data.create_loader(
@@ -101,14 +101,14 @@ def by_timm(root: Path, images: int, workers: int, device: torch.device) -> Epoc
 
 
 class TimmSubset(torch.utils.data.Dataset):
-    """Some of the images of a data set whose transform timm sets."""
+    """A subset of a data set, with the attribute `transform` that timm sets."""
 
     def __init__(self, chosen: torch.utils.data.Subset, dataset: Any) -> None:
         self.chosen, self._dataset = chosen, dataset
 
     @property
     def transform(self) -> Any:
-        """What timm does to an image."""
+        """The transform of the whole data set."""
         return self._dataset.transform
 
     @transform.setter
@@ -125,7 +125,7 @@ class TimmSubset(torch.utils.data.Dataset):
 def by_halfstep(
     root: Path, images: int, workers: int, device: torch.device, *, kept: str, folder: Path
 ) -> Epoch:
-    """What `halfstep train` does."""
+    """Return the loader of `halfstep train`."""
     config = FolderConfig(
         name="folder",
         root=str(root),
@@ -149,13 +149,13 @@ def by_halfstep(
 
 
 def spread(count: int, images: int) -> list[int]:
-    """Return the indices of so many images at even distances."""
+    """Return the indices of `images` images, evenly spaced over `count`."""
     kept = min(count, images)
     return [index * count // kept for index in range(kept)]
 
 
 def trained(epoch: Epoch, step: Callable[..., None], device: torch.device) -> dict[str, float]:
-    """Train an epoch, and return its seconds and those in which it waited for a batch."""
+    """Train an epoch, and return the share of time spent waiting, and the images per second."""
     waited, images = 0.0, 0
     began = time.perf_counter()
     batches = epoch()
@@ -174,7 +174,7 @@ def trained(epoch: Epoch, step: Callable[..., None], device: torch.device) -> di
 
 
 def stepper(name: str, device: torch.device) -> Callable[..., None]:
-    """Return a training step of a model; each loader has its own."""
+    """Return a function that takes a training step of a new model."""
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=1000).to(device)
     engine = Engine(model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9))
@@ -189,13 +189,13 @@ def stepper(name: str, device: torch.device) -> Callable[..., None]:
 
 
 def spread_of(values: list[float]) -> dict[str, float]:
-    """Return the median, the least and the most of a figure over rounds."""
+    """Return the median, the smallest and the largest value of a figure over rounds."""
     figures = {"median": statistics.median(values), "low": min(values), "high": max(values)}
     return {name: float(f"{value:.4g}") for name, value in figures.items()}
 
 
 def sample_folder(folder: Path, images: int) -> Path:
-    """Write JPEGs of two classes."""
+    """Write JPEGs of two classes into `folder`, and return it."""
     for number, content in enumerate(sample_jpegs(images)):
         file = folder / "train" / f"class{number % 2}" / f"{number}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -204,7 +204,7 @@ def sample_folder(folder: Path, images: int) -> Path:
 
 
 def rows(arguments: argparse.Namespace, root: Path, folder: Path) -> list[dict[str, Any]]:
-    """Let all loaders take turns."""
+    """Let all loaders take turns, and return a row for each."""
     device, images = torch.device(arguments.device), arguments.images
     loaders: dict[tuple[str, int], Epoch] = {}
     for workers in arguments.workers:
@@ -248,7 +248,7 @@ def rows(arguments: argparse.Namespace, root: Path, folder: Path) -> list[dict[s
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="a folder with train/")
     parser.add_argument("--device", default="cpu")
@@ -265,7 +265,7 @@ def main() -> None:
         files = [file.stat().st_size for file in (root / "train").rglob("*.*")]
         with quiet_machine.watched() as seen:
             found = rows(arguments, root, folder)
-            gc.collect()  # ends the workers, whose time counts as ours once they have ended
+            gc.collect()  # ends the workers, so that their CPU time counts as our own
     document = {
         "cores": os.cpu_count(),
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
@@ -284,7 +284,7 @@ def main() -> None:
 
 
 def table(document: dict[str, Any]) -> list[str]:
-    """Return the docs' table: how much of an epoch waits, and what a loader gives by itself."""
+    """Return the table of the docs: the share of waiting, and the speed of each loader alone."""
     lines = [
         (
             "| loader | workers | share of an epoch spent waiting for data "

@@ -1,27 +1,32 @@
-"""Fits the cost model's constants to published speeds, and says how well it does on others.
+"""Fits the constants of the cost model to published speeds, and measures its errors on others.
 
     python benchmarks/fit_costs.py --cache DIR [--data DIR] fit
     python benchmarks/fit_costs.py --cache DIR [--data DIR] score
     python benchmarks/fit_costs.py --cache DIR [--data DIR] refit
 
-`fit` writes `benchmarks/results/advise_fit.json`: constants by robust regression of the logarithms
-of steps' times and of speed-ups over fp32, with priors, on the families of models that are fitted
-to; the widths of intervals, from errors on families and GPUs that were left out of a fit each; and
-which speeds of the other families had a trace by then. `score` reads it and predicts these other
-families: the speeds that had no trace yet apart from the others, and those that have none still by
-their names. The committed results of both are of the cost model at the commit that "cost model"
-names in them, where these commands give them again; "test of an earlier cost model" is kept from
-the one before. `refit` fits to all
-families and writes `src/halfstep/advise/constants.json`, which is what ships; its errors are of
-each family under constants that were fitted without it. Results go to
-`benchmarks/results/advise_speed.json`, and from there to the docs by `advise_docs.py`.
+`fit` uses only the families of models that are not in the test set, and writes
+`benchmarks/results/advise_fit.json`. The file contains three things: the constants, from a robust
+regression, with priors, of the logarithms of step times and of speed-ups over fp32; the widths of
+the intervals, from the errors on families and GPUs that were left out of a fit; and the list of
+speeds in the test set that had a trace at that time.
 
-The data: timm's published training speeds (`benchmarks/data/timm_train.csv`, Apache-2.0, from
+`score` reads this file and predicts the test set. It gives separate errors for the speeds that had
+no trace at the time of the fit, and lists the names of the speeds that still have none. The
+committed results of `fit` and `score` are those of the cost model at the commit that is named in
+them under "cost model"; at that commit, these commands reproduce them. "test of an earlier cost
+model" contains the results of the model before that one.
+
+`refit` fits to all families, and writes `src/halfstep/advise/constants.json`, which halfstep
+contains. Its errors are those of each family with constants that were fitted without that family.
+
+Results go to `benchmarks/results/advise_speed.json`; `advise_docs.py` writes them into the docs.
+
+The data are timm's published training speeds (`benchmarks/data/timm_train.csv`, Apache-2.0, from
 huggingface/pytorch-image-models @ aa4b5850, `results/benchmark-train-amp-*`), and the logs of
-Lambda's deeplearning-benchmark (lambdal/deeplearning-benchmark @ aa5addb6, `pytorch/results`),
-which state no licence and are therefore not copied here: `lambda_logs.csv` is made from them, and
-read from `--data` where it is there. Traces are made by `published_steps.py`; only what is traced
-is used.
+Lambda's deeplearning-benchmark (lambdal/deeplearning-benchmark @ aa5addb6, `pytorch/results`). The
+logs state no licence, so they are not copied here. `lambda_logs.csv` is made from them, and read
+from `--data` if it is there. `published_steps.py` makes the traces; speeds without a trace are not
+used.
 """
 
 from __future__ import annotations
@@ -64,11 +69,11 @@ RESULTS = HERE / "results" / "advise_speed.json"
 FROZEN = HERE / "results" / "advise_fit.json"
 
 LADDER = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-"""Batches that timm tries, from the largest that it was asked for down to one that runs."""
+"""The batch sizes that timm's benchmark tries, from the largest down, until one fits."""
 
 
 def fit(kept: Sequence[Case]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the constants and intervals, and what was found while fitting them."""
+    """Return the constants with the intervals, and the errors on data left out of the fits."""
     fitted, age = Fit(kept).fitted()
     print(asdict(fitted), age, printed(summary(Fit(kept).errors(fitted))), flush=True)
     published = np.array([not case.measured.machine for case in kept])
@@ -131,15 +136,16 @@ def fit(kept: Sequence[Case]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def score(found: Sequence[Measurement], cache: Path, frozen: dict[str, Any]) -> dict[str, Any]:
-    """Return how far frozen constants are off on the families that they were not fitted to.
+    """Return the errors of frozen constants on the test set.
 
     Args:
-        found: What was published.
-        cache: Where traces are.
-        frozen: What `fit` wrote: constants, intervals, and the speeds that had a trace by then.
+        found: All published speeds.
+        cache: The directory of the traces.
+        frozen: The output of `fit`: constants, intervals, and the speeds that had a trace then.
     """
     published = [each for each in found if is_test(each)]
-    # A duplicate of a speed that had a trace before is not new either: the first one stays.
+    # Of duplicates, `cases` keeps the first. Speeds that had a trace come first, because their
+    # duplicates are not new.
     published.sort(key=lambda each: named(each) not in frozen["traced"])
     kept = cases([each for each in found if not is_test(each) and not each.machine], cache)
     test = cases(published, cache)
@@ -186,10 +192,11 @@ def score(found: Sequence[Measurement], cache: Path, frozen: dict[str, Any]) -> 
 
 
 def brackets(found: Sequence[Measurement], cache: Path) -> dict[str, dict[str, float]]:
-    """Return for how many models the largest batch is predicted to be the one that was found.
+    """Return the share of models whose largest batch is predicted correctly.
 
-    That batch has to fit and the next of the ladder must not, peaks beyond what is held growing in
-    proportion; nothing is beyond 512.
+    The prediction is correct if the published batch fits and the next larger one of `LADDER` does
+    not. The part of the peak that is not held between steps grows in proportion to the batch. For a
+    batch of 512, there is no next one.
     """
     hits: dict[str, list[bool]] = defaultdict(list)
     for asked in {each.trace_name: each for each in found if not each.machine}.values():
@@ -208,7 +215,7 @@ def brackets(found: Sequence[Measurement], cache: Path) -> dict[str, dict[str, f
 
 
 def row(case: Case, error: float, split: str) -> dict[str, Any]:
-    """Return a published speed beside what was predicted of it."""
+    """Return the published and the predicted time of a step."""
     asked = case.measured
     return {
         "model": asked.model,
@@ -224,7 +231,7 @@ def row(case: Case, error: float, split: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Fit, or score what was fitted."""
+    """Fit, score or refit, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, default=HERE / "data", help="where the CSV files are")
     parser.add_argument("--cache", type=Path, required=True, help="where traces are kept")

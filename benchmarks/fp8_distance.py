@@ -1,10 +1,10 @@
-"""How far the fp8 rehearsal is from an FP8 tensor core, beside how far FP8 is from fp32.
+"""Compares the fp8 rehearsal with an FP8 tensor core, and both with the error of FP8 itself.
 
-Both multiply the same FP8 factors. The rehearsal sums in fp32; a tensor core aligns and truncates
-blocks of products, and its fast accumulation keeps fewer bits of the running sum. The package
-`mmaemu` computes what an H100 PCIe would return, bit for bit, on a CPU. Distances are relative:
-norm of the difference over norm of the rehearsal. Forward products take the fast accumulation and
-gradients the exact one, as Transformer Engine and torchao have it.
+The rehearsal and the tensor core multiply the same FP8 factors. The rehearsal sums in fp32. A
+tensor core aligns and truncates blocks of products, and its fast accumulation keeps fewer bits of
+the running sum. The package `mmaemu` computes the exact result of an H100 PCIe on a CPU. Distances
+are relative: the norm of the difference over the norm of the rehearsal. Forward products use the
+fast accumulation, and gradients the exact one, as in Transformer Engine and torchao.
 
     pip install 'halfstep[bench]'
     python benchmarks/fp8_distance.py
@@ -34,18 +34,19 @@ INNER = (256, 1024, 4096)
 
 @dataclass(frozen=True)
 class Distance:
-    """One product.
+    """The distances for one product.
 
     Attributes:
-        factors: What the input looks like.
+        factors: The distribution of the input's values.
         product: "forward" (fp8-e4m3 by fp8-e4m3) or "gradient" (fp8-e5m2 by fp8-e4m3).
-        inner: Length of the sums.
+        inner: The number of terms in each sum.
         fast_accumulation: Whether the tensor core keeps fewer bits of a sum.
-        before_rounding: Distance of the tensor core's sums to the rehearsal's, in fp32.
-        in_bf16: The same of the results in bf16.
+        before_rounding: Distance between the results of the tensor core and of the rehearsal, in
+            fp32.
+        in_bf16: The same distance between the results in bf16.
         different_in_bf16: Share of the results in bf16 that differ.
-        of_fp8: Distance of the product of the unquantised factors, in float64: what FP8 itself
-            costs.
+        of_fp8: Distance between the product of the unquantised factors, in float64, and the
+            rehearsal: the error of FP8 itself.
     """
 
     factors: str
@@ -59,16 +60,16 @@ class Distance:
 
 
 class OwnLargest:
-    """Dynamic scales: each tensor's by its own largest value."""
+    """Dynamic scales: the scale of a tensor is computed from its largest absolute value."""
 
     def largest(self, role: Role, value: torch.Tensor, *, training: bool) -> torch.Tensor:
-        """Return it."""
+        """Return the largest absolute value of a tensor."""
         del role, training
         return value.detach().abs().max()
 
 
 def factors(inner: int) -> dict[str, torch.Tensor]:
-    """Inputs of linear layers as networks have them, (ROWS, inner) in bf16."""
+    """Return typical inputs of linear layers, shape (ROWS, inner) in bf16, by name."""
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(ROWS, inner, generator=generator)
     channels = torch.where(torch.rand(inner, generator=generator) < 0.01, 30.0, 1.0)
@@ -83,7 +84,7 @@ def factors(inner: int) -> dict[str, torch.Tensor]:
 
 
 def weight_of(inner: int) -> torch.Tensor:
-    """A weight as it is initialised, (COLUMNS, inner) in bf16."""
+    """Return an initialised weight, shape (COLUMNS, inner) in bf16."""
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(COLUMNS, inner, generator=generator) / inner**0.5
     return weight.bfloat16()
@@ -92,7 +93,7 @@ def weight_of(inner: int) -> torch.Tensor:
 def by_tensor_core(
     left: Quantised, right: Quantised, dtype: torch.dtype, *, fast: bool
 ) -> torch.Tensor:
-    """Return left @ right.t() as an H100 PCIe gives it, its sums not split among blocks."""
+    """Return left @ right.t() as an H100 PCIe computes it, with sums that are not split."""
     scales = 1 / left.scale, 1 / right.scale
     result: torch.Tensor = mmaemu.scaled_mm(
         left.values, right.values.t(), *scales, out_dtype=dtype, use_fast_accum=fast, splitk=1
@@ -103,7 +104,7 @@ def by_tensor_core(
 def rehearsed(
     value: torch.Tensor, weight: torch.Tensor, product: str, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Return value @ weight.t() as `fp8` computes it, forward or as the gradient of an input."""
+    """Return value @ weight.t() under the recipe fp8: a forward product, or an input's gradient."""
     if product == "forward":
         return float8_product(value.to(dtype), weight, None, OwnLargest())
     start = torch.zeros(len(value), len(weight), dtype=dtype, requires_grad=True)
@@ -113,7 +114,7 @@ def rehearsed(
 
 
 def distance(name: str, value: torch.Tensor, product: str) -> Distance:
-    """Compare one product."""
+    """Return the distances for one product."""
     inner = value.shape[1]
     weight, fast = weight_of(inner), product == "forward"
     role: Role = "input" if fast else "gradient"
@@ -136,13 +137,13 @@ def distance(name: str, value: torch.Tensor, product: str) -> Distance:
 
 
 def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
-    """Norm of the difference over the norm of the reference."""
+    """Return the norm of the difference over the norm of the reference."""
     error = (value.double() - reference.double()).norm() / reference.double().norm()
     return float(error.detach())
 
 
 def main() -> None:
-    """Compare, print and keep."""
+    """Compare, print and write the results."""
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     found = [
         distance(name, value, product)

@@ -1,15 +1,15 @@
-"""Training steps on a GPU: the engine beside PyTorch's own loop, and beside what advise predicts.
+"""Compares training steps on a GPU: the engine, PyTorch's own loop, and the prediction of advise.
 
     python benchmarks/gpu_steps.py --out gpu_steps.json
 
-For each model and recipe: milliseconds of a step and bytes at its peak, by PyTorch's own loop (with
-`torch.amp` where the recipe is one of its own), by the engine, and for `--compiled` by the engine
-over a compiled model. Ways take turns, a few steps each, timed by events of the device; a ratio is
-to PyTorch's loop of the same round, or to the engine's in fp32 where PyTorch has no such recipe.
-Beside them stands what `halfstep advise` predicts of the step, where it knows the GPU (`--gpu`
-names another).
+For each model and recipe, the script measures the milliseconds of a step and its peak memory, with
+PyTorch's own loop (if `torch.amp` has such a recipe), with the engine, and for `--compiled` recipes
+with the engine and a compiled model. These ways take turns of a few steps, timed by CUDA events. A
+ratio is relative to PyTorch's loop in the same round, or to the engine in fp32 if PyTorch has no
+such recipe. The results also contain the prediction of `halfstep advise` for the step, if advise
+knows the GPU (`--gpu` names another).
 
-On a CPU (`--device cpu`) the clock times, and there is no peak.
+On a CPU (`--device cpu`), the steps are timed by the clock, and peak memory is not measured.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 RECIPES = ("fp32", "tf32", "bf16", "fp16", "o2", "bf16-sr", "fp16+act2")
 OWN = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Recipes that PyTorch has too, and the format of its autocast."""
+"""The recipes that PyTorch also has, with the format of its autocast."""
 WARM_UP = 3
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured on what."""
+    """A model, its batch and its device."""
 
     model: str
     batch: int
@@ -57,7 +57,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """One way of one step."""
+    """The measured figures of a step in one way, with the prediction."""
 
     model: str
     batch: int
@@ -73,7 +73,7 @@ class Row:
 
 
 def made(setting: Setting) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """Return a model and its optimizer, the same each time."""
+    """Return a model and its optimizer, with the same initial weights each time."""
     torch.manual_seed(0)
     model = timm.create_model(setting.model, num_classes=1000).to(setting.device)
     fused = setting.device.type == "cuda"
@@ -81,7 +81,7 @@ def made(setting: Setting) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def by_torch(setting: Setting, recipe: str) -> Callable[..., None]:
-    """PyTorch's own loop."""
+    """Return a step of PyTorch's own loop."""
     model, optimizer = made(setting)
     format_ = OWN[recipe]
     scaler = torch.amp.GradScaler(setting.device.type, enabled=recipe == "fp16")
@@ -99,7 +99,7 @@ def by_torch(setting: Setting, recipe: str) -> Callable[..., None]:
 
 
 def by_engine(setting: Setting, recipe: str, *, compiled: bool) -> Callable[..., None]:
-    """The engine, over a model that is compiled in place or not."""
+    """Return a step of the engine, with an eager model or one that is compiled in place."""
     engine = Engine(*made(setting), recipe=recipe)
     if compiled:
         engine.model.compile(backend=setting.backend)
@@ -114,7 +114,7 @@ def by_engine(setting: Setting, recipe: str, *, compiled: bool) -> Callable[...,
 
 
 def seconds(step: Callable[..., None], batch: tuple[torch.Tensor, ...], steps: int) -> float:
-    """Return the seconds of a step."""
+    """Take `steps` steps, and return the mean seconds of a step."""
     if not batch[0].is_cuda:
         began = time.perf_counter()
         for _ in range(steps):
@@ -132,7 +132,7 @@ def seconds(step: Callable[..., None], batch: tuple[torch.Tensor, ...], steps: i
 def started(
     make: Callable[[], Callable[..., None]], batch: tuple[torch.Tensor, ...]
 ) -> tuple[Callable[..., None], int | None]:
-    """Make a step, warm it up, and return it with the bytes that it takes at its peak."""
+    """Create a step, warm it up, and return it with its peak memory in bytes."""
     if not batch[0].is_cuda:
         step = make()
         seconds(step, batch, 1)
@@ -148,7 +148,7 @@ def started(
 def measure(
     setting: Setting, recipes: list[str], rounds: int, steps: int, refused: dict[str, str]
 ) -> list[Row]:
-    """Let all ways take turns; those that cannot be had are told in `refused`."""
+    """Let all ways take turns; add the reason to `refused` for each way that fails."""
     device = setting.device
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(setting.batch, 3, setting.pixels, setting.pixels, generator=generator).to(
@@ -193,7 +193,7 @@ def measure(
 def predicted(
     setting: Setting, recipes: list[str], name: str, refused: dict[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Return what advise predicts of the step under each recipe on a GPU."""
+    """Return the prediction of advise for the step on a GPU, by recipe."""
     model, _ = made(replace(setting, device=torch.device("cpu")))
     shape = setting.batch, 3, setting.pixels, setting.pixels
     subject = Subject(
@@ -214,7 +214,7 @@ def predicted(
 
 
 def known(name: str) -> str | None:
-    """Return advise's name of a GPU that calls itself so ("NVIDIA H200"), or None."""
+    """Return the name in advise of a GPU whose driver reports `name` ("NVIDIA H200"), or None."""
     for word in name.replace("-", " ").split():
         try:
             return find_gpu(word).key
@@ -224,7 +224,7 @@ def known(name: str) -> str | None:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=["resnet50", "vit_small_patch16_224"])
     parser.add_argument("--batch", type=int, default=64)

@@ -1,4 +1,4 @@
-"""Writes summary.md from what gpu.sh has left in a folder: which parts failed, and their figures.
+"""Writes summary.md from the output folder of gpu.sh: the parts that failed, and the figures.
 
 python benchmarks/gpu_summary.py FOLDER
 """
@@ -31,7 +31,7 @@ def summary(folder: Path) -> Iterator[str]:
 
 
 def steps(document: dict[str, Any]) -> list[str]:
-    """Return the table of gpu_steps.py: measured, and what advise predicts."""
+    """Return the table of gpu_steps.py: the measured figures, and the predictions of advise."""
     lines = [
         f"On {document['device']}; predicted for {document['predicted for'] or 'no GPU'}.",
         "",
@@ -56,7 +56,7 @@ def steps(document: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Print the summary, and keep it."""
+    """Write the summary, and print it."""
     folder = Path(sys.argv[1])
     text = "\n".join(summary(folder)) + "\n"
     (folder / "summary.md").write_text(text)

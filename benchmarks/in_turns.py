@@ -1,9 +1,10 @@
-"""Variants of a training step that take turns, each in a process of its own.
+"""Lets variants of a training step take turns, each in a separate process.
 
-So no variant's kernels or settings reach another, and what slows the machine for a while slows all
-of them. Times are of the processor on one thread. A ratio is of a variant's turn to the reference's
-of the same round; given are its median over the rounds and its quartiles. The first turn, in which
-a variant warms up or compiles, is timed apart.
+So the kernels and settings of a variant do not affect the others, and a temporary slowdown of the
+machine affects all variants. Times are CPU times on one thread. A ratio is the time of a variant's
+turn over that of the reference's turn in the same round. The results contain the median over the
+rounds and the quartiles. The first step, in which a variant warms up or compiles, is timed
+separately.
 """
 
 from __future__ import annotations
@@ -25,24 +26,23 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     Start = Callable[[], Callable[[], None]]
-    """Makes a variant, in its own process, and returns its step."""
+    """Creates a variant in its process, and returns a function that takes a step."""
 
 SLOW = 3.0
-"""Times the reference's step, beyond which a variant sits most rounds out."""
+"""A variant whose step takes longer than this many reference steps skips most rounds."""
 
 
 @dataclass(frozen=True)
 class Turns:
-    """A variant's steps beside the reference's of the same rounds.
+    """The times of a variant's steps, relative to the reference's in the same rounds.
 
     Attributes:
-        milliseconds: Of a step, the median over rounds.
-        ratio: To the reference's of the same round, the median over rounds.
+        milliseconds: CPU time of a step, the median over rounds.
+        ratio: The time relative to the reference's in the same round, the median over rounds.
         low: Lower quartile of the ratios.
-        high: Upper quartile.
-        rounds: How many there were.
-        first_seconds: Of the first step by the clock of the processor, compilers started by it
-            included.
+        high: Upper quartile of the ratios.
+        rounds: The number of rounds.
+        first_seconds: CPU time of the first step, including the compilers that it starts.
     """
 
     milliseconds: float
@@ -59,11 +59,11 @@ def measure(
     """Let variants take turns.
 
     Args:
-        variants: By name.
-        reference: The name of the one that ratios are to.
-        steps: In a turn; one in a slow variant's.
-        rounds: Without the first.
-        slow_rounds: Of variants that take `SLOW` times the reference's step or more.
+        variants: The variants by name.
+        reference: The name of the variant that ratios are relative to.
+        steps: The number of steps in a turn; a slow variant takes one.
+        rounds: The number of rounds, without the first, which does not count.
+        slow_rounds: The number of rounds of a slow variant; see `SLOW`.
     """
     names = [reference, *(name for name in variants if name != reference)]
     ends = {name: _started(variants[name]) for name in names}
@@ -133,6 +133,6 @@ def _serve(start: Start, conn: Connection) -> None:
 
 
 def _clock() -> float:
-    """Seconds of the processor, by this process and those that it has waited for."""
+    """Return the CPU seconds of this process and of the child processes that have ended."""
     used = os.times()
     return time.process_time() + used.children_user + used.children_system

@@ -1,21 +1,23 @@
-"""What halfstep does by itself beside the library that could do it: folds, mixing, sets, power.
+"""Compares halfstep's own implementations with libraries: folds, image mixing, data sets, power.
 
     python benchmarks/kept.py
 
-Folds: sets of drawn classes and copies are split into five by `StratifiedKFold` over the distinct
-images, as halfstep does, and by `StratifiedGroupKFold` over all rows. Told is the largest distance
-between a class's share of its distinct images in a fold and a fifth, and the time.
+Folds: random data sets with copies of images are split into five folds, by `StratifiedKFold` over
+the distinct images, as in halfstep, and by `StratifiedGroupKFold` over all rows. A fold should have
+a fifth of the distinct images of each class. The results are the largest difference to a fifth, and
+the time.
 
-Mixing and erasing: time of the processor for a batch of 32 images of 128 pixels, and whether a
-seeded generator of the batch's own decides the result whatever else has drawn from torch's.
+Mixing and erasing: the CPU time for a batch of 32 images of 128 pixels, and whether the result
+depends only on a seeded generator for the batch, and not on other draws from torch's generator.
 
-Sets: milliseconds for a batch of 128 images of CIFAR-10 as one uint8 tensor, by the array that
-halfstep holds and by timm's `create_dataset("torch/cifar10")`, whose check of the files is left
-out, as copies with other pixels fail it. Needs cifar-10-batches-py in $HALFSTEP_TEST_DATA.
+Sets: the milliseconds for a batch of 128 images of CIFAR-10 as one uint8 tensor, from halfstep's
+array and from timm's `create_dataset("torch/cifar10")`. The check of the files by torchvision is
+switched off, because copies with other pixels fail it. Needs cifar-10-batches-py in
+$HALFSTEP_TEST_DATA.
 
-Power: the largest difference of halfstep's power of a paired t test from statsmodels' over effects
-of 0.1 to 3 standard deviations and 2 to 100 pairs, and how many MB statsmodels brings, which it
-needs to be installed for.
+Power: the largest difference between the power of a paired t test in halfstep and in statsmodels,
+over effects of 0.1 to 3 standard deviations and 2 to 100 pairs, and the size of statsmodels with
+the packages that it needs, in MB. Needs statsmodels.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ Batch = Callable[[], torch.Tensor]
 
 
 def drawn(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the class and the image of each row: a fifth of the images 2 to 8 times."""
+    """Return the class and the image of each row; a fifth of the images occurs 2 to 8 times."""
     chance = np.random.default_rng(seed)
     counts = chance.integers(20, 120, CLASSES)
     of_image = np.repeat(np.arange(CLASSES), counts)
@@ -59,7 +61,7 @@ def drawn(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def farthest(labels: np.ndarray, images: np.ndarray, valid: list[np.ndarray]) -> float:
-    """Return the largest distance of a class's share of a fold from an equal one."""
+    """Return the largest difference between the share of a class in a fold and 1 / FOLDS."""
     of_image = labels[np.unique(images, return_index=True)[1]]
     totals = np.bincount(of_image, minlength=CLASSES)
     shares = [np.bincount(of_image[np.unique(images[rows])], minlength=CLASSES) for rows in valid]
@@ -67,7 +69,7 @@ def farthest(labels: np.ndarray, images: np.ndarray, valid: list[np.ndarray]) ->
 
 
 def folds() -> dict[str, dict[str, float]]:
-    """Split all sets both ways."""
+    """Split all data sets in both ways."""
     found: dict[str, list[tuple[float, float]]] = {
         "distinct images": [],
         "StratifiedGroupKFold": [],
@@ -96,7 +98,7 @@ def folds() -> dict[str, dict[str, float]]:
 
 
 def measured(run: Batch) -> dict[str, object]:
-    """Time a way of changing a batch, and see whether foreign draws change it."""
+    """Time a function of a batch, and check whether other random draws change its result."""
     run()
     seconds = []
     for _ in range(15):
@@ -113,7 +115,7 @@ def measured(run: Batch) -> dict[str, object]:
 
 
 def batches() -> dict[str, dict[str, object]]:
-    """Mix and erase a batch both ways."""
+    """Mix and erase a batch, with halfstep and with the libraries."""
     images, labels = torch.rand(32, 3, 128, 128), torch.arange(32) % 10
     chances = torch.nn.functional.one_hot(labels, 10).float()
 
@@ -132,7 +134,7 @@ def batches() -> dict[str, dict[str, object]]:
 
 
 def sets() -> dict[str, float] | None:
-    """Take batches of CIFAR-10 both ways; None where it is not there."""
+    """Time batches of CIFAR-10 in both ways; None if the data set is not available."""
     root = Path(os.environ.get("HALFSTEP_TEST_DATA", ""))
     if not (root / "cifar-10-batches-py").is_dir():
         return None
@@ -151,7 +153,7 @@ def sets() -> dict[str, float] | None:
 
 
 def of_power() -> dict[str, float] | None:
-    """Compare powers of a paired t test; None without statsmodels."""
+    """Compare the power of a paired t test with statsmodels; None if it is not installed."""
     if importlib.util.find_spec("statsmodels") is None:
         return None
     from statsmodels.stats.power import TTestPower
@@ -172,7 +174,7 @@ def of_power() -> dict[str, float] | None:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     document = {

@@ -1,16 +1,17 @@
-"""Images per second and core: from a JPEG to a uint8 picture of 224 pixels in a batch.
+"""Measures images per second and core, from a JPEG to a uint8 image of 224 pixels in a batch.
 
-halfstep's `read_image` and `transforms` beside Pillow with torchvision's v2 transforms, and beside
-OpenCV and simplejpeg where they are installed. All take turns round by round on the same JPEGs, in
-one process and one thread; times are of the processor, so that others' work on the machine does not
-count. Each ratio is to Pillow + v2 in the same round.
+halfstep's `read_image` and `transforms` are compared with Pillow and torchvision's v2 transforms,
+and with OpenCV and simplejpeg if they are installed. All ways take turns on the same JPEGs, in one
+process and one thread. Times are CPU times, so that other programs do not count. Each ratio is
+relative to Pillow + v2 in the same round.
 
     python benchmarks/loader.py
     python benchmarks/loader.py --folder path/to/jpegs
 
-Without --folder the JPEGs are cut from the two photographs that come with scikit-learn. Before
-anything is timed, pixels are compared: halfstep's must be those of v2 on tensors to the bit, and
-within one level of Pillow's. OpenCV's are told, not asserted; it has no antialiased resizing.
+Without --folder, the JPEGs are cut from the two photographs that come with scikit-learn. Before the
+measurement, the pixels are compared: halfstep's must be equal to those of v2 on tensors, and within
+one level of Pillow's. The difference of OpenCV is only reported, because OpenCV has no antialiased
+resizing.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ REFERENCE = "Pillow + v2"
 RESULTS = Path(__file__).parent / "results"
 
 Load = Callable[[bytes], torch.Tensor]
-"""From an encoded image to a uint8 tensor (3, 224, 224)."""
+"""Turns an encoded image into a uint8 tensor of shape (3, 224, 224)."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way of loading beside Pillow + v2 in the same rounds."""
+    """The speed of one way of loading, relative to Pillow + v2 in the same rounds."""
 
     task: str
     way: str
@@ -63,20 +64,20 @@ class Row:
 
 
 def with_halfstep(task: str) -> Load:
-    """What a worker of ours does."""
+    """Return the loading function of halfstep's workers."""
     transform = transforms.build(AugmentConfig(preset="crop-flip"), SIDE, train=task == "train")
     return lambda encoded: transform(read_image(encoded))
 
 
 def by_v2(task: str) -> list[v2.Transform]:
-    """What every tutorial does."""
+    """Return torchvision's v2 transforms, as in its tutorials."""
     if task == "train":
         return [v2.RandomResizedCrop(SIDE, antialias=True), v2.RandomHorizontalFlip()]
     return [v2.Resize(SHORTER_EDGE, antialias=True), v2.CenterCrop(SIDE)]
 
 
 def with_tensors(task: str) -> Load:
-    """The same on tensors by torchvision alone: whose pixels ours must have."""
+    """Return a function with v2 transforms of tensors; halfstep must give the same pixels."""
     transform = v2.Compose(by_v2(task))
 
     def load(encoded: bytes) -> torch.Tensor:
@@ -87,13 +88,13 @@ def with_tensors(task: str) -> Load:
 
 
 def with_pillow(task: str) -> Load:
-    """The same on Pillow's images: what ours is measured against."""
+    """Return a function with v2 transforms of Pillow's images: the reference of all ratios."""
     transform = v2.Compose([*by_v2(task), v2.PILToTensor()])
     return lambda encoded: transform(Image.open(io.BytesIO(encoded)).convert("RGB"))
 
 
 def with_simplejpeg(task: str) -> Load:
-    """libjpeg-turbo by another wrapper, then ours."""
+    """Return a function that decodes with simplejpeg (libjpeg-turbo), then uses our transforms."""
     import simplejpeg
 
     transform = transforms.build(AugmentConfig(preset="crop-flip"), SIDE, train=task == "train")
@@ -106,7 +107,7 @@ def with_simplejpeg(task: str) -> Load:
 
 
 def with_torchvision(task: str) -> Load:
-    """Torchvision's own decoder, deprecated since 0.29, then ours."""
+    """Return a function with torchvision's decoder (deprecated since 0.29) and our transforms."""
     transform = transforms.build(AugmentConfig(preset="crop-flip"), SIDE, train=task == "train")
 
     def load(encoded: bytes) -> torch.Tensor:
@@ -117,7 +118,7 @@ def with_torchvision(task: str) -> Load:
 
 
 def with_pillows_pixels(task: str) -> Load:
-    """Pillow, then ours: what halfstep does where torchcodec is not installed."""
+    """Return a function with Pillow and our transforms: halfstep without torchcodec."""
     transform = transforms.build(AugmentConfig(preset="crop-flip"), SIDE, train=task == "train")
     return lambda encoded: transform(
         v2.functional.pil_to_tensor(Image.open(io.BytesIO(encoded)).convert("RGB"))
@@ -125,7 +126,7 @@ def with_pillows_pixels(task: str) -> Load:
 
 
 def with_opencv(task: str) -> Load:
-    """OpenCV alone, resizing by area, the nearest that it has to antialiasing."""
+    """Return a function with only OpenCV, which resizes by area, its closest to antialiasing."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -155,7 +156,7 @@ def with_opencv(task: str) -> Load:
 
 
 def ways(task: str) -> dict[str, Load]:
-    """Return every way that is installed."""
+    """Return the loading functions whose libraries are installed, by name."""
     found = {
         REFERENCE: with_pillow(task),
         "halfstep": with_halfstep(task),
@@ -185,7 +186,7 @@ def sample_jpegs(count: int) -> list[bytes]:
 
 
 def folder_jpegs(folder: Path, count: int) -> list[bytes]:
-    """Read JPEGs from a folder, at even distances."""
+    """Read up to `count` JPEGs from a folder, evenly spaced in the sorted list of files."""
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in {".jpg", ".jpeg"})
     if not files:
         raise SystemExit(f"{folder} holds no .jpg")
@@ -194,7 +195,7 @@ def folder_jpegs(folder: Path, count: int) -> list[bytes]:
 
 
 def load_all(load: Load, jpegs: Sequence[bytes], batch: torch.Tensor, seed: int) -> float:
-    """Fill a batch, in the order of memory that models take; return the processor's seconds."""
+    """Load all images into a batch (N, C, H, W), and return the CPU seconds."""
     torch.manual_seed(seed)
     start = time.process_time()
     for index, encoded in enumerate(jpegs):
@@ -203,7 +204,7 @@ def load_all(load: Load, jpegs: Sequence[bytes], batch: torch.Tensor, seed: int)
 
 
 def measure(task: str, jpegs: Sequence[bytes], rounds: int) -> list[Row]:
-    """Compare pixels, then let all ways take turns."""
+    """Compare the pixels, then let all ways take turns, and return a row for each."""
     batch = torch.empty(len(jpegs), 3, SIDE, SIDE, dtype=torch.uint8)
     fill = partial(load_all, jpegs=jpegs, batch=batch)
     loads = ways(task)
@@ -233,7 +234,7 @@ def measure(task: str, jpegs: Sequence[bytes], rounds: int) -> list[Row]:
 
 
 def environment() -> dict[str, object]:
-    """What the figures hold for."""
+    """Return the facts about the machine on which the figures depend."""
     versions = {
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,
@@ -252,7 +253,7 @@ def environment() -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--count", type=int, default=32, help="JPEGs in a round")

@@ -1,4 +1,4 @@
-"""Twenty models on which memory is counted: small images and short sequences, two samples."""
+"""The twenty models of advise_memory.py, each with two samples: small images or short sequences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLASSES, VOCABULARY, LENGTH = 10, 64, 32
 
 
 class Recurrent(nn.Module):
-    """Two recurrent layers and a linear one, (N, 32, 24)."""
+    """Two recurrent layers and a linear layer, for inputs of shape (N, 32, 24)."""
 
     def __init__(self, kind: type[nn.RNNBase]) -> None:
         super().__init__()
@@ -26,12 +26,12 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(48, CLASSES)
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """Return logits of the last step."""
+        """Return the logits of the last time step."""
         return self.head(self.recurrent(values)[0][:, -1])
 
 
 class Graph(nn.Module):
-    """Three rounds of messages over a ring of nodes, with BatchNorm, (N, 32, 24)."""
+    """Three rounds of message passing on a ring of 32 nodes, with BatchNorm, for (N, 32, 24)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Graph(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Four causal transformer blocks over tokens, (N, 32)."""
+    """Four causal transformer blocks, for tokens of shape (N, 32)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Gpt(nn.Module):
         self.norm, self.head = nn.LayerNorm(64), nn.Linear(64, VOCABULARY, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return logits of the next tokens."""
+        """Return the logits of the next tokens."""
         hidden = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
         mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
         for block in self.blocks:
@@ -72,7 +72,7 @@ class Gpt(nn.Module):
 
 
 class Unet(nn.Module):
-    """Down and up again, with GroupNorm and connections across, (N, 3, 32, 32)."""
+    """A small U-Net with GroupNorm and one skip connection, for images of shape (N, 3, 32, 32)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,11 +1,12 @@
-"""What `halfstep migrate` makes of programs that others wrote, and how long it takes.
+"""Runs `halfstep migrate` on public programs, and reports the results and the time.
 
     python benchmarks/migrate_programs.py FOLDER ... [--each 4] [--out migrate_programs.json]
 
-A folder holds Python files named `owner+repository__path.py`; of each repository no more than
-`--each` are taken, so that one that copied a script often does not count often. What a reader has
-to judge is not decided here: a program counts as suspicious where what came out breaks a rule that
-holds for every right translation, and those are listed by name.
+A folder contains Python files named `owner+repository__path.py`. At most `--each` files of a
+repository are used, because some repositories contain many copies of a script. The script cannot
+decide whether a translation is correct; a reader must. A program counts as suspicious if its
+translation breaks a rule that holds for all correct translations. Suspicious programs are listed by
+name.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ READ = "judged_by_reading"
 
 
 def calls(tree: ast.AST, method: str) -> list[ast.Call]:
-    """Return the calls of a method, in the order of lines."""
+    """Return the calls of a method, in the order of their lines."""
     found = [
         node
         for node in ast.walk(tree)
@@ -41,13 +42,13 @@ def calls(tree: ast.AST, method: str) -> list[ast.Call]:
 
 
 def owner(call: ast.Call) -> str:
-    """Return what a method is called on."""
+    """Return the code of the object on which a method is called."""
     assert isinstance(call.func, ast.Attribute)
     return ast.unparse(call.func.value)
 
 
 def dropped(tree: ast.AST) -> set[ast.AST]:
-    """Return the calls of `backward` whose gradients the next statement drops."""
+    """Return the calls of `backward` that are followed by a call of `zero_grad`."""
     found = set()
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -59,7 +60,7 @@ def dropped(tree: ast.AST) -> set[ast.AST]:
 
 
 def broken_rules(after: str, to: str, level: str | None) -> list[str]:
-    """Say which rules of a right translation a rewritten program breaks."""
+    """Return the rules of a correct translation that a rewritten program breaks."""
     tree = ast.parse(after)
     name = "engine" if to == "halfstep" else "scaler"
     found = []
@@ -82,7 +83,7 @@ def broken_rules(after: str, to: str, level: str | None) -> list[str]:
 
 
 def broken_order(function: ast.FunctionDef, to: str, name: str) -> list[str]:
-    """Say where gradients are read while they are still scaled."""
+    """Return a broken rule if a function clips gradients that are still scaled."""
     events = []
     for node in ast.walk(function):
         if isinstance(node, ast.Call):
@@ -112,7 +113,7 @@ def trains_with_amp(text: str) -> bool:
 
 
 def judge(text: str, to: str) -> dict[str, object]:
-    """Migrate a program, and say what came of it."""
+    """Migrate a program, and return the verdict with its details."""
     start = time.process_time()
     try:
         done = migrate(text, to)
@@ -136,7 +137,7 @@ def judge(text: str, to: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """Judge all programs of the folders."""
+    """Migrate the programs of the folders, and report the verdicts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--each", type=int, default=4)
@@ -168,7 +169,7 @@ def main() -> None:
     if arguments.out and arguments.out.exists():
         before = json.loads(arguments.out.read_text())
         if READ in before:
-            report[READ] = before[READ]  # by a person; the script cannot find it out
+            report[READ] = before[READ]  # written by a person
     text = json.dumps(report, indent=2)
     print(text)
     if arguments.out:

@@ -1,12 +1,13 @@
-"""What PyTorch's own half convolutions do on this processor: are they right, and how fast.
+"""Checks the results and the speed of PyTorch's own half-precision convolutions on this processor.
 
     python benchmarks/native_half.py [--shapes 2000] [--out native_half.json]
 
-Convolutions of random small shapes run forward and backward in bf16, by PyTorch's kernels and
-through `halfstep.cpu_half()`. A result counts as wrong where it is away from what fp32 makes of the
-same numbers by more than 3 % of the largest, or is NaN; rounding to bf16 changes it by 0.4 %.
-Memory is filled with NaN and given back before each, so that a kernel that reads what it has not
-written shows. Of a few layers of usual size, the processor time of a step is printed beside fp32's.
+Convolutions of random small shapes run forward and backward in bf16, with PyTorch's kernels and
+with `halfstep.cpu_half()`. A result counts as wrong if it is NaN, or if its largest difference to
+the result of fp32 on the same inputs is more than 3 % of the largest value; rounding to bf16
+changes a value by at most 0.4 %. Before each convolution, memory is filled with NaN and freed, so
+that a kernel that reads uninitialised memory returns NaN. For a few layers of usual size, the
+script also measures the CPU time relative to fp32.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LAYERS = {"16 channels, 8x8, batch 64": (16, 8, 64), "64 channels, 16x16, batch 
 
 
 def shape(draw: random.Random) -> dict[str, int]:
-    """Return a convolution that fits its input."""
+    """Return a random convolution whose kernel fits its input."""
     while True:
         kernel, groups = draw.choice([1, 2, 3, 5, 7]), draw.choice([1, 1, 1, 2, 4])
         found = {
@@ -58,7 +59,7 @@ def shape(draw: random.Random) -> dict[str, int]:
 def results(
     tensors: list[torch.Tensor], of: dict[str, int], dtype: torch.dtype
 ) -> tuple[torch.Tensor, ...]:
-    """Return the output and the gradients of the inputs."""
+    """Return the output, and the gradients of images, weight and bias."""
     junk = [torch.full((size,), torch.nan) for size in (64, 1024, 4096, 65536)]
     del junk
     inputs = [each.to(dtype).requires_grad_() for each in tensors]
@@ -68,7 +69,7 @@ def results(
 
 
 def wrong(shapes: int, seed: int) -> dict[str, Any]:
-    """Count results that are not what fp32 gives."""
+    """Count the results that differ from those of fp32."""
     draw = random.Random(seed)  # noqa: S311  # shapes, no secrets
     torch.manual_seed(seed)
     counts: Counter[str] = Counter()
@@ -95,7 +96,7 @@ def wrong(shapes: int, seed: int) -> dict[str, Any]:
 
 
 def seconds(layer: tuple[int, int, int], dtype: torch.dtype, how: AbstractContextManager) -> float:
-    """Return the processor time of one forward and backward of two convolutions."""
+    """Return the CPU time of one forward and backward of two convolutions."""
     channels, size, batch = layer
     images = torch.randn(batch, channels, size, size, dtype=dtype, requires_grad=True)
     weights = torch.randn(channels, channels, 3, 3, dtype=dtype, requires_grad=True)
@@ -106,7 +107,7 @@ def seconds(layer: tuple[int, int, int], dtype: torch.dtype, how: AbstractContex
 
 
 def speeds(rounds: int) -> dict[str, dict[str, float]]:
-    """Return the median ratio to fp32's time in the same round, by layer and kernels."""
+    """Return the median ratio to the time of fp32 in the same round, by layer and kernels."""
     found: dict[str, dict[str, float]] = {}
     for title, layer in LAYERS.items():
         ratios: dict[str, list[float]] = {}
@@ -122,7 +123,7 @@ def speeds(rounds: int) -> dict[str, dict[str, float]]:
 
 
 def processor() -> str:
-    """Return the processor's name."""
+    """Return the name of the processor."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -130,7 +131,7 @@ def processor() -> str:
 
 
 def main() -> None:
-    """Count, time, print and keep."""
+    """Count, time, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)

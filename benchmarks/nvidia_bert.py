@@ -1,4 +1,4 @@
-"""BERT on SQuAD and its unfused Adam, as NVIDIA's DeepLearningExamples have them."""
+"""BERT for SQuAD with an unfused Adam, as in NVIDIA's DeepLearningExamples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES = {
 
 
 class Bert(nn.Module):
-    """BERT as NVIDIA's example has it: attention from single products, dropout of a tenth."""
+    """BERT as in NVIDIA's example: attention without a fused kernel, dropout of 0.1."""
 
     def __init__(self, width: int, depth: int, heads: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Bert(nn.Module):
     def forward(
         self, words: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
-        """Return scores of the answer's start and end, B x S x 2."""
+        """Return the scores of the start and the end of the answer, shape (B, S, 2)."""
         places = torch.arange(words.shape[1])
         x = self.words(words) + self.places(places) + self.segments(segments)
         x = functional.dropout(self.norm(x), 0.1, training=True)
@@ -40,7 +40,7 @@ class Bert(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Self-attention and two linear layers, each with a norm behind it."""
+    """Self-attention and two linear layers, each part followed by a LayerNorm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class BertLayer(nn.Module):
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
-        """Return B x S x width."""
+        """Return the output, shape (B, S, width)."""
         batch, length, width = x.shape
         shape = batch, length, self.heads, width // self.heads
         query, key, value = (
@@ -65,7 +65,7 @@ class BertLayer(nn.Module):
 
 
 class LoopedAdam:
-    """BertAdam: a loop over parameters, each clipped by its own norm."""
+    """BertAdam: updates the parameters in a loop; clips each gradient by its own norm."""
 
     def __init__(self, params: list[nn.Parameter]) -> None:
         self.params = params

@@ -1,17 +1,17 @@
-"""Optimizer state of few bits beside fp32: bytes, time of a step, and where training gets.
+"""Compares optimizer state in few bits with fp32: bytes, time of a step, and training loss.
 
     python benchmarks/optimizer_state.py [--rounds 5] [--out optimizer_state.json]
 
-Needs torchao and bitsandbytes. For each optimizer, as a config names it:
+Needs torchao and bitsandbytes. For each optimizer, with its name in a config:
 
-- bytes a parameter of resnet18, counted over the storages of its state.
-- time: processor time of an optimizer step over resnet18 in one thread, over that of torch's own
-  AdamW or SGD (its single kernel, `fused=True`) in the same round: median, smallest and largest.
-- digits: loss of the last 20 of 200 steps of a network of three layers, over five seeds, and the
-  95 % interval of its difference to torch's own. "bf16 to nearest" is torch's AdamW whose moments
-  are rounded to bf16 after each step; no config names it.
+- bytes: the bytes of its state per parameter of resnet18; each storage counts once.
+- time: the CPU time of an optimizer step for resnet18 on one thread, relative to torch's own AdamW
+  or SGD (`fused=True`, a single kernel) in the same round: median, smallest and largest.
+- digits: the mean loss of the last 20 of 200 steps of a network of three layers, over five seeds,
+  and the 95 % interval of its difference to torch's own optimizer. "bf16 to nearest" is torch's
+  AdamW with moments that are rounded to bf16 after each step; a config cannot select it.
 
-The table in docs/optimizer-state.md is written from it.
+The script also writes the table in docs/optimizer-state.md.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _T_95 = 2.776  # Student's t with four degrees of freedom
 def of(title: str, model: nn.Module) -> Optimizer:
     """Return the optimizer of a row."""
     if title == BITSANDBYTES:
-        import bitsandbytes  # itself, for timm has it on GPUs only
+        import bitsandbytes  # used directly, because timm has this optimizer only on GPUs
 
         return bitsandbytes.optim.AdamW8bit(model.parameters(), lr=1e-3, weight_decay=1e-2)
     built = build_optimizer(CONFIGS[title], model, fused=True)
@@ -85,12 +85,12 @@ def _round_moments(optimizer: Optimizer, *_: Any) -> None:
 
 
 def own(title: str) -> str:
-    """Return which optimizer of torch a row is compared with."""
+    """Return the title of torch's own optimizer with which a row is compared."""
     return "sgd" if title.startswith("sgd") else "adamw"
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors that an optimizer's state is made of."""
+    """Yield the tensors in an optimizer's state, also those inside of tensor subclasses."""
     if isinstance(value, dict):
         for each in value.values():
             yield from tensors(each)
@@ -102,7 +102,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def costs(rounds: int) -> dict[str, dict[str, Any]]:
-    """Return bytes a parameter and the time of a step."""
+    """Return the bytes per parameter and the time of a step, by optimizer."""
     model = timm.create_model("resnet18")
     torch.manual_seed(0)
     for param in model.parameters():
@@ -116,7 +116,7 @@ def costs(rounds: int) -> dict[str, dict[str, Any]]:
             start = time.thread_time()
             optimizer.step()
             taken[title] = time.thread_time() - start
-        if number:  # the first makes the state
+        if number:  # the first step creates the state
             for title in optimizers:
                 ratios[title].append(taken[title] / taken[own(title)])
     found = {}
@@ -155,7 +155,7 @@ def loss_on_digits(title: str, seed: int) -> float:
 
 
 def training() -> dict[str, dict[str, Any]]:
-    """Return losses, and the intervals of their differences to torch's own optimizer."""
+    """Return the mean losses, and the intervals of their differences to torch's own optimizer."""
     losses = {title: [loss_on_digits(title, seed) for seed in range(SEEDS)] for title in CONFIGS}
     found = {}
     for title, mine in losses.items():
@@ -170,7 +170,7 @@ def training() -> dict[str, dict[str, Any]]:
 
 
 def table(document: dict[str, Any]) -> list[str]:
-    """Return the table of the docs, a line each."""
+    """Return the lines of the table in the docs."""
     lines = [
         "| optimizer | bytes per parameter | step time ratio | loss on digits | difference |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -190,7 +190,7 @@ def table(document: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", default="optimizer_state.json")

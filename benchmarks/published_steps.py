@@ -1,13 +1,13 @@
-"""Traces of the training steps whose speed was published, as they were run.
+"""Traces training steps whose speed was published, with the settings of the publication.
 
 - timm's `benchmark.py`: autocast to fp16, unfused attention, SGD with Nesterov momentum in a loop
-  over parameters, gradients that are kept and zeroed.
+  over parameters, and gradients that are zeroed in place.
 - NVIDIA's DeepLearningExamples, as in Lambda's logs: ResNet-50 under autocast, Apex O2 or fp32, and
-  BERT on SQuAD with sequences of 384 under Apex O2 (FusedAdam) or fp32 (an Adam in a loop that
-  clips each parameter's gradient by itself).
+  BERT on SQuAD with sequences of length 384, under Apex O2 (FusedAdam) or fp32 (an Adam in a loop
+  that clips each parameter's gradient separately).
 
-A trace takes a second or two of a core and is kept in a cache directory, as fitting asks for
-hundreds of them.
+A trace takes one or two seconds of a core. It is stored in a cache directory, because a fit needs
+hundreds of traces.
 
     python benchmarks/published_steps.py --data DIR --cache /tmp/traces
 """
@@ -48,17 +48,18 @@ class Measurement:
     """One published speed.
 
     Attributes:
-        model: As published.
-        build: What builds it here: a name of timm's or `_BUILDS`, or a task of NVIDIA's.
-        family: Models that share their code.
+        model: The published name of the model.
+        build: The name by which the model is built here: one of timm or `_BUILDS`, or "nvidia_" and
+            a task.
+        family: The name of a group of models with the same code.
         precision: "autocast", "o2", "tf32" or "fp32".
         layout: "nchw" or "nhwc".
-        batch: Samples of a step.
-        image_size: Of square images.
+        batch: Samples in a step.
+        image_size: Side of the square images in pixels; for BERT, the length of a sequence.
         gpu: A key of the GPU table.
-        seconds: Of a step.
-        machine: Where it was run.
-        year: When.
+        seconds: Seconds of a step.
+        machine: The machine in Lambda's logs; "" for timm's speeds.
+        year: The year of the run in Lambda's logs; 0 if it is unknown.
     """
 
     model: str
@@ -75,7 +76,7 @@ class Measurement:
 
     @property
     def trace_name(self) -> str:
-        """Name of its trace: what it shares with other measurements of the same step."""
+        """The name of the trace, which is the same for all measurements of the same step."""
         precision = "fp32" if self.precision == "tf32" else self.precision
         return f"{self.build}-{self.image_size}-{self.batch}-{self.layout}-{precision}"
 
@@ -86,15 +87,16 @@ _BUILDS: dict[str, tuple[str, dict[str, int]]] = {
     "ig_resnext101_32x48d": ("resnext101_32x8d", {"base_width": 48}),
     "ecaresnext50t_32x4d": ("ecaresnext26t_32x4d", {}),
 }
-"""Models that timm builds otherwise today than under their names when their speed was published.
+"""Models that timm builds differently today than when their speed was published.
 
-timm maps all of `ig_resnext101_*` to the narrowest of them; `ecaresnext50t_32x4d` had two blocks a
-stage until timm 0.8, as `ecaresnext26t_32x4d` has, whose published speed is the same.
+Each has a name and arguments that build the published model. Today, timm maps all of
+`ig_resnext101_*` to the narrowest of them. `ecaresnext50t_32x4d` had two blocks per stage until
+timm 0.8, like `ecaresnext26t_32x4d`, which has the same published speed.
 """
 
 
 def measurements(data: Path) -> list[Measurement]:
-    """Read what was published of training steps, from the directory's CSV files."""
+    """Read the published speeds from the CSV files of a directory."""
     found = []
     for path in sorted(data.glob("timm_train*.csv")):
         found += [
@@ -290,7 +292,7 @@ def _recorded(
 
 
 def _fake(real: nn.Module, *, channels_last: bool = False) -> nn.Module:
-    """Return a training copy whose parameters and buffers have no memory."""
+    """Return a copy of a model in training mode, whose parameters and buffers are fake tensors."""
     memo: dict[int, Any] = {}
     for tensor in [*real.parameters(), *real.buffers()]:
         fake = torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -334,7 +336,7 @@ def traced(asked: Measurement, cache: Path) -> Trace:
 
 
 def in_turn(found: list[Measurement]) -> list[Measurement]:
-    """Sort measurements so that every family has had its turn early."""
+    """Sort measurements so that the first ones contain models of all families."""
     by_family: dict[str, list[Measurement]] = defaultdict(list)
     for each in found:
         by_family[each.family].append(each)
@@ -347,7 +349,7 @@ def in_turn(found: list[Measurement]) -> list[Measurement]:
 
 
 def main() -> None:
-    """Fill the cache."""
+    """Trace the measurements that have no trace in the cache."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="the directory of the CSV files")
     parser.add_argument("--cache", type=Path, required=True, help="where traces are kept")

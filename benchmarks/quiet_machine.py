@@ -1,8 +1,8 @@
-"""Whether others kept the machine busy while a benchmark measured, and what may be kept then.
+"""Measures how much other programs used the machine during a benchmark, and writes its result.
 
-A benchmark hands what it has measured to `keep`, which says in the result how much of the cores
-others had, and leaves the committed result of a quiet machine alone when that was too much. What
-counts is the time since this module was imported, or the block of `watched()`.
+A benchmark calls `keep` with its result. `keep` adds the share of the cores that other programs
+used. If the share is too large, it does not replace a committed result. The share is measured since
+the import of this module, or over the block of `watched()`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 _RESULTS = Path(__file__).resolve().parent / "results"
 QUIET = 0.05
-"""The most of all cores that others may have."""
+"""The largest share of all cores that other programs may use."""
 
 
 @dataclass
 class Watched:
-    """The load of the machine over a block, in seconds.
+    """The load of the machine over a block.
 
     Attributes:
-        wall: How long it took.
-        own: Of cores, by this process and those that it has waited for.
-        all: Of cores, by every process, and by other guests of the same host.
+        wall: Elapsed seconds.
+        own: CPU seconds of this process, and of its child processes that have ended.
+        all: CPU seconds of all processes, and of other guests of the same host.
     """
 
     wall: float = 0.0
@@ -44,7 +44,7 @@ class Watched:
 
     @property
     def others(self) -> float:
-        """The share of all cores that was not ours, from 0 to 1."""
+        """The share of all cores that other programs used, from 0 to 1."""
         return max(0.0, self.all - self.own) / (self.wall * (os.cpu_count() or 1))
 
 
@@ -59,15 +59,15 @@ def watched() -> Iterator[Watched]:
 
 
 def keep(results: Path, document: Mapping[str, object], seen: Watched | None = None) -> None:
-    """Write a result, unless others were busy and there is one already.
+    """Print a result and write it, except if the machine was busy and the file already exists.
 
     Args:
-        results: Its file.
-        document: What was measured.
-        seen: The load meanwhile; by default since this module was imported.
+        results: The file of the result.
+        document: The content of the result.
+        seen: The load during the measurement; default: the load since the import of this module.
 
     Raises:
-        SystemExit: With a line that says so, if it is not written.
+        SystemExit: If the result is not written, with the reason.
     """
     seen = seen or _since(_AT_IMPORT)
     quiet = seen.others <= QUIET

@@ -1,9 +1,9 @@
-"""How faithful a rehearsal is: one network and one set of batches, computed in several ways.
+"""Measures the accuracy of a rehearsal: one network and one set of batches, in several ways.
 
-fp16 autocast is rehearsed on the CPU through fp32 kernels, computed by PyTorch's own CPU kernels,
-and by a GPU if there is one. All take the same steps, so each step's gradients can be compared.
-Cosines and loss differences are to fp32 on the CPU; `first_overflow` is the step whose gradients
-were the first that were not finite under a loss scale that doubles every step.
+fp16 autocast is rehearsed on the CPU with fp32 kernels, computed by PyTorch's own CPU kernels, and
+computed on a GPU if there is one. All ways use the same batches, so the gradients of each step can
+be compared. Cosines and loss differences are relative to fp32 on the CPU. `first_overflow` is the
+first step with non-finite gradients, under a loss scale that doubles in each step.
 
     python benchmarks/rehearsal.py
 """
@@ -31,17 +31,19 @@ RESULTS = Path(__file__).parent / "results" / "rehearsal.json"
 
 @dataclass(frozen=True)
 class Curve:
-    """One way of computing, beside fp32 on the CPU.
+    """The results of one way to compute, compared with fp32 on the CPU.
 
     Attributes:
-        how: Who computed.
-        losses: Training loss of every step.
-        loss_deviation: Mean absolute difference of the losses to fp32's.
-        loss_deviation_from_rehearsed: The same to the rehearsed losses.
-        cosine_median: Median over the steps of the gradients' cosine to fp32's at the same weights.
-        cosine_lowest: The lowest of them.
-        first_overflow: Step (from 1) at which the doubling loss scale overflowed first.
-        overflow_scale: The scale of that step.
+        how: "fp32", "rehearsed", "native" (PyTorch's CPU kernels) or "gpu".
+        losses: The training loss of each step.
+        loss_deviation: Mean absolute difference between these losses and those of fp32.
+        loss_deviation_from_rehearsed: Mean absolute difference between these losses and those of
+            the rehearsal.
+        cosine_median: Median over the steps of the cosine similarity between the gradients and
+            those of fp32 at the same weights.
+        cosine_lowest: The lowest cosine similarity.
+        first_overflow: The first step (from 1) with non-finite gradients under a doubling scale.
+        overflow_scale: The loss scale of that step.
     """
 
     how: str
@@ -55,7 +57,7 @@ class Curve:
 
 
 def network() -> nn.Sequential:
-    """A small residual-free BatchNorm network, the same every time."""
+    """Return a small network with BatchNorm, with the same initial weights each time."""
     torch.manual_seed(0)
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
@@ -65,7 +67,7 @@ def network() -> nn.Sequential:
 
 
 def batches(steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The digits in order, 32 at a time."""
+    """Return batches of 32 digits, in the order of the data set."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
     labels = torch.tensor(digits.target)
@@ -74,7 +76,7 @@ def batches(steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def kernels(how: str) -> AbstractContextManager[object]:
-    """What has to be switched on for one way of computing."""
+    """Return the context in which one way computes."""
     stack = ExitStack()
     if how != "gpu":
         stack.enter_context(cuda_autocast_policy())
@@ -86,7 +88,7 @@ def kernels(how: str) -> AbstractContextManager[object]:
 def gradients(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, half: bool, scale: float
 ) -> tuple[float, torch.Tensor]:
-    """Return the loss and all gradients as one fp32 vector, unscaled."""
+    """Return the loss, and all gradients as one unscaled vector in fp32."""
     model.zero_grad()
     device = next(model.parameters()).device
     with torch.autocast(device.type, torch.float16, enabled=half):
@@ -97,7 +99,7 @@ def gradients(
 
 
 def curve(how: str, steps: int, reference: list[float], rehearsed: list[float]) -> Curve:
-    """Train under fp16, comparing each step's gradients with fp32's at the same weights."""
+    """Train, and compare the gradients of each step with those of fp32 at the same weights."""
     device = torch.device("cuda" if how == "gpu" else "cpu")
     model, twin = network().to(device), network()
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
@@ -127,7 +129,7 @@ def curve(how: str, steps: int, reference: list[float], rehearsed: list[float]) 
 
 
 def first_overflow(how: str, device: torch.device) -> tuple[int | None, float | None]:
-    """Double the loss scale each step until a gradient is not finite."""
+    """Double the loss scale in each step; return the first step that overflows, and its scale."""
     if how == "fp32":
         return None, None
     model = network().to(device)
@@ -140,12 +142,12 @@ def first_overflow(how: str, device: torch.device) -> tuple[int | None, float | 
 
 
 def deviation(losses: list[float], others: list[float]) -> float:
-    """Mean absolute difference."""
+    """Return the mean absolute difference; 0 if `others` is empty."""
     return statistics.fmean(abs(a - b) for a, b in zip(losses, others or losses, strict=True))
 
 
 def main() -> None:
-    """Compare, print and keep."""
+    """Compare, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200)
     arguments = parser.parse_args()

@@ -1,17 +1,17 @@
-"""Images per second with 1, 2 and 4 processes, and what it costs to start them.
+"""Measures images per second with 1, 2 and 4 processes, and the time to start the processes.
 
     python benchmarks/scaling.py
     python benchmarks/scaling.py --processes 1 2 --rounds 1 --steps 5
 
-All processes are on this machine's CPU, with gloo between them, and each has one OMP thread or its
-share of the cores. Every way takes its turn in each round, and the ratios are to one process with
-one thread in the same round; efficiency is the ratio over the cores that are used. Speed is the
-trainer's own figure, of training alone, without starting and validation; "strong" keeps the images
-of a batch, "weak" those of each process.
+All processes run on the CPU of this machine, with gloo. Each process has one OMP thread, or its
+share of the cores. In each round, each way runs once. Ratios are relative to one process with one
+thread in the same round, and the efficiency is the ratio over the number of cores in use. The speed
+is the trainer's own figure, which does not include the start and the validation. "strong" scaling
+keeps the number of images in a global batch, "weak" scaling the number per process.
 
-Starting is timed as `halfstep bench launch` does it, from outside to the end of the first step:
-`torch.multiprocessing.spawn` from a program that has imported torch, and torchrun. What is read
-from disk is in the page cache, as the speeds were measured before.
+The start is timed as in `halfstep bench launch`, from the start of the program to the end of the
+first step: with `torch.multiprocessing.spawn` in a program that has imported torch, and with
+torchrun. All files are already in the page cache, because the speeds are measured first.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ schedule: {name: constant}
 
 
 def main() -> None:
-    """Measure, print a table, write JSON."""
+    """Measure, print a table, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=5)
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def speeds(config: Path, counts: list[int], steps: int) -> dict[str, float]:
-    """Return images per second of every way, by name, each measured once."""
+    """Return the images per second of each way, by name, from one run each."""
     found = {}
     for kind, count, threads in ways(counts):
         run = config.with_name("run")
@@ -114,7 +114,7 @@ def speeds(config: Path, counts: list[int], steps: int) -> dict[str, float]:
 
 
 def ways(counts: list[int]) -> list[tuple[str, int, int]]:
-    """Return kind, processes and threads of each."""
+    """Return the kind, the number of processes and the threads per process of each way."""
     return [
         (kind, count, threads)
         for kind in ("strong", "weak")
@@ -124,7 +124,7 @@ def ways(counts: list[int]) -> list[tuple[str, int, int]]:
 
 
 def launched(arguments: list[object], count: int, threads: int) -> None:
-    """Run halfstep in so many processes of so many threads, and wait for them."""
+    """Run halfstep in `count` processes with `threads` threads each, and wait for them."""
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", count]
     command = [sys.executable, "-m", *torchrun, "-m", "halfstep", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
@@ -133,7 +133,7 @@ def launched(arguments: list[object], count: int, threads: int) -> None:
 
 
 def table(found: list[dict[str, dict[str, float]]], counts: list[int]) -> list[dict[str, object]]:
-    """Return a row for each way: the medians over the rounds of speed, ratio and efficiency."""
+    """Return a row for each way, with the medians over the rounds of speed, ratio, efficiency."""
     rows: list[dict[str, object]] = []
     for kind, count, threads in ways(counts):
         first = f"{kind} 1 1"

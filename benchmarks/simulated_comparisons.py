@@ -1,12 +1,13 @@
-"""How often `halfstep compare` advises a recipe for its speed, by its true speed and the seeds.
+"""Simulates how often `halfstep compare` advises a recipe for its speed.
 
     python benchmarks/simulated_comparisons.py
 
-The time of every run is drawn: a log-normal with 10 % of noise around its true value. Each
-comparison pairs the recipe with the reference by seed, and advises it by the rule of
-`compare/rows/verdict.py`: where the whole interval of the speed ratio is above `GAIN`. Writes
-`results/simulated_comparisons.json` and the table of docs/compare.md. Takes some seconds; no time
-is measured, so the load of the machine does not matter.
+The share of comparisons is computed for some true speeds and numbers of seeds. The time of each run
+is random: log-normal, with 10 % of noise around its true value. Each comparison pairs the recipe
+with the reference by seed. It advises the recipe by the rule of `compare/rows/verdict.py`: if the
+whole interval of the speed ratio is above `GAIN`. Writes `results/simulated_comparisons.json` and
+the table of docs/compare.md. Takes some seconds; no time is measured, so the load of the machine
+does not matter.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def advised(speed: float, seeds: int, comparisons: int = COMPARISONS) -> float:
 
 
 def measure() -> dict[str, Any]:
-    """Return the shares, with what was assumed."""
+    """Return the shares, with the assumptions of the simulation."""
     rows = [
         {"speed": speed, "advised": {str(seeds): advised(speed, seeds) for seeds in SEEDS}}
         for speed in SPEEDS
@@ -58,7 +59,7 @@ def table(result: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Simulate and write the result and the table."""
+    """Simulate, and write the results and the table."""
     result = measure()
     RESULTS.write_text(json.dumps(result, indent=2) + "\n")
     docs_table.put(PAGE, "simulated", table(result))

@@ -1,11 +1,12 @@
-"""How long halfstep takes to start: its help, its import, a cell of a comparison, the demo.
+"""Times the start of halfstep: its help, its import, a run of a comparison, and the demo.
 
     python benchmarks/startup.py
 
-Each round starts every program once, so that a change of the machine meets all of them. A cell
-starts when its process is asked for, and has started when its first step is logged: data read,
-model built, one step made. `halfstep train` starts as a cell does that nothing is shared with.
-The demo is `halfstep compare digits`, from start to table.
+Each round starts each program once, so that a slowdown of the machine affects all of them. The time
+of a cell (a run of a comparison) is from the request for its process to the log of its first step:
+it contains reading the data, building the model and one step. `halfstep train` is the same without
+a server that has already imported the modules. The demo is `halfstep compare digits`, until its
+table is printed.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ ADDED = (
 
 
 def finished(*arguments: str) -> float:
-    """Return the seconds that Python takes for a program."""
+    """Return the seconds of a whole run of Python with these arguments."""
     start = time.perf_counter()
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
 
 
 def added() -> float:
-    """Return the seconds that importing halfstep adds to importing torch."""
+    """Return the seconds of the import of halfstep after that of torch."""
     run = subprocess.run([sys.executable, "-c", ADDED], check=True, capture_output=True)
     return float(run.stdout)
 
@@ -69,7 +70,7 @@ def alone() -> float:
 
 
 def cells() -> list[float]:
-    """Return the seconds from asking for a cell to its first step, for three cells."""
+    """Return the seconds from the request for a cell to its first step, for three cells."""
     began: dict[str, float] = {}
     took: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +109,7 @@ def demo() -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     ways: dict[str, Callable[[], float]] = {
         "halfstep --help": lambda: finished("-m", "halfstep", "--help"),
         "import torch": lambda: finished("-c", "import torch"),
@@ -117,7 +118,7 @@ def main() -> None:
         "halfstep train, to its first step": alone,
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    finished("-c", "import torch, timm, halfstep")  # from here on all files are in memory
+    finished("-c", "import torch, timm, halfstep")  # reads all files into the page cache
     with quiet_machine.watched() as seen:
         for _ in range(ROUNDS):
             for name, measure in ways.items():

@@ -1,25 +1,28 @@
-"""What a training step costs beside PyTorch's own loop: the engine, the trainer, and other tools.
+"""Compares the time of a training step with PyTorch's own loop: engine, trainer and other tools.
 
-Each variant trains in a process of its own, forked from this one, so that no tool's changes of
-torch reach another; only one of them works at a time. In a round each takes a turn: a few steps
-that do not count, then measured ones, in CPU time on one thread. A ratio is of a variant's turn to
-the raw loop's of the same round; given are its median over rounds and its quartiles. All start anew
-several times, as where tensors happen to lie in memory makes a step some percent faster or slower.
+Each variant trains in a separate process, forked from this one, so that changes of torch by one
+tool do not affect the others. Only one process works at a time. In each round, each variant takes a
+turn: a few steps that do not count, then the measured ones, in CPU time on one thread. A ratio is
+the time of a variant's turn over that of the raw loop in the same round; the results contain the
+median over rounds and the quartiles. All processes are restarted several times, because the
+addresses of tensors make a step some percent faster or slower.
 
-A step is zeroing, forward, loss, backward, clipping and update of a batch that is there already. Of
-the two trainers it is all that lies between a prepared batch and the end of the step: meters, logs,
-progress, and, of halfstep's, doctor's watch. Every variant loads its batches in its own process, by
-a DataLoader or as its trainer does. The time to load does not count. It is there because code and
-data of the loading displace those of the step in the processor's caches: a step of the MLP takes
-0.35 ms after a DataLoader has loaded its batch, and 0.31 ms in a loop over one batch.
+A step is zeroing, forward, loss, backward, clipping and update, for a batch that is already loaded.
+For the two trainers, it is everything between a prepared batch and the end of the step: meters,
+logs, progress and, for halfstep's trainer, doctor's watch. Each variant loads its batches in its
+own process, with a DataLoader or the loader of its trainer. The time to load does not count, but
+loading affects the step: its code and data displace those of the step in the processor's caches. A
+step of the MLP takes 0.35 ms after a DataLoader has loaded its batch, and 0.31 ms in a loop over
+one batch.
 
-Half recipes are measured on the MLP alone: PyTorch's own half convolutions on a CPU take ten to
-fifty times fp32's, and nothing else would be seen. `cpu_half.py` measures those.
+Half recipes are only measured on the MLP: PyTorch's own half convolutions on a CPU take ten to
+fifty times as long as those of fp32, so no other difference would be visible. `cpu_half.py`
+measures them.
 
     pip install lightning accelerate mmengine     # the peers; those that are missing are left out
     python benchmarks/step_overhead.py            # or a part: --models mlp --settings fp32 bf16
 
-A part replaces its rows in the results, and no others.
+A part only replaces its own rows in the results.
 """
 
 from __future__ import annotations
@@ -47,11 +50,11 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parent / "results" / "step_overhead.json"
 VARIANTS: dict[str, Variant] = {"raw": raw, "engine": engine, "trainer": trainer, **PEERS}
 TRAINERS = {"trainer", "Lightning Trainer"}
-"""They load between the micro-batches of a step, so that its time would hold that of loading."""
+"""Not measured with accumulation: they load batches between the micro-steps of a step."""
 
 
 def variants_of(setting: str, chosen: list[str]) -> dict[str, Variant]:
-    """Return the variants that a setting can be measured with."""
+    """Return the chosen variants that support a setting and are installed."""
     kind = SETTINGS[setting]
     able = [name for name in chosen if kind.recipe not in REFUSES.get(name, ())]
     if kind.accumulates:
@@ -60,7 +63,7 @@ def variants_of(setting: str, chosen: list[str]) -> dict[str, Variant]:
 
 
 def table(record: dict[str, Any]) -> list[str]:
-    """Return the docs' table of a record: each variant's ratio to the raw loop."""
+    """Return the table of the docs: the time of each variant relative to the raw loop."""
     rows = {(each["model"], each["setting"], each["variant"]): each for each in record["rows"]}
     kinds = list(dict.fromkeys((model, setting) for model, setting, _ in rows))
     heads = ["raw loop" if name == "raw" else name for name in VARIANTS]
@@ -80,7 +83,7 @@ def _cell(row: dict[str, Any] | None) -> str:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))

@@ -1,11 +1,12 @@
-"""Where the time of one training step goes, by kind of work: fp32, fp16 and o2 on a CPU.
+"""Profiles one training step by kind of work: fp32, fp16 and o2 on a CPU.
 
-A ResNet-18 at 32 px takes steps of the engine on one thread, recipe after recipe, and that several
-times. `torch.profiler` says how long each operator took without those that it called; what lies
-between operators is Python's, autograd's and the dispatcher's. Each recipe's step is also timed
-without the profiler, for what that adds.
+The engine takes steps of a ResNet-18 at 32 px on one thread; the recipes take turns.
+`torch.profiler` measures the time of each operator without the operators that it calls. The time
+between operators is spent in Python, autograd and the dispatcher. The step of each recipe is also
+timed without the profiler, which shows the profiler's overhead.
 
-Beside it stands what `halfstep advise` predicts of the same step, and of a larger one, on a GPU.
+The results also contain the predictions of `halfstep advise` for the same step on a GPU, and for a
+larger step.
 
     python benchmarks/step_profile.py
 """
@@ -49,7 +50,7 @@ RECIPES = ("fp32", "fp16", "o2")
 MODEL = MODELS["resnet18, 32 px"]
 GPU = "h100"
 LARGER = 256, 224
-"""Images of a batch and their pixels, in the larger step that is predicted."""
+"""The images in a batch and the side of an image in pixels, of the larger predicted step."""
 
 UPDATE = "engine.step"
 UNSCALE = "unscale, find inf and NaN"
@@ -71,9 +72,9 @@ KINDS = (
 """The kinds of work, in the order of a step."""
 
 PRODUCTS = {"mkldnn_convolution", "convolution_backward", "addmm", "mm"}
-"""Those of convolutions, and of the linear layer, which count as one kind."""
+"""The operators of convolutions and of the linear layer, which count as one kind."""
 CALLERS = {"convolution", "conv2d", "_convolution", "linear"}
-"""Operators that only call others; under a half recipe, the kernels in Python that do so."""
+"""Operators that only call other operators; under a half recipe, they include Python kernels."""
 CASTS = {"copy_", "_to_copy", "to"}
 PASSES_IN_C = (
     (weight_gradients, "round_to_half"),
@@ -82,11 +83,11 @@ PASSES_IN_C = (
     (half, "unscale"),
     (one_pass, "step_sgd"),
 )
-"""Functions that pass over memory in C, which the profiler does not see by itself."""
+"""Functions that call C code, which the profiler does not record by default."""
 
 
 def kind(event: FunctionEvent) -> str:
-    """Return the kind of work that an event does by itself, without the events in it."""
+    """Return the kind of work of an event, without the events inside of it."""
     library, _, name = event.name.partition("::")
     if library == "halfstep":
         cast = RECAST if _stage(event) == UPDATE else f"{_stage(event)}: casts"
@@ -114,7 +115,7 @@ def _stage(event: FunctionEvent | None) -> str:
 
 
 def stepper(recipe: str) -> tuple[Engine, Callable[[], None]]:
-    """Return an engine and its step, whose stages the profiler sees."""
+    """Return an engine, and a function that takes a step and names its stages for the profiler."""
     net = MODEL.build()
     images, labels = MODEL.data()
     engine = Engine(net, torch.optim.SGD(net.parameters(), **SGD), recipe=recipe)
@@ -131,11 +132,11 @@ def stepper(recipe: str) -> tuple[Engine, Callable[[], None]]:
 
 
 def profiled(recipe: str, steps: int, warmup: int = 5) -> tuple[float, dict[str, float]]:
-    """Take steps of a new engine.
+    """Take steps of a new engine, without and with the profiler.
 
     Returns:
-        The milliseconds of a step without the profiler, the median; and those of each kind of work
-        in a step under it.
+        The median milliseconds of a step without the profiler, and the mean milliseconds of each
+        kind of work in a step with the profiler.
     """
     engine, step = stepper(recipe)
     with engine, freed_memory_kept():  # as the trainer does
@@ -167,7 +168,7 @@ def _milliseconds(step: Callable[[], None]) -> float:
 
 
 def measure(steps: int, rounds: int) -> dict[str, dict[str, Any]]:
-    """Let recipes take turns; return the milliseconds of each, kinds of work as means of rounds."""
+    """Let the recipes take turns; return the milliseconds of each, in all and by kind of work."""
     found: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in RECIPES}
     for _ in range(rounds):
         for name, each in found.items():
@@ -187,7 +188,7 @@ def measure(steps: int, rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def predicted(batch: int, pixels: int) -> dict[str, dict[str, Any]]:
-    """Return what advise predicts of a step on the GPU, by recipe."""
+    """Return the predictions of advise for a step on the GPU, by recipe."""
     net = MODEL.build()
     images = torch.zeros(batch, MODEL.channels, pixels, pixels)
     subject = Subject(
@@ -204,7 +205,7 @@ def predicted(batch: int, pixels: int) -> dict[str, dict[str, Any]]:
 
 
 def table(result: dict[str, Any]) -> list[str]:
-    """Return the docs' table: milliseconds of each kind of work and its share, then predictions."""
+    """Return the table of the docs: time and share of each kind of work, then the predictions."""
     measured = result["recipes"]
     lines = [f"| work | {' | '.join(measured)} |", f"| --- |{' --- |' * len(measured)}"]
     for work in KINDS:
@@ -234,7 +235,7 @@ def _prediction(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=6, help="of each turn, with and without")
     parser.add_argument("--rounds", type=int, default=4)

@@ -1,10 +1,10 @@
-"""Claim: a model trained here validates as well as one trained by a loop of timm's own parts.
+"""Claim: a model trained with halfstep is as accurate as one trained by a loop of timm's parts.
 
-ResNet-18 on Imagenette at 64 pixels, five epochs, three seeds each, in fp32: `halfstep train`
-beside a loop of timm's dataset, loader, transforms, model, optimizer, scheduler and meters with the
-same settings. They share no random numbers, so it is the means that are compared, in units of the
-spread over seeds. About half an hour on two cores; what is measured is kept after each run, and a
-campaign that was interrupted goes on where it stopped.
+Trains ResNet-18 on Imagenette at 64 pixels for five epochs in fp32, with three seeds each: with
+`halfstep train`, and with a loop of timm's dataset, loader, transforms, model, optimizer, scheduler
+and meters with the same settings. The two do not share random numbers. So the means are compared,
+relative to the spread over seeds. Takes about half an hour on two cores. The results are written
+after each run, and after an interruption the same command continues.
 
     python benchmarks/timm_parity.py --data DIR    # the folder with train/ and val/
 """
@@ -71,7 +71,7 @@ def ours(given: argparse.Namespace, seed: int) -> float:
 
 
 def timms(given: argparse.Namespace, seed: int) -> float:
-    """Return the final validation accuracy of a loop of timm's parts."""
+    """Return the final validation accuracy of a training loop made of timm's parts."""
     torch.manual_seed(seed)
     train, val = (_loader(given, split) for split in ("train", "val"))
     model = timm.create_model("resnet18", num_classes=10).to(memory_format=torch.channels_last)
@@ -154,7 +154,7 @@ def _report(given: argparse.Namespace, found: dict[str, dict[str, float]]) -> di
 
 
 def main() -> None:
-    """Measure what is missing, and write results/timm_parity.json after each run."""
+    """Run the missing seeds, and write results/timm_parity.json after each run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder with Imagenette's train/ and val/")
     parser.add_argument("--epochs", type=int, default=5)

@@ -1,10 +1,10 @@
-"""Writes the tables of docs/experiments/2-bit-activations.md from what was measured.
+"""Writes the tables of docs/experiments/2-bit-activations.md from committed results.
 
     python benchmarks/two_bit_page.py
 
-`results/activations.json` is of activations.py, `results/batch_that_fits.json` of
-batch_that_fits.py, and the accuracies are of runs of `halfstep compare`, whose `comparison.json` is
-kept beside the page. A table whose results are not there is left as it is.
+activations.py writes `results/activations.json`, and batch_that_fits.py writes
+`results/batch_that_fits.json`. The accuracies are from `halfstep compare`; copies of its
+`comparison.json` are in the folder of the page. A table without results stays unchanged.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A page for each cause that doctor knows, from its rule and from the tests' smallest program.
+"""Builds a page for each cause that doctor knows, from its rule and from a program of the tests.
 
-What doctor says is not written down: the program runs under watch when the site is built.
+The verdict on the page is not stored: doctor watches the program when the site is built.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WEB = re.compile(r"[\w-]+(\.[\w-]+)+/\S+")
 
 
 def navigation() -> list[str | dict[str, list[str]]]:
-    """Return what the navigation has under "Causes"."""
+    """Return the entries of the navigation under "Causes"."""
     rooms = [{title: [page_of(each) for each in _rules(room)]} for room, title in ROOMS.items()]
     return ["causes/index.md", *rooms]
 
@@ -138,7 +138,7 @@ def _page(rule: Rule) -> str:
 
 
 def _title(name: str) -> str:
-    """Return a rule's name with a capital, unless it begins with an identifier or a format."""
+    """Return a rule's name with a capital letter, unless its first word is code or a format."""
     first = name.split(maxsplit=1)[0]
     return name[0].upper() + name[1:] if first.isalpha() else name
 
@@ -150,7 +150,7 @@ def _diagnose(program: ModuleType) -> Diagnosis:
     silent = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(silent):
         warnings.simplefilter("ignore")
-        # Some programs end in an error: that is what is diagnosed.
+        # Some programs end with an exception, which doctor diagnoses.
         with contextlib.suppress(Exception), watch:
             program.broken()
     return diagnose(watch.close())

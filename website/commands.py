@@ -1,4 +1,4 @@
-"""The page of all commands, from the command line's own definitions."""
+"""Builds the page of all commands, from the definitions of the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = "reference/commands.md"
 
 
 def pages() -> dict[str, str]:
-    """Return the page by its path: a section for each command, with a table of what it takes."""
+    """Return the page by its path: a section for each command, with a table of its parameters."""
     import typer
 
     from halfstep.cli import app

@@ -1,7 +1,7 @@
-"""What mkdocs calls: puts the pages together before it reads them.
+"""Hooks of mkdocs: write all pages into one folder before mkdocs reads them.
 
-The pages of docs/, and those that are generated, lie side by side in build/pages. The generated
-ones need real files, for the plugin of languages knows no others.
+The pages of docs/ and the generated pages are together in build/pages. The generated pages must be
+real files, because the plugin for languages only finds files.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_post_page(output: str, **_: object) -> str:
-    """Name the dialog of the search, and let the empty corner of a table be no header."""
+    """Add a label to the search dialog, and make empty header cells of tables normal cells."""
     dialog = 'data-md-component="search" role="dialog"'
     return output.replace(dialog, f'{dialog} aria-label="Search"').replace("<th></th>", "<td></td>")
 
 
-@cache  # mkdocs asks once for each language
+@cache  # mkdocs calls the hook once for each language
 def assemble() -> Path:
-    """Put the pages together, and return their directory."""
+    """Write all pages into one directory, and return it."""
     shutil.rmtree(ASSEMBLED, ignore_errors=True)
     shutil.copytree(ROOT / "docs", ASSEMBLED)
     for room in (pages, causes, commands):

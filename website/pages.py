@@ -1,7 +1,7 @@
-"""Pages of the site that are files of the repository's root: the README is the first page.
+"""Pages of the site from files in the repository's root: the README is the first page.
 
-Their links are those of the repository; here they become those of the site. A link to a file that
-the site does not have becomes its text.
+Links to files of the repository become links to pages of the site. If the site has no page for a
+file, the link becomes plain text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pages() -> dict[str, str]:
     """Return the pages by path."""
     found = {page: ROOT / source for source, page in PAGES.items()}
     return {
-        # A page in Chinese is in a folder of its own; the pictures are not.
+        # On the site, Chinese pages are in a subfolder, but the pictures are not.
         page: relinked(path.read_text(), pictures="../" if page.endswith(".zh.md") else "")
         for page, path in found.items()
         if path.exists()
@@ -34,17 +34,17 @@ def pages() -> dict[str, str]:
 
 
 def relinked(text: str, *, pictures: str = "") -> str:
-    """Return a page of the root with the links that it has on the site.
+    """Return the text of a page with its links changed for the site.
 
     Args:
         text: The page, in Markdown.
-        pictures: The way from the page on the site to the folder that holds the pictures' folder.
+        pictures: The relative path from the page on the site to the folder above `images`.
     """
 
     def of_the_site(link: re.Match[str]) -> str:
         said, target, anchor = link[1], link[2], link[3] or ""
         if target in PAGES:
-            # Each language has its own site, and its switch in the header.
+            # Each language has its own site, and the header of the site switches the language.
             return f"[{said}]({PAGES[target].replace('.zh.md', '.md')}{anchor})"
         if target.startswith("docs/"):
             return f"[{said}]({target.removeprefix('docs/')}{anchor})"

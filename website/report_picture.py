@@ -1,10 +1,10 @@
-"""Draw the README's picture: the first screen of a comparison's report, in light and dark.
+"""Draws the pictures in the README: the first screen of a comparison's report, light and dark.
 
     python website/report_picture.py runs/compare/digits
 
-The pictures and the comparison.json that they were drawn from go to docs/images. Each picture holds
-the checksum of that file, by which a test knows that they belong together. Needs playwright, pillow
-and Chromium.
+Writes the pictures, and the comparison.json that they show, to docs/images. Each picture contains
+the checksum of that file, so that a test can check that they belong together. Needs playwright,
+pillow and Chromium.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ SIZE = {"width": 1280, "height": 980}
 
 
 def pictures() -> dict[str, Path]:
-    """Return the pictures by their colour scheme."""
+    """Return the files of the pictures by colour scheme."""
     return {scheme: IMAGES / f"report-{scheme}.png" for scheme in ("light", "dark")}
 
 
 def checksum() -> str:
-    """Return the checksum of the comparison that was drawn."""
+    """Return the checksum of the comparison that the pictures show."""
     return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
 
 
 def draw(directory: Path) -> None:
-    """Draw the report in a comparison's directory, and keep its figures beside the pictures."""
+    """Draw the report in a comparison's directory, and copy its comparison.json to the pictures."""
     from PIL import Image, PngImagePlugin
     from playwright.sync_api import sync_playwright
 

@@ -1,7 +1,8 @@
-"""The command line: one file per command, and one place that turns errors into a line and a code.
+"""The command line: one file per command. `main` turns errors into one line and an exit code.
 
-A command parses, calls one function, and prints. Exit codes: 0 done, 1 the result is bad, 2 the
-input is wrong, 130 stopped by Ctrl-C, 141 the reader of its output left (`| head`).
+A command parses its arguments, calls one function, and prints the result. Exit codes: 0 for
+success, 1 for a bad result, 2 for invalid input, 130 after Ctrl-C, 141 if the reader of the output
+has closed it (`| head`).
 """
 
 import inspect
@@ -38,7 +39,7 @@ from halfstep.cli.interrupts import Interrupts
 BAD_INPUT = 2
 INTERRUPTED = 130
 COMPLETE = "_HALFSTEP_COMPLETE"
-"""What a shell sets to ask how a line may go on; see `halfstep --install-completion`."""
+"""The variable with which a shell requests completions; see `halfstep --install-completion`."""
 
 app = typer.Typer(
     name="halfstep",
@@ -68,7 +69,7 @@ def _global_options(
         bool, typer.Option("--debug", help="Show the traceback of an error. May appear anywhere.")
     ] = False,
 ) -> None:
-    del version, debug  # one has acted in its callback, `main` looks for the other
+    del version, debug  # `version` acts in its callback; `_run` handles --debug
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: The arguments after the program's name; `sys.argv`'s by default.
+        argv: The arguments after the program's name; default: those in `sys.argv`.
 
     Returns:
         The exit code.
@@ -113,10 +114,10 @@ def _run(arguments: list[str]) -> int:
         command.main(prog_name="halfstep", complete_var=COMPLETE)
     interrupts = Interrupts()
     try:
-        # Not command(): typer would turn Ctrl-C and usage errors into exits and boxes of its own.
+        # Not command(): typer would handle Ctrl-C and usage errors itself, and print boxes.
         with interrupts, command.make_context("halfstep", arguments) as context:
             command.invoke(context)
-            sys.stdout.flush()  # what fails at exit would be no one line
+            sys.stdout.flush()  # an error of the flush at exit would not be one line
     except typer.Exit as done:
         return done.exit_code
     except KeyboardInterrupt as stop:
@@ -135,7 +136,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _reflow(command: Any) -> None:
-    """Wrap help texts at the terminal's width, not at the source's."""
+    """Join the lines of each paragraph of the help texts, so that the terminal wraps them."""
     if command.help:
         command.help = re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.cleandoc(command.help))
     for each in getattr(command, "commands", {}).values():
@@ -143,14 +144,14 @@ def _reflow(command: Any) -> None:
 
 
 def _interrupted(said: str = "") -> int:
-    # Where an import's exec() was interrupted, CPython ends by SIGINT and not with our code;
-    # another exec() makes it forget that.
+    # If Ctrl-C interrupted exec() in an import, CPython ends with SIGINT instead of our exit code.
+    # Another exec() resets this state.
     exec("")  # noqa: S102
     return _fail(said or "interrupted", INTERRUPTED)
 
 
 def _is_of_the_user(error: BaseException) -> bool:
-    # typer carries a click of its own in some versions, so its errors have no one class to catch.
+    # Some versions of typer contain a copy of click, so usage errors have no common base class.
     return isinstance(error, ValueError | OSError) or hasattr(error, "format_message")
 
 
@@ -164,7 +165,7 @@ def _message(error: BaseException) -> str:
 
 
 def _key_of_config(error: BaseException, context: Any) -> str:
-    """Say how to set a key of the config that was given as an option of its own."""
+    """Return a hint if an unknown option is the name of a key of the config; "" otherwise."""
     option = str(getattr(error, "option_name", ""))
     near = any(each.startswith(option) for each in getattr(error, "possibilities", None) or ())
     takes_options = context and any(each.name == "options" for each in context.command.params)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from halfstep.advise.forecast import Forecast
 
 BUDGET = 600.0
-"""Seconds for the whole command, where no budget is given."""
+"""Default seconds for the whole command."""
 LINES = 30.0
-"""Seconds between lines of progress where there is no terminal."""
+"""Seconds between lines of progress if stderr is not a terminal."""
 
 
 def register(app: typer.Typer) -> None:
@@ -209,7 +209,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         "--batch-size": batch_size,
         "--max-memory": max_memory,
     }
-    if costs and not as_json:  # at once: what comes next takes far longer
+    if costs and not as_json:  # printed now, because the next stages take much longer
         _print_costs(
             console,
             about.name,
@@ -267,7 +267,7 @@ def _print_files(console: "Console", found: "Answer", written: list[str], out: P
 
 
 def _refuse(*, costed: object, tried: object) -> None:
-    """Refuse flags of --gpu without --gpu, and flags of trials with --cost-only."""
+    """Refuse flags that need --gpu without --gpu, and flags of trials with --cost-only."""
     if costed:
         raise UserError(
             "--cost-only, --batch-size and --max-memory need --gpu; write, for example, --gpu h100"
@@ -277,7 +277,7 @@ def _refuse(*, costed: object, tried: object) -> None:
 
 
 def _command(subject: str, options: "Sequence[str]", given: "Mapping[str, object]") -> str:
-    """Write the command again, without --cost-only and --gpu."""
+    """Return the command without --cost-only and --gpu, for the suggestion to examine recipes."""
     flags = {flag: str(value) for flag, value in given.items() if value is not None}
     words = [*itertools.chain(*flags.items()), *(["--options", *options] if options else [])]
     return shlex.join(["halfstep", "advise", subject, *words])
@@ -291,7 +291,7 @@ def _few(batches: int, wanted: int) -> str:
 
 
 def _minutes(seconds: float) -> str:
-    """Write a budget that is large enough for so many seconds: 25m."""
+    """Return a budget that is large enough for `seconds`, such as "25m"."""
     return f"{math.ceil(1.2 * seconds / 60)}m"
 
 
@@ -313,7 +313,7 @@ def _print_costs(
 
 
 def _print(console: "Console", found: "Answer", shown: "Sequence[Forecast]", more: str) -> None:
-    """Print an answer, and its costs if they changed since the first tables."""
+    """Print the answer, and the costs that have changed since they were first printed."""
     from halfstep.advise import table
     from halfstep.advise.choose import show
 

@@ -1,4 +1,4 @@
-"""`halfstep bench`: what makes training of a config fast or slow on this machine."""
+"""`halfstep bench`: measures which part makes training slow on this machine, for one config."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -151,7 +151,7 @@ def step(
     """Time the parts of a training step: data, forward, backward, unscaling, optimizer, rest."""
 
     def measure(chosen: "Config", console: "Console") -> "Outcome":
-        del chosen  # every recipe has one of its own
+        del chosen  # each recipe loads the config again
         with without_collections():
             from halfstep.bench import step as measuring
 
@@ -178,7 +178,7 @@ def _run(
     quiet: bool,
     measure: "Callable[[Config, Console], Outcome]",
 ) -> None:
-    """Check the arguments, measure, write and print. Files are written after all measurements."""
+    """Check the arguments, measure, then write the files and print the table."""
     from rich.console import Console
 
     from halfstep.bench import directory, table

@@ -1,4 +1,4 @@
-"""`halfstep configs`, and one of them in full: `halfstep config show`, `halfstep config schema`."""
+"""`halfstep configs`: the list of configs; `halfstep config`: one config, or the JSON schema."""
 
 from typing import Annotated
 

@@ -144,7 +144,7 @@ def _images(listing: "Callable[[], list[Entry]]", refused: "Sequence[Fault]") ->
     try:
         return listing()
     except UserError:
-        if refused:  # which says why
+        if refused:  # `refused` already contains the reason
             return []
         raise
 
@@ -205,7 +205,7 @@ def _print_table(images: int, found: "Sequence[Fault]") -> None:
             table.add_row(kind, where, place.image, place.label, place.split, detail)
             kind = detail = ""
     if found:
-        # What is piped is not wrapped.
+        # Output to a pipe is not wrapped.
         Console(width=None if sys.stdout.isatty() else 10_000).print(table, markup=False)
     for kind, meaning in MEANINGS.items():
         count = sum(fault.kind == kind for fault in found)

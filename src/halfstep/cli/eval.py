@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Which(StrEnum):
-    """The two checkpoints of a run that have names."""
+    """The two named checkpoints of a run."""
 
     best = "best"
     last = "last"

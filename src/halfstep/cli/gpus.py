@@ -1,4 +1,4 @@
-"""`--gpu list`: the GPUs that the flag knows, for each command that has it."""
+"""`--gpu list`: prints the names of GPUs, for each command that has the flag `--gpu`."""
 
 import typer
 

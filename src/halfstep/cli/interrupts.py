@@ -1,7 +1,6 @@
-"""Ctrl-C, even if a library turns it into another error.
+"""Records Ctrl-C, because a library may turn the KeyboardInterrupt into another error.
 
-During an import, a library may turn the KeyboardInterrupt into an error of its own. The Ctrl-C is
-noted, so that the command still ends as an interrupted one.
+This happens during imports. The command must still end with the exit code of an interruption.
 """
 
 import signal
@@ -11,7 +10,7 @@ from typing import Self
 
 
 class Interrupts:
-    """Notes a Ctrl-C while its block runs, and raises KeyboardInterrupt as Python does."""
+    """Records a Ctrl-C while the block runs, and raises KeyboardInterrupt as Python does."""
 
     def __init__(self) -> None:
         self.seen = False

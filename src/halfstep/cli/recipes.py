@@ -91,7 +91,7 @@ def _read(spec: str) -> Recipe:
 
 
 def _purpose(found: Recipe) -> str:
-    """Return what a recipe of the table is for; "" for any other recipe."""
+    """Return the purpose of a named recipe; "" for any other recipe."""
     row, purpose = RECIPES.get(found.name, (None, ""))
     return purpose if found == row else ""
 

@@ -1,7 +1,7 @@
-"""Quick imports at the start of a command.
+"""Fast imports at the start of a command.
 
-Importing torch and its dependents makes a million permanent objects. Garbage collections during the
-imports would take a third of the start-up time of a command.
+The import of torch and related packages creates a million permanent objects. Garbage collections
+during the imports would take a third of the start-up time of a command.
 """
 
 import atexit
@@ -14,14 +14,16 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Collect no garbage while modules are imported, and leave them out of later collections.
+    """Switch garbage collection off during imports, and exclude the new objects from later ones.
 
-    Nothing changes in a process that has imported torch already: some of its objects are temporary.
+    If the process has already imported torch, nothing changes, because some of the existing objects
+    are temporary.
     """
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return
-    atexit.register(_say_no_more)  # before the imports, and so called after what they register
+    # Functions run at exit in reverse order: after those that the imports register.
+    atexit.register(_say_no_more)
     gc.disable()
     try:
         yield
@@ -31,10 +33,10 @@ def without_collections() -> Iterator[None]:
 
 
 def _say_no_more() -> None:
-    """Close stderr at the end of the process.
+    """Redirect stderr to the null device at the end of the process.
 
-    Some libraries (triton, through nanobind) would print dozens of lines there about objects that
-    were not collected, and collecting them takes over a second.
+    Some libraries (triton, through nanobind) print dozens of lines about objects that were not
+    collected. To collect these objects would take more than a second.
     """
     if sys.stderr is not None:
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""stdout and stderr that are closed, full, or no longer read.
+"""Handles stdout and stderr that are closed, full, or no longer read.
 
 `halfstep recipes | head -1` ends like `cat FILE | head -1`: without a message, and with the exit
 code of a program that SIGPIPE ended.
@@ -32,9 +32,9 @@ def open_closed() -> None:
 
 
 def is_of_the_reader(error: BaseException) -> bool:
-    """Return whether an error came because no one reads stdout or stderr any more."""
+    """Tell whether the reason for an error is that no process reads stdout or stderr any more."""
     if isinstance(error, SystemExit):
-        return isinstance(error.__context__, BrokenPipeError)  # how rich ends
+        return isinstance(error.__context__, BrokenPipeError)  # rich raises this
     return isinstance(error, BrokenPipeError) and any(map(_is_unread, (sys.stdout, sys.stderr)))
 
 
@@ -48,7 +48,7 @@ def _is_unread(stream: TextIO) -> bool:
 
 
 def say(line: str) -> None:
-    """Write a line to stderr, if it can be written to."""
+    """Write a line to stderr, if stderr can be written."""
     with suppress(OSError):
         typer.echo(line, err=True)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from halfstep.train.store.run_directory import Summary
 
 _BY_SIGNAL = 128
-"""Exit code of a signal's end, less its number: what a shell would say."""
+"""After signal N, the exit code is this plus N, as in a shell."""
 _INTERRUPTED = 130
 _BAD_RESULT = 1
 _BAD_INPUT = 2
@@ -144,7 +144,7 @@ def _find(
         return chosen, out or run_directory.place(chosen, tag)
     except ValueError:
         if os.environ.get("LOCAL_RANK", "0") != "0":
-            # One of torchrun's processes on this machine has said it.
+            # Another process of torchrun on this machine prints the error.
             raise typer.Exit(_BAD_INPUT) from None
         raise
 
@@ -164,7 +164,7 @@ def _launched(arguments: list[str], processes: int, max_restarts: int, device: s
     from halfstep.train.processes.distributed import refuse_too_few_gpus
     from halfstep.train.processes.launch import launch
 
-    refuse_too_few_gpus(device, processes)  # before each of them would say so
+    refuse_too_few_gpus(device, processes)  # here, so that not every process prints the error
     return launch(arguments, processes=processes, max_restarts=max_restarts)
 
 
@@ -177,7 +177,7 @@ def _train_here(
     quiet: bool,
     resume: str | None,
 ) -> None:
-    """Train in this process, which may be one of several."""
+    """Train in this process, which may be one of several processes of the run."""
     with without_collections():
         from halfstep.train.loop.loop import train as train_run
         from halfstep.train.processes import distributed
@@ -214,7 +214,7 @@ def _train_here(
 
 
 def _say_why(run: Path) -> None:
-    """Print what doctor says of a run that has failed."""
+    """Print doctor's diagnosis of a run that has failed."""
     from halfstep.train.observers import diagnosis
 
     found = diagnosis.read(run) if _speaks() else None
@@ -233,7 +233,7 @@ def _what_was_met(step: int, run: Path) -> str:
 
 @contextmanager
 def _ending_as_one() -> Iterator[None]:
-    """One process prints why all of them end; all exit with the same code."""
+    """Turn the end of a run into an exit code, the same for all processes; only one prints why."""
     from halfstep.train.processes.distributed import Lost
     from halfstep.train.processes.launch import is_over, leave_outcome
     from halfstep.train.processes.processes import FailedElsewhere
@@ -251,7 +251,7 @@ def _ending_as_one() -> Iterator[None]:
     except FailedElsewhere as failed:
         raise typer.Exit(failed.code) from None
     except Lost as lost:
-        # Not for good: torchrun may start all of them again.
+        # No outcome is written, because torchrun may restart all processes.
         if str(lost) and not is_over():
             typer.echo(str(lost), err=True)
         raise typer.Exit(_BAD_RESULT) from None
@@ -265,7 +265,7 @@ def _speaks() -> bool:
 
 
 def _ended(line: object, code: int) -> typer.Exit:
-    """Print how a run ended that is not restarted."""
+    """Print the reason of an end without a restart, and return the exit with its code."""
     from halfstep.train.processes.launch import leave_outcome
 
     leave_outcome(code)
@@ -275,7 +275,7 @@ def _ended(line: object, code: int) -> typer.Exit:
 
 
 def _hush(processes: "Processes") -> None:
-    """Only the first process prints warnings that all would print; warnings about images remain."""
+    """Suppress warnings in all processes except the first; keep warnings about images."""
     from halfstep.train.data.sources.faults import DataWarning
 
     if not processes.is_first:

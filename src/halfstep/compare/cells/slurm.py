@@ -139,4 +139,4 @@ class SlurmCluster:
             time.sleep(1.0)
 
     def close(self) -> None:
-        """Do nothing: Slurm keeps nothing open."""
+        """Do nothing, because there is no connection to Slurm to close."""

@@ -121,7 +121,7 @@ def plan(  # noqa: PLR0913  (the command has as many options)
         first.name + (f"-{_checked(tag)}" if tag else "")
     )
     if not here:
-        directory = directory.absolute()  # other nodes work in directories of their own
+        directory = directory.absolute()  # jobs on other nodes have other working directories
     grid = build_grid(
         first.name,
         device=kind,

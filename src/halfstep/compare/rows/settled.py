@@ -114,7 +114,7 @@ def _gain(row: Row) -> float:
 
 
 def _is_clear(row: Row, base: Row) -> bool:
-    """Tell whether a difference is larger than chance among the validation images explains.
+    """Tell whether the difference to the baseline is too large to be chance among the images.
 
     If both models are equally good, the variance of the difference between their numbers of errors
     is the number of images that exactly one model misclassifies (McNemar, 1947,
