@@ -88,7 +88,7 @@ PARTS = {
     r", host$": "，主机",
     r", compute$": "，计算",
     r", bandwidth$": "，带宽",
-    r", clipping$": ", 梯度裁剪",
+    r", clipping$": "，梯度裁剪",
     r", (\d+) images of (\d+) px$": r"，\2 px 的图像 \1 张",
     r"^([\d,]+) steps$": r"\1 步",
     r" parameters$": " 参数",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING, Any
 
 from halfstep.compare.output.columns import on_cpu
@@ -55,22 +56,23 @@ def memory_note(results: Sequence[Result]) -> str:
 
 
 def _parts(row: Row, most: float) -> list[dict[str, Any]]:
-    """Return the parts of the peak memory, from the first seed whose summary has them."""
-    for result in row.measured:
-        known = [(name, result.number(f"held_bytes.{name}")) for name in MEMORY_PARTS]
-        if any(size is not None for _, size in known):
-            return [
+    """Return the parts of the peak memory, each as a mean over the seeds that measured it."""
+    found = []
+    for name, label in MEMORY_PARTS.items():
+        key = f"held_bytes.{name}"
+        known = [(each, size) for each in row.measured if (size := each.number(key)) is not None]
+        if known:
+            size = statistics.fmean(size for _, size in known)
+            found.append(
                 {
                     "name": name,
-                    "label": MEMORY_PARTS[name],
+                    "label": label,
                     "share": size / most,
                     "text": _size(size),
-                    "source": result.source(f"held_bytes.{name}"),
+                    "source": " ".join(each.source(key) for each, _ in known),
                 }
-                for name, size in known
-                if size is not None
-            ]
-    return []
+            )
+    return found
 
 
 def _size(count: float) -> str:
