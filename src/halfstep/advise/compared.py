@@ -86,7 +86,8 @@ def _predict(
     is_run = arm == cell.arm
     recipe = find_recipe(cell.config["recipe"]) if is_run else find_recipe(arm.recipe)
     if recipe.untraceable:
-        said = f"a CPU and a GPU run different operators for {', '.join(recipe.untraceable)}"
+        parts = ", ".join(recipe.untraceable)
+        said = f"a CPU and a GPU run different operators for this part of the recipe: {parts}"
         return Predicted(arm, fingerprint, reason=said)
     try:
         if arm.point not in forecasters:

@@ -73,7 +73,8 @@ def traced_at(
     if found.untraceable:
         raise UserError(
             f"the cost of {found.name} cannot be predicted: a CPU and a GPU run different "
-            f"operators for {', '.join(found.untraceable)}; leave {found.name} out of --recipes"
+            f"operators for this part of the recipe: {', '.join(found.untraceable)}; leave "
+            f"{found.name} out of --recipes"
         )
     try:
         # oneDNN has a separate LSTM operator, but only for fp32.

@@ -166,7 +166,7 @@ def _cost(at: int, each: Forecast) -> list[TableCell]:
         TableCell(
             ", ".join(each.remarks),
             value=each.bound,
-            label="predicted bound, remark",
+            label="predicted limit, remark",
             source=f"{source}predicted_bound",
         ),
     ]

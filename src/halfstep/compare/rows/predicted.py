@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MARK = "≈"
 """The mark before each predicted figure."""
-BOUND = "predicted|bound, remark"
+BOUND = "predicted|limit, remark"
 """The header of the only predicted column that contains text."""
 
 

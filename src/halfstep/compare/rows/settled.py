@@ -156,8 +156,8 @@ def _even(grid: Grid, rows: Sequence[Row]) -> str:
     if images is None:
         return f"Differences of the best accuracy, compared with {than}, in points: {each}."
     return (
-        "Differences that may be chance, in correctly classified validation images "
-        f"(of {images}), compared with {than}: {each}."
+        f"Correctly classified validation images (of {images}), compared with {than}: {each}. "
+        "Such differences may be chance."
     )
 
 
@@ -292,7 +292,7 @@ def _commands(
     found += [
         (
             f"halfstep advise {name} --gpu {gpus}",
-            "chooses a recipe for a GPU that this machine lacks",
+            "tests which recipes are safe for the model, and predicts other batch sizes",
         ),
         ("halfstep doctor train.py", "finds out why your own training program breaks"),
     ]

@@ -66,9 +66,9 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         is_batch = birth.op == "aten._to_copy" and birth.inputs[0].name == "batch"
         return Finding(
-            summary=f"{birth.operator} returns values up to {birth.exact:.3g} {when}; "
-            f"the maximum of fp16 is {_LIMIT:g}"
-            + ("" if is_batch else ", so this layer needs bf16 or fp32"),
+            summary=f"results of {birth.operator} are up to {birth.exact:.3g} {when}, and so inf "
+            f"in fp16, whose maximum is {_LIMIT:g}"
+            + ("" if is_batch else "; use bf16 or fp32 for this layer"),
             facts=(
                 birth.appears,
                 "the same step in fp32 is finite",
@@ -83,8 +83,8 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _divided(birth: Birth) -> Finding:
     return Finding(
-        summary=f"{birth.operator} returns values up to {birth.exact:.3g}; the maximum of fp16 is "
-        f"{_LIMIT:g}, and division by inf gives 0",
+        summary=f"results of {birth.operator} are up to {birth.exact:.3g}, and so inf in fp16, "
+        f"whose maximum is {_LIMIT:g}; division by inf gives 0",
         facts=(birth.appears, "the loss or the gradients of the same step in fp32 differ"),
         change=_CHANGE,
         confidence=LIKELY,
