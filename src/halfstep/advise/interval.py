@@ -1,13 +1,15 @@
 """Intervals of predictions, from the errors on models and GPUs that were left out of a fit.
 
 Errors are errors of the logarithm of time, so an interval is a factor in both directions. Its
-half-width is the expected error of the step, which depends on the operators of the step, times a
-quantile of the ratio of observed to expected errors on model families that were left out of the fit
-(split conformal prediction with a local scale: Lei et al., 2018, section 5.2, arXiv:1604.04173).
-Convolutions differ more than matrix products between versions of their library. The largest errors
-are those of convolutions without dedicated kernels: depthwise and grouped ones, and channel counts
-that are not multiples of 8. Intervals are also wider for steps that wait for the host, and on GPUs
-of an architecture without measurements.
+half-width is the product of the expected error of the step and a quantile (split conformal
+prediction with a local scale: Lei et al., 2018, section 5.2, arXiv:1604.04173). The expected error
+depends on the operators of the step. The quantile is that of the ratios of observed to expected
+errors, on model families that were left out of the fit.
+
+The speed of convolutions varies more between versions of cuDNN than that of matrix products. The
+largest errors are those of convolutions without dedicated kernels: depthwise and grouped ones, and
+channel counts that are not multiples of 8. Intervals are also wider for steps that wait for the
+host, and on GPUs of an architecture without measurements.
 """
 
 from __future__ import annotations
@@ -63,8 +65,9 @@ def makeup(work: Workload, fitted: Constants | None = None) -> tuple[float, floa
     """Return the features from which the expected error of a step is computed.
 
     Returns:
-        1, for the constant term; the share of the kernels' time in convolutions; and the share in
-        operators with the most uncertain cost, which counts as 1 if the step waits for the host.
+        Three features: 1, for the constant term; the share of the kernels' time in convolutions;
+        and the share in operators with the most uncertain cost. The last share is set to 1 if the
+        step waits for the host.
     """
     fitted = fitted or constants()
     time = step_time(work, fitted)

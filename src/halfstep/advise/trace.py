@@ -1,4 +1,4 @@
-"""Records one training step, operator by operator, without a GPU and without memory.
+"""Records one training step, operator by operator, without a GPU and without tensor data.
 
 The step runs under PyTorch's `FakeTensorMode`: tensors have shapes, dtypes and lifetimes, but no
 values. A dispatch mode on top of it records the work of each operator, and which storages are
@@ -52,7 +52,7 @@ class Trace:
         calls: The operator calls.
         batch: Samples of a micro-step.
         held: Bytes in use before the step: parameters, optimizer state, buffers, the batch.
-        saved: Bytes in use in addition between forward and backward: the tensors that autograd
+        saved: Bytes in use between forward and backward, without `held`: the tensors that autograd
             saves, and the loss.
         peak: Maximum bytes in use during the step, including `held`.
         reads: The number of times that the host waits to read a value from the device.
@@ -135,7 +135,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _enter(self, op: Op, args: tuple[Any, ...], out: Any) -> None:
-        """Record an operator as CUDA runs it, if CUDA runs it differently from a CPU.
+        """Record an operator; one that CUDA runs differently from a CPU is recorded as on CUDA.
 
         Autocast passes `dtype=torch.float32` to softmax. Its CUDA kernel reads half-precision
         values and writes fp32 values in one pass, and its backward the reverse (ATen's `softmax`,

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """The methods that techniques override, by the name of the method of `Technique`.
+    """The hooks of all techniques: a field for each method of `Technique`.
 
-    Each tuple is in the order of the techniques.
+    A field holds the methods of the techniques that override it, in the order of the techniques.
     """
 
     adopt: tuple[Callable[..., Any], ...]

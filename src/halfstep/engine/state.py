@@ -116,7 +116,7 @@ def _changed(state: Mapping[str, Any], recipe: Recipe) -> list[str]:
 
 
 def _settings_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe settings of a saved state, by the current names of the fields."""
+    """Return the recipe settings of a saved state; former names of fields become today's names."""
     return Recipe(state["recipe"], **state["settings"]).settings()
 
 
@@ -137,5 +137,5 @@ def _load_numerics(assembly: Assembly, state: Mapping[str, Any]) -> None:
         statistics.load_state_dict(saved)
     for technique in assembly.techniques:
         name = type(technique).__name__
-        if name in state["techniques"]:  # a sharded model has fewer techniques
+        if name in state["techniques"]:  # The saved engine lacks it if its model was sharded.
             technique.load_state_dict(state["techniques"][name])

@@ -36,7 +36,10 @@ class Scales(Protocol):
     """Determines the scales of the tensors of one layer."""
 
     def largest(self, role: Role, value: torch.Tensor, *, training: bool) -> torch.Tensor:
-        """Return the absolute value that the scale of `value` maps to the largest FP8 number."""
+        """Return the magnitude that becomes the largest FP8 number after scaling.
+
+        With dynamic scaling, it is the largest magnitude of `value`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def quantised(
     largest = scales.largest(role, value, training=training).float()
     # torch computes `format_.max / largest` as a reciprocal times a number, and so rounds twice.
     scale = torch.where(largest > 0, torch.full_like(largest, format_.max) / largest, 1.0)
-    # For a subnormal `largest`, the quotient overflows; fp32's maximum is good enough as a scale.
+    # For a very small `largest`, the quotient overflows; fp32's maximum is good enough as a scale.
     scale = torch.where(largest.isfinite(), scale.clamp(max=FORMATS["fp32"].max), scale)
     # Clamped before the cast, because the overflow of a cast differs between versions of torch.
     scaled = (value.detach().float() * scale).clamp_(-format_.max, format_.max)
@@ -125,20 +128,20 @@ class _Float8Product(torch.autograd.Function):
         bias: torch.Tensor | None,
         scales: Scales,
         geometry: Geometry | None,
-        training: bool,  # autograd passes by position
+        training: bool,
     ) -> torch.Tensor:
         left = quantised(value, "input", scales, training=training)
         right = quantised(weight, "weight", scales, training=training)
         ctx.save_for_backward(left.values, left.scale, right.values, right.scale)
         ctx.scales, ctx.geometry = scales, geometry
         ctx.dtypes = value.dtype, weight.dtype, None if bias is None else bias.dtype
-        # Two divisions, because the product of two large scales would overflow.
         with computing_in(FORMAT_OF["input"]):
             if geometry is None:
                 result = _matmul(left.widened(), right.widened().t())
             else:
                 wide = left.widened(), right.widened(), None
                 result = torch.ops.aten.convolution(*wide, *geometry.arguments())
+        # Two divisions, because the product of two large scales would overflow.
         result = result / left.scale / right.scale
         if bias is not None:
             shape = (-1,) if geometry is None else (-1, *[1] * len(geometry.stride))
@@ -170,7 +173,7 @@ class _Float8Product(torch.autograd.Function):
 
 
 def _once(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient that refuses a second backward, because quantised factors have no graph."""
+    """Return a gradient that cannot be differentiated again: quantised factors have no graph."""
     if not torch.is_grad_enabled():  # without create_graph
         return gradient
     result: torch.Tensor = _Once.apply(gradient.detach().requires_grad_())

@@ -30,14 +30,14 @@ class FusedSGD(FusedOptimizer):
         set_grad_none: Whether `zero_grad()` sets gradients to None instead of zeros.
 
     Raises:
-        ValueError: If a setting is negative, a group has no learning rate,
+        ValueError: If `lr`, `momentum` or `weight_decay` is negative, a group has no learning rate,
             or `nesterov` is used without momentum or with dampening.
     """
 
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = required,  # type: ignore[assignment]  # torch's mark; groups may have it
+        lr: float = required,  # type: ignore[assignment]  # torch's value for "not given"
         momentum: float = 0.0,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
@@ -71,7 +71,8 @@ class FusedSGD(FusedOptimizer):
     def _step_supports_amp_scaling(self) -> bool:
         """Whether the fused kernel can skip a step on the device.
 
-        False if weight decay is applied before the kernel runs. Also False if a group has momentum
+        False with `wd_after_momentum`, because the parameters then decay before the kernel can skip
+        the step. Also False if a group has momentum
         with dampening: dampening does not apply to the first step, but after a skipped first step
         the momentum buffer exists, so the next step would no longer count as the first.
         """

@@ -28,7 +28,7 @@ class Autocast(Part):
     }
 
     def product_format(self) -> tuple[int, str] | None:
-        """Return the autocast format, in which products are computed."""
+        """Return the precedence, 1, and the autocast format, in which products are computed."""
         return 1, self.value
 
     def forward_format(self) -> str | None:

@@ -2,8 +2,9 @@
 
 If the file is for another number of classes, the last layer keeps its random initial values. If a
 wrapper (DDP, torch.compile, a Lightning module) has put a prefix before all names, the prefix is
-removed. Both cases print a note. Any other mismatch is an error, because training would silently
-start from wrong weights.
+removed. Both cases print a note. A first convolution for RGB images is adapted to another number of
+input channels. Any other mismatch is an error, because training would silently start from wrong
+weights.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 _COUNTER = "num_batches_tracked"
 """Name of BatchNorm's counter of batches, which files of old versions of torch lack."""
-# Keys of a state dict in a file. "averaged" is first, because it has the weights that a run of
-# halfstep is validated with.
+# Keys under which a file may nest its state dict. "averaged" is first, because a run of halfstep is
+# validated with these weights.
 _WRAPPERS = ("averaged", "state_dict", "model_state_dict", "model")
 
 
@@ -92,7 +93,7 @@ def fit(
             raise UserError(f"{source} holds {name!r}, which the model does not have")
         given, wanted = tuple(tensor.shape), tuple(state[name].shape)
         if given != wanted and len(wanted) == 4 and given == (wanted[0], 3, *wanted[2:]):
-            tensor = adapt_input_conv(wanted[1], tensor)  # noqa: PLW2901  (the same, of other depth)
+            tensor = adapt_input_conv(wanted[1], tensor)  # noqa: PLW2901  (adapted to other input channels)
             given = wanted
         if given == wanted:
             fitting[name] = tensor

@@ -1,4 +1,4 @@
-"""Copies a checkpoint in CPU memory, so that the copy can be written while the run trains.
+"""Copies a checkpoint into CPU memory, so that the copy can be written while the run trains.
 
 The copy takes as many bytes of CPU memory as the tensors. The memory is kept for the next copy.
 """
@@ -29,7 +29,7 @@ class Copies:
         self._buffers: list[torch.UntypedStorage] = []
 
     def of(self, checkpoint: Checkpoint) -> Checkpoint | None:
-        """Copy a checkpoint into memory that training does not use, over the copy before.
+        """Copy a checkpoint into memory that training does not use; overwrites the last copy.
 
         Returns:
             The copy; None if the tensors have fewer bytes than `LEAST_BYTES`, or if a tensor is not
