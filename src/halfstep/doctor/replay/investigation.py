@@ -180,22 +180,24 @@ class Investigation:
         """
         if not entries:
             return
-        self.targets += target_ranges(entries)
         replayer = Replayer(
             entries, parameters, self._stack, self._positions, iteration, "the last step"
         )
         with self._repeating(iteration):
             plain = replayer.plain()
+        is_bad = not plain.note and not plain.finite and plain.same is not False
+        if not is_bad:  # `step` measures the targets of a bad step.
+            self.targets += target_ranges(entries)
         if plain.note:
             if not error or plain.note != error:  # The program's own exception is known already.
                 self.replays.append(plain)
-        elif not plain.finite and plain.same is False:
-            # The random numbers are the step's own, but its parameters have been updated since.
-            self.precision = Precision(note=_MOVED)
-        elif not plain.finite:
+        elif is_bad:
             self.step(
                 entries, parameters, iteration, "the last step is not finite", scale=plain.scale
             )
+        elif not plain.finite:
+            # The random numbers are the step's own, but its parameters have been updated since.
+            self.precision = Precision(note=_MOVED)
         elif not error:
             self.growth = Growth(iteration, self._sizes.read(parameters))
             with self._repeating(iteration):
