@@ -352,6 +352,7 @@ class Bad:
         iteration: Number of the iteration that used the input.
         makers: The loop's calls outside of an autograd graph that computed the input, the latest
             first; empty for data.
+        is_culprit: Whether it made the loss or the gradients non-finite; None if unknown.
     """
 
     what: str
@@ -361,6 +362,12 @@ class Bad:
     count: int
     iteration: int
     makers: tuple[Maker, ...] = ()
+    is_culprit: bool | None = None
+
+    @property
+    def is_from_loop(self) -> bool:
+        """Whether it is a batch, a target or a weight that may have made the step bad."""
+        return self.what in ("batch", "number") and self.is_culprit is not False
 
     @property
     def value(self) -> str:

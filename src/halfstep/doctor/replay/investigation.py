@@ -125,11 +125,15 @@ class Investigation:
         self.replays.append(plain)
         if plain.note:
             return
-        if not plain.finite:
+        if plain.finite:
+            self._judge_inputs((), iteration)
+        else:
             births, tracer, traced = replayer.traced(record=self._bundle is not None)
             self.births += births
             if traced.note:
                 self.replays.append(traced)
+            else:
+                self._judge_inputs(births, iteration)
             if tracer.recorder is not None:
                 self._keep(tracer.recorder, replayer)
         if scale is not None and scale != 1:
@@ -160,6 +164,8 @@ class Investigation:
             self.births += [_in_evaluation(each) for each in births]
             if traced.note:
                 self.replays.append(traced)
+            else:
+                self._judge_inputs(births, iteration)
             self.replays.append(replayer.fp32())
 
     def last(
@@ -231,6 +237,7 @@ class Investigation:
                 self.precision = compared
             self.births = [each for each in self.births if each.is_divided]
             self.replays, self.gradients = [], BadGradients()
+            self.inputs, self.targets = [], []
         self._was_only_scale = False
 
     def _keep(self, recorder: Recorder, replayer: Replayer) -> None:
@@ -274,6 +281,16 @@ class Investigation:
                 makers = self._origins.of(tensor)
                 self.inputs.append(_bad(what, name, tensor, iteration, makers))
 
+    def _judge_inputs(self, births: Sequence[Birth], iteration: int) -> None:
+        """Decide which inputs of a traced step made it bad."""
+        culprits = _culprits([each for each in self.inputs if each.iteration == iteration], births)
+        self.inputs = [
+            replace(each, is_culprit=any(each is other for other in culprits))
+            if each.iteration == iteration
+            else each
+            for each in self.inputs
+        ]
+
 
 def _is_number(loss: float | None) -> bool:
     return loss is not None and math.isfinite(loss)
@@ -284,6 +301,21 @@ def _is_mask(entry: Entry, tensor: torch.Tensor) -> bool:
     if entry.kind == "module":
         return counted.is_mask
     return counted.nans == 0 and counted.infs == counted.negative_infs
+
+
+def _culprits(inputs: list[Bad], births: Sequence[Birth]) -> list[Bad]:
+    """Return the inputs in which the inf or NaN of the culprit may have come from outside."""
+    culprit = next((each for each in births if each.culprit), None)
+    if culprit is None or culprit.phase != "given":
+        return []
+    kind, _, name = culprit.output.name.partition(" ")
+    if kind in ("parameter", "buffer"):
+        return [each for each in inputs if each.what == kind and each.name == name]
+    found = [each for each in inputs if each.what in ("batch", "number")]
+    # The culprit may be a view of the input, or the same memory in two calls.
+    found = [each for each in found if (each.name == "batch") == (kind == "batch")] or found
+    count = culprit.output.nans + culprit.output.infs
+    return [each for each in found if each.count == count] or found
 
 
 def _bad(

@@ -84,3 +84,54 @@ def broken_by_the_spread_of_one_sample() -> None:
         return (rewards - rewards.mean()) / (rewards.std() + 1e-8)
 
     train(None, weigh)
+
+
+def train_with_an_unused_weight(rate: float, scale: float) -> None:
+    """The weight of a class that does not occur is infinite, and no loss depends on it."""
+    weights = 1.0 / torch.tensor([10.0, 20.0, 10.0, 0.0])
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale != 1)
+    for images, labels in batches(20):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16, enabled=scale != 1):
+            loss = functional.cross_entropy(model(images) * 30, labels, weight=weights)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def healthy_with_an_unused_weight() -> None:
+    train_with_an_unused_weight(0.01, scale=2.0**24)
+
+
+class Mixing(torch.nn.Module):
+    """Mixes samples by weights, of which infinite ones count as 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 6)
+
+    def forward(self, images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.isinf(weights), 0.0, weights) @ self.linear(images)
+
+
+def healthy_where_the_model_leaves_inf_out() -> None:
+    """The inverse distance of a sample to itself is infinite."""
+    torch.manual_seed(0)
+    model = Mixing()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**26)
+    for images, _ in batches(20):
+        weights = 1 / (images[:, None] - images[None]).norm(dim=-1)
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = (model(images, weights).float() * 30).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def diverging_beside_an_unused_weight() -> None:
+    train_with_an_unused_weight(1e12, scale=1)

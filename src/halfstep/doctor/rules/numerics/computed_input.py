@@ -39,7 +39,7 @@ _REMEDIES = {
 def judge(evidence: Evidence) -> Finding | None:
     """Find a tensor with inf or NaN that the loop computed outside the autograd graph."""
     for bad in evidence.inputs:
-        if bad.what in ("batch", "number") and bad.makers:
+        if bad.is_from_loop and bad.makers:
             return _finding(bad)
     return None
 

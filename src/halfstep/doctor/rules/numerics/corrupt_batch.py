@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a batch that was not finite before any operator ran."""
-    batches = [each for each in evidence.inputs if each.what == "batch" and not each.makers]
+    batches = [
+        each
+        for each in evidence.inputs
+        if each.what == "batch" and each.is_from_loop and not each.makers
+    ]
     if not batches:
         return None
     first = batches[0]
@@ -28,6 +32,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "+ if not torch.isfinite(inputs).all():",
             "+     raise ValueError(f'bad sample in {paths}')",
         ),
+        confidence=CERTAIN if first.is_culprit else LIKELY,
     )
 
 
