@@ -234,6 +234,11 @@ def is_compiled(model: nn.Module) -> bool:
     )
 
 
+def is_functorch_tensor(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor exists only inside a transform, such as torch.vmap."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
 def values_of_sparse(tensor: torch.Tensor) -> torch.Tensor:
     """Return the uncoalesced values of a sparse tensor: one element can have several values.
 

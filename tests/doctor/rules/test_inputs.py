@@ -1,15 +1,48 @@
-"""Inputs with inf or NaN, and targets."""
+"""Inputs with inf or NaN: which call made them, and how certain this is."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.nn import functional
 
 from doctor.rules.test_rules import codes
 from doctor.rules.test_variants import watched
-from halfstep.doctor import Watch
+from halfstep.doctor import Watch, diagnose
 
-COMPUTED = "COMPUTED_INPUT_NOT_FINITE"
+COMPUTED, CORRUPT = "COMPUTED_INPUT_NOT_FINITE", "CORRUPT_BATCH"
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "advice"),
+    [
+        ("broken_in_place", "images /= images.std(0)", "correction=0"),
+        ("broken_by_counts", "1.0 / torch.bincount", "divide by a number that is never 0"),
+        ("broken_by_a_logarithm_that_the_loop_assigns", "torch.log(", ".clamp(min=1e-6).log()"),
+        ("broken_before_its_argument_is_cleared", "/ buffer.std()", "correction=0"),
+        ("broken_by_a_frozen_model", ").half())", "before the cast"),
+        ("broken_by_a_logarithm_after_a_spread", "torch.log(images)", ".clamp(min=1e-6).log()"),
+        ("broken_by_a_ratio_after_a_spread", "advantages / old", "divisor.clamp(min=1e-6)"),
+        ("broken_by_the_inverse_of_zero", "1 / (images", "divisor.clamp(min=1e-6)"),
+    ],
+)
+def test_the_call_that_made_inf_or_nan_is_named(name, line, advice) -> None:
+    finding = diagnose(watched(COMPUTED, name, errors=())).verdicts[0].finding
+    assert line in finding.site.text
+    assert advice in finding.change[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "confidence"),
+    [
+        ("broken_before_the_loop_adds_noise", "certain"),
+        ("broken_before_a_change_in_place", "likely"),
+    ],
+)
+def test_a_batch_of_unknown_source_is_only_likely_corrupt(name, confidence) -> None:
+    finding = diagnose(watched(CORRUPT, name, errors=())).verdicts[0].finding
+    assert finding.confidence == confidence
+    assert ("computed by the loop before the model" in finding.summary) == (confidence == "likely")
 
 
 def test_a_weight_that_no_loss_depends_on_does_not_hide_the_learning_rate() -> None:

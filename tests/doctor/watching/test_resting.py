@@ -114,7 +114,7 @@ def watched(*, rests, **given) -> Evidence:
 
 
 def without_places(evidence: Evidence) -> Evidence:
-    """Leave out lines, and the norms that a watch at rest does not compute."""
+    """Leave out lines, and the norms and sources that a watch at rest does not know."""
     numbers = evidence.numbers
     steps = tuple(replace(each, gradient_norm=None) for each in numbers.steps)
     before = tuple(replace(each, gradient_norm=None) for each in numbers.before_bad)
@@ -128,6 +128,7 @@ def without_places(evidence: Evidence) -> Evidence:
         loop=replace(evidence.loop, shapes=shapes),
         births=tuple(replace(each, site=None, user_site=None) for each in evidence.births),
         samples=(),
+        inputs=tuple(replace(each, is_known=False) for each in evidence.inputs),
         calls=(),
         ending=replace(evidence.ending, site=None),
     )

@@ -350,8 +350,10 @@ class Bad:
         index: Index of the first non-finite element.
         count: Number of non-finite elements.
         iteration: Number of the iteration that used the input.
-        makers: The loop's calls outside of an autograd graph that computed the input, the latest
-            first; empty for data.
+        makers: The loop's call outside of an autograd graph that made inf or NaN from finite
+            arguments, followed by the calls that made its arguments, in their order; empty if no
+            recorded call did.
+        is_known: Whether the source is known: the call in `makers`, or the data.
         is_culprit: Whether it made the loss or the gradients non-finite; None if unknown.
     """
 
@@ -362,6 +364,7 @@ class Bad:
     count: int
     iteration: int
     makers: tuple[Maker, ...] = ()
+    is_known: bool = True
     is_culprit: bool | None = None
 
     @property

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import torch
 
     from halfstep.doctor.bundle.recorder import Recorder
-    from halfstep.doctor.record import Maker
     from halfstep.doctor.signals.origins import Origins
     from halfstep.doctor.signals.positions import Positions
     from halfstep.doctor.signals.sizes import Sizes
@@ -278,8 +277,10 @@ class Investigation:
                 known.add(id(tensor))
                 name = "batch" if entry.kind == "module" else entry.kind
                 what = "batch" if tensor.ndim else "number"  # A number is a scale or a weight.
-                makers = self._origins.of(tensor)
-                self.inputs.append(_bad(what, name, tensor, iteration, makers))
+                source = self._origins.of(tensor)
+                bad = _bad(what, name, tensor, iteration)
+                bad = replace(bad, makers=source.makers, is_known=source.is_known)
+                self.inputs.append(bad)
 
     def _judge_inputs(self, births: Sequence[Birth], iteration: int) -> None:
         """Decide which inputs of a traced step made it bad."""
@@ -318,9 +319,7 @@ def _culprits(inputs: list[Bad], births: Sequence[Birth]) -> list[Bad]:
     return [each for each in found if each.count == count] or found
 
 
-def _bad(
-    what: str, name: str, tensor: torch.Tensor, iteration: int, makers: tuple[Maker, ...] = ()
-) -> Bad:
+def _bad(what: str, name: str, tensor: torch.Tensor, iteration: int) -> Bad:
     tensor = local(tensor)
     wrong = ~tensor.detach().isfinite()
     first = wrong.nonzero()[0].tolist()
@@ -331,7 +330,6 @@ def _bad(
         index=tuple(first),
         count=int(wrong.sum()),
         iteration=iteration,
-        makers=makers,
     )
 
 

@@ -1,152 +1,293 @@
-"""Remembers the calls outside the autograd graph that made the inputs of models and losses.
+"""Remembers which calls outside the autograd graph made inf or NaN from finite tensors.
 
 The tape does not contain these calls, so a replay takes their results as given. This module shows
-which of these tensors are data, and which ones the loop computed: for example a target, a weight or
-a normalised batch.
+whether the inf or NaN in an input of a step is data, or which call of the loop made it: for example
+the call that computed a target, a weight or a normalised batch.
+
+Each result is checked right after its call, because the program may overwrite or free the arguments
+later. On an accelerator, the check is a number on the device, which is read only if a step is bad.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import weakref
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
+from halfstep.doctor.internals import is_functorch_tensor
 from halfstep.doctor.record import Maker
 from halfstep.doctor.record.sites import calling_line, site
-from halfstep.doctor.tensors.summary import is_finite
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Callable, Sequence
 
     from halfstep.doctor.record.sites import Mark
 
-    Root = tuple[weakref.ref[torch.Tensor], int]
-
-TENSORS = 256
-CALLS = 6
-ROOTS = 32
-BYTES = 2**26
-_MAKES = re.compile(
-    r"[ir]?(true_?div|div|divide|true_divide|pow|mul|matmul)|reciprocal|r?sqrt|square|xlogy|"
-    r"log(2|10|1p|it)?|exp(2|m1)?|sinh|cosh|tan|a(cos|sin|tan|cosh|tanh)|erfinv|lgamma|"
-    r"(std|var)(_mean)?|mean|(vector_)?norm|sum|cumsum|(cum)?prod|b?mm|einsum|remainder|fmod"
+TENSORS = 4096
+DEPTH = 8
+_ASSIGNMENT = "setitem"
+_OPERATOR = re.compile(r"__[ir]?([a-z]+)__")
+_ONE_NAME = {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul"}
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+# Each element of the result is an element of the first argument, possibly in another format.
+_COPIES = frozenset(
+    {
+        *("bfloat16", "clone", "contiguous", "copy", "cpu", "cuda", "detach", "double", "float"),
+        *("half", "pin_memory", "to", "type", "type_as"),
+        *("chunk", "expand", "flatten", "getitem", "index_select", "narrow", "permute", "repeat"),
+        *("reshape", "select", "split", "squeeze", "transpose", "unbind", "unsqueeze", "view"),
+    }
 )
-
-
-class Call(NamedTuple):
-    """A call that made a tensor.
-
-    Attributes:
-        op: The function's name in torch; "cast" for a cast to half precision.
-        dtype: Format of the result.
-        mark: The source line of the call.
-    """
-
-    op: str
-    dtype: torch.dtype
-    mark: Mark | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """The calls that made a tensor.
+    """The source of a tensor's elements.
 
     Attributes:
-        calls: The last call, and the calls that made its arguments, latest first.
-        roots: The arguments of these calls that no recorded call made, and their versions.
+        op: The function's name in torch; "cast" for a cast to a format with a smaller range, "" if
+            no recorded call made the tensor.
+        finite: Whether the tensor was finite, or a number on its device that is finite only if all
+            its elements are; None if unknown.
+        args: The sources of the floating-point arguments, if they may be needed.
+        dtype: Format of the tensor.
+        mark: The line of the call, if it may be needed.
+        depth: Number of calls from the tensor back to the first one in `args`.
+        is_data: Whether the tensor, made by no recorded call, existed before any call used it.
     """
 
-    calls: tuple[Call, ...]
-    roots: tuple[Root, ...]
+    op: str = ""
+    finite: bool | torch.Tensor | None = None
+    args: tuple[Origin, ...] = ()
+    dtype: torch.dtype = torch.float32
+    mark: Mark | None = None
+    depth: int = 0
+    is_data: bool = False
+
+    def is_finite(self) -> bool | None:
+        """Return whether the tensor was finite; waits for the device."""
+        if isinstance(self.finite, torch.Tensor):
+            return bool(self.finite.isfinite())
+        return self.finite
+
+
+_DATA = Origin(is_data=True)
+_UNKNOWN = Origin()
+
+
+class _Known(NamedTuple):
+    tensor: weakref.ref[torch.Tensor]
+    version: int
+    origin: Origin
+
+
+class Source(NamedTuple):
+    """The source of the inf or NaN in a tensor.
+
+    Attributes:
+        makers: The call that made inf or NaN from finite arguments, followed by the calls that made
+            its arguments, in their order; empty if it is not a recorded call.
+        is_known: Whether the source is known: a recorded call, or the data.
+    """
+
+    makers: tuple[Maker, ...]
+    is_known: bool
 
 
 class Origins:
-    """Remembers the calls that made the latest tensors outside the autograd graph.
+    """Remembers where the tensors that now exist outside the autograd graph came from.
 
-    The latest roots are kept alive, so that `of` can check whether they were finite: at most
-    `ROOTS` tensors, and at most `BYTES` bytes in total.
+    Args:
+        was_on_tape: Returns whether a call on the tape, possibly of an earlier step, made a tensor.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], Origin]] = {}
-        self._held: deque[torch.Tensor] = deque(maxlen=ROOTS)
+    def __init__(self, was_on_tape: Callable[[torch.Tensor], bool]) -> None:
+        self._was_on_tape = was_on_tape
+        self._known: dict[int, _Known] = {}
+        self._is_complete = True
 
-    def note(self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """Remember a call outside the autograd graph.
+    def note(self, name: str, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+        """Remember a call outside the autograd graph, right after it.
 
         Args:
             name: The function's name in torch.
             given: The tensors in its arguments.
-            made: The floating-point tensors in its result.
+            made: The floating-point and complex tensors in its result.
         """
-        op, dtype = name.strip("_"), made[0].dtype
-        origins: list[Origin] = []
-        roots: list[Root] = []
-        makes, is_cast = _MAKES.fullmatch(op) is not None, dtype in HALVES
-        for each in given:
-            if not each.is_floating_point() or each.is_sparse:
-                continue
-            is_cast &= each.dtype not in HALVES
-            found = self._of(each)
-            if found is None:
-                if makes or is_cast:
-                    roots.append(self._hold(each))
-                continue
-            self._known[id(each)] = self._known.pop(id(each))  # It is forgotten last now.
-            if found not in origins:
-                origins.append(found)
-        if (makes or is_cast) and (origins or roots):
-            call = Call("cast" if is_cast else op, dtype, calling_line())
-            origins.insert(0, Origin((call,), tuple(roots)))
-        if not origins:
+        if not given:
+            return  # The program has chosen the numbers.
+        op = _plain(name)
+        floats = [each for each in given if each.is_floating_point() or each.is_complex()]
+        if op == "copy":  # overwrites its first argument
+            floats = floats[-1:]
+        if any(map(is_functorch_tensor, floats)):
+            self.miss_calls()  # The result outside the transform will be another tensor.
             return
-        origin = origins[0] if len(origins) == 1 else _together(origins)
-        for each in made:
-            self._known.pop(id(each), None)
-            self._known[id(each)] = (weakref.ref(each), origin)
-        while len(self._known) > TENSORS:
-            del self._known[next(iter(self._known))]
+        if op.startswith("foreach_"):
+            for each in made:
+                self._put(each, _UNKNOWN)
+            return
+        if op not in _COPIES:
+            self._computed(op, floats, made)
+        elif not floats or _is_smaller(made[0].dtype, floats[0].dtype):
+            self._computed("cast", floats, made)
+        else:
+            origin = self._origin(floats[0], _version(floats[0]))
+            for each in made:
+                self._put(each, origin)
 
-    def _hold(self, root: torch.Tensor) -> Root:
-        if not any(each is root for each in self._held):
-            self._held.append(root)
-            while len(self._held) > 1 and sum(each.nbytes for each in self._held) > BYTES:
-                self._held.popleft()
-        return weakref.ref(root), _version(root)
+    def assigned(self, tensor: torch.Tensor, value: torch.Tensor | None) -> None:
+        """Remember an assignment to elements of a tensor, right after it.
 
-    def of(self, tensor: torch.Tensor) -> tuple[Maker, ...]:
-        """Return the calls that made inf or NaN in a tensor from finite tensors, latest first.
-
-        Returns:
-            The calls. Empty for data, and if a root of the calls was not finite, was changed since
-            or no longer exists.
+        Args:
+            tensor: The tensor.
+            value: The tensor that was assigned; None for a number that the program has chosen.
         """
-        found = self._of(tensor)
-        if found is None or not all(_was_finite(*each) for each in found.roots):
-            return ()
-        return tuple(
-            Maker(each.op, format_name(each.dtype), (), number, 0, site(each.mark))
-            for number, each in enumerate(found.calls, 1)
-        )
+        before = self._before(tensor)
+        origin = None if value is None else self._looked_at(value)
+        if value is not None and tensor.dtype in HALVES and value.dtype != tensor.dtype:
+            self._put(tensor, _UNKNOWN)  # The cast may have made inf.
+        elif origin is None or origin.finite is True:
+            self._put(tensor, before)
+        elif origin.finite is False:
+            self._put(tensor, origin)
+        else:
+            self._put(tensor, _call(_ASSIGNMENT, None, (origin, before), tensor.dtype, None))
 
-    def _of(self, tensor: torch.Tensor) -> Origin | None:
+    def miss_calls(self) -> None:
+        """From now on, take no tensor for data: a call that is not recorded may have made it."""
+        self._is_complete = False
+
+    def of(self, tensor: torch.Tensor) -> Source:
+        """Return the source of the inf or NaN in a tensor; waits for the device."""
+        return _source(self._origin(tensor, _version(tensor)))
+
+    def _computed(
+        self, op: str, floats: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> None:
+        args: tuple[Origin, ...] | None = None
+        mark = None
+        for each in made:
+            finite = _finite(each)
+            if finite is True:
+                self._put(each, Origin(op, finite=True, dtype=each.dtype))
+                continue
+            if args is None:
+                changed = {id(other) for other in made}
+                args = tuple(
+                    self._before(other) if id(other) in changed else self._looked_at(other)
+                    for other in floats
+                )
+                mark = calling_line()
+            self._put(each, _call(op, finite, args, each.dtype, mark))
+
+    def _looked_at(self, tensor: torch.Tensor) -> Origin:
+        origin = self._origin(tensor, _version(tensor))
+        return replace(origin, finite=_finite(tensor)) if not origin.op else origin
+
+    def _before(self, tensor: torch.Tensor) -> Origin:
+        """Return the origin of a tensor before the call that has just changed it in place."""
+        return self._origin(tensor, max(0, _version(tensor) - 1))
+
+    def _origin(self, tensor: torch.Tensor, version: int) -> Origin:
         known = self._known.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else None
+        if known is not None and known.tensor() is tensor:
+            return known.origin if known.version == version else _UNKNOWN
+        # A change in place, possibly of a view, has increased the version.
+        is_new = version == 0 and not tensor.is_inference() and not self._was_on_tape(tensor)
+        return _DATA if is_new and self._is_complete else _UNKNOWN
+
+    def _put(self, tensor: torch.Tensor, origin: Origin) -> None:
+        key, version = id(tensor), _version(tensor)
+        self._known.pop(key, None)
+        if origin is self._origin(tensor, version):
+            return
+        ref = weakref.ref(tensor, partial(self._forget, key))
+        self._known[key] = _Known(ref, version, origin)  # It is now the last to be forgotten.
+        if len(self._known) > TENSORS:
+            oldest = self._known.pop(next(iter(self._known)), None)
+            if oldest is not None and not (oldest.origin.is_data or oldest.origin.finite is True):
+                self.miss_calls()
+
+    def _forget(self, key: int, ref: weakref.ref[torch.Tensor]) -> None:
+        known = self._known.get(key)
+        if known is not None and known.tensor is ref:
+            del self._known[key]
 
 
-def _together(origins: list[Origin]) -> Origin:
-    calls = dict.fromkeys(call for each in origins for call in each.calls)
-    roots = dict.fromkeys(root for each in origins for root in each.roots)
-    return Origin(tuple(calls)[:CALLS], tuple(roots)[:CALLS])
+def _source(origin: Origin) -> Source:
+    if not origin.op or origin.is_finite():
+        return Source((), is_known=origin.is_data)
+    finite = [each.is_finite() for each in origin.args]
+    if all(finite):
+        args = [_maker(each, 2, number) for number, each in enumerate(origin.args) if each.op]
+        return Source((_maker(origin, 1, 0), *args), is_known=True)
+    bad = [each for each, sound in zip(origin.args, finite, strict=True) if sound is False]
+    if bad:
+        sources = [_source(each) for each in bad]
+        return max(sources, key=lambda each: (each.is_known, bool(each.makers)))
+    unsure = [each for each, sound in zip(origin.args, finite, strict=True) if sound is None]
+    # An assignment makes no number: the inf or NaN was in the value or in the tensor before.
+    is_sure = origin.op == _ASSIGNMENT and len(unsure) == 1
+    return _source(unsure[0]) if is_sure else Source((), is_known=False)
 
 
-def _was_finite(root: weakref.ref[torch.Tensor], version: int) -> bool:
-    tensor = root()
-    return tensor is not None and _version(tensor) == version and is_finite(tensor)
+def _maker(origin: Origin, distance: int, number: int) -> Maker:
+    form = format_name(origin.dtype)
+    return Maker(origin.op, form, (), distance, number, site(origin.mark))
+
+
+def _call(
+    op: str,
+    finite: bool | torch.Tensor | None,
+    args: tuple[Origin, ...],
+    dtype: torch.dtype,
+    mark: Mark | None,
+) -> Origin:
+    depth = 1 + max((each.depth for each in args), default=0)
+    if depth > DEPTH:
+        args, depth = (_UNKNOWN,), 1
+    return Origin(op, finite, args, dtype, mark, depth)
+
+
+def _plain(name: str) -> str:
+    """Return a function's name without the underscores and letters for its variants."""
+    operator = _OPERATOR.fullmatch(name)
+    plain = operator[1] if operator else name.strip("_")
+    return _ONE_NAME.get(plain, plain)
+
+
+def _is_smaller(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Return whether a format has a smaller range than another one."""
+    return dtype != other and torch.finfo(dtype).max < torch.finfo(other).max
+
+
+def _finite(tensor: torch.Tensor) -> bool | torch.Tensor | None:
+    """Return whether a tensor is finite; see `Origin.finite`."""
+    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_meta:
+        return None
+    if tensor.numel() == 0 or not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    if tensor.is_complex() or tensor.itemsize == 1:
+        return None
+    values = tensor.detach()
+    total = values.sum(dtype=torch.float64 if values.dtype == torch.float64 else torch.float32)
+    if tensor.device.type != "cpu":
+        return None if _is_capturing(tensor) else total
+    if math.isfinite(total.item()):
+        return True
+    return all(math.isfinite(each.item()) for each in torch.aminmax(values))
+
+
+def _is_capturing(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -226,6 +226,11 @@ class Tape:
         """Return whether an entry of the tape made any tensor in a value."""
         return any(self._known(tensor) is not None for tensor in tensors_in(value))
 
+    def has_made(self, tensor: torch.Tensor) -> bool:
+        """Return whether a call that is or was on the tape made a tensor."""
+        entry = self._slots.get(id(tensor))
+        return entry is not None and entry[0]() is tensor
+
     def _known(self, tensor: torch.Tensor) -> tuple[int, Multiplier | None] | None:
         entry = self._slots.get(id(tensor))
         # A leaf that requires gradients counts as given from outside, even if a call returned it.

@@ -137,6 +137,8 @@ class Hearing:
         floats = self.calls.count(call.function.__name__, given, made)
         needs_gradients = any(map(is_in_graph, floats))
         if not floats:
+            if call.function.__name__ == "__setitem__":
+                self._assigned(call.args)
             return
         if not (needs_gradients or self._tape.holds(given)):
             self._origins.note(call.function.__name__, given, floats)
@@ -152,6 +154,29 @@ class Hearing:
             if made and made[0].numel() == 1 and len(call.args) > 1:
                 self._note_factor(call, entry.mark)
         self._tape.close(entry, made, scale)
+
+    def miss_calls(self) -> None:
+        """Note that the following calls of the loop are not recorded."""
+        self._origins.miss_calls()
+
+    def record_outside(
+        self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
+    ) -> None:
+        """Remember a call of a module that is not on the tape.
+
+        Args:
+            name: The module's class.
+            given: The tensors in its arguments.
+            made: The tensors in its result.
+        """
+        floats = [each for each in made if each.is_floating_point()]
+        if not any(map(is_in_graph, floats)):
+            self._origins.note(name, given, floats)
+
+    def _assigned(self, args: tuple[Any, ...]) -> None:
+        tensor, value = args[0], args[-1]
+        if not is_in_graph(tensor) and not self._tape.holds((tensor, value)):
+            self._origins.assigned(tensor, value if isinstance(value, torch.Tensor) else None)
 
     def _note_factor(self, call: Call, mark: Mark | None) -> None:
         inverse = call.function.__name__.startswith(("div", "true_div"))

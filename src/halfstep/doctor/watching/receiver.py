@@ -85,7 +85,7 @@ class Receiver:
         self.positions = Positions()
         self.elsewhere = Elsewhere(threading.get_ident())
         self.parties = Parties()
-        origins = Origins()
+        origins = Origins(self.tape.has_made)
         self.investigation = Investigation(
             self.stack, self.positions, self.parties.sizes, origins, bundle
         )
@@ -159,8 +159,10 @@ class Receiver:
                     model=self.parties.models.number(module),
                     autocast=",".join(format_name(dtype) for _, dtype in entry.autocast),
                 )
-            elif not module.training:
-                self._evaluated(module, args, kwargs, result)
+            else:
+                self.hearing.record_outside(notes.facts.kind, given, made)
+                if not module.training:
+                    self._evaluated(module, args, kwargs, result)
             if is_loss(module):
                 again = functools.partial(original, module)
                 self.hearing.overflows.take(type(module).__name__, again, args, kwargs, result)

@@ -115,6 +115,7 @@ class Watch:
 
     def _let_rest(self) -> None:
         self._receiver.listener.stop()
+        self._receiver.hearing.miss_calls()
         if self._attachment is not None:
             self._attachment.rest()
 

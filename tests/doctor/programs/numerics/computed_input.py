@@ -86,6 +86,89 @@ def broken_by_the_spread_of_one_sample() -> None:
     train(None, weigh)
 
 
+def broken_in_place() -> None:
+    def prepare(images):
+        images[:, 5] = 0
+        images -= images.mean(0)
+        images /= images.std(0)
+        return images
+
+    train(prepare)
+
+
+def broken_by_counts() -> None:
+    train(None, lambda images: 1.0 / torch.bincount(images[:, 0].long().abs(), minlength=40)[-8:])
+
+
+def broken_by_a_logarithm_that_the_loop_assigns() -> None:
+    def prepare(images):
+        images[:, 1:] = torch.log(images[:, 1:])
+        return images
+
+    train(prepare)
+
+
+def broken_before_averages_of_many_parameters() -> None:
+    averages = [torch.zeros(2) for _ in range(300)]
+
+    def prepare(images):
+        images = in_range(images, 0.0)
+        for each in averages:
+            each.mul_(0.9).add_(torch.ones(2) * 0.1)
+        return images
+
+    train(prepare)
+
+
+def broken_before_its_argument_is_cleared() -> None:
+    buffer = torch.zeros(8)
+
+    def weigh(images):
+        buffer.copy_(torch.ones(len(images)))
+        weights = (buffer - buffer.mean()) / buffer.std()
+        buffer.zero_()
+        return weights
+
+    train(None, weigh)
+
+
+def broken_by_a_correlation() -> None:
+    train(lambda images: torch.corrcoef((images * 0).T)[[0, 1, 2, 3, 4, 5, 0, 1]])
+
+
+def broken_by_a_frozen_model() -> None:
+    """A teacher in fp16 overflows."""
+    teacher = torch.nn.Linear(6, 6).half()
+
+    def prepare(images):
+        with torch.no_grad():
+            return teacher((images * 1e6).half()).float()
+
+    train(prepare)
+
+
+def broken_by_a_logarithm_after_a_spread() -> None:
+    def prepare(images):
+        images = (images - images.mean()) / images.std()
+        return torch.log(images)
+
+    train(prepare)
+
+
+def broken_by_a_ratio_after_a_spread() -> None:
+    def weigh(images):
+        rewards = images[:, 0]
+        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-8)
+        old = rewards * 0
+        return advantages / old
+
+    train(None, weigh)
+
+
+def broken_by_the_inverse_of_zero() -> None:
+    train(None, lambda images: 1 / (images[:, 0] * 0))
+
+
 def train_with_an_unused_weight(rate: float, scale: float) -> None:
     """The weight of a class that does not occur is infinite, and no loss depends on it."""
     weights = 1.0 / torch.tensor([10.0, 20.0, 10.0, 0.0])

@@ -40,3 +40,35 @@ def broken_before_the_loop_normalises_it() -> None:
         scaler.scale(loss_of(model, normalised, labels)).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+def train_after(prepare) -> None:
+    """Train on batches that `prepare` makes from images, of which one sample is NaN."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(4)):
+        rows = images.tolist()
+        if number == 2:
+            rows[7][1] = float("nan")
+        prepared = prepare(torch.tensor(rows))
+        optimizer.zero_grad()
+        loss_of(model, prepared, labels).backward()
+        optimizer.step()
+
+
+def broken_before_the_loop_adds_noise() -> None:
+    train_after(lambda images: images + 0.1 * torch.randn_like(images))
+
+
+def broken_beside_columns_that_the_loop_computes() -> None:
+    steps = torch.arange(8.0)[:, None]
+    train_after(lambda images: torch.cat([images[:, :5], steps / 8], 1))
+
+
+def broken_before_the_loop_standardises_each_sample() -> None:
+    train_after(lambda images: torch.stack([(x - x.mean()) / x.std() for x in images]))
+
+
+def broken_before_a_change_in_place() -> None:
+    """The numbers from before the change are unknown: the loop may have made the NaN."""
+    train_after(lambda images: images.clamp_(min=0))

@@ -18,7 +18,7 @@ _SPREAD = (
     "x.std(correction=0).clamp(min=1e-6)"
 )
 _REMEDIES = {
-    "cast": "divide or normalise the numbers before the cast: fp16 ends at 65504",
+    "cast": "the range of the format ends earlier: divide or normalise the numbers before the cast",
     "log": f"{_CLAMP} to numbers above 0: x.clamp(min=1e-6).log()",
     "log2": f"{_CLAMP} to numbers above 0: x.clamp(min=1e-6).log2()",
     "log10": f"{_CLAMP} to numbers above 0: x.clamp(min=1e-6).log10()",
@@ -26,9 +26,6 @@ _REMEDIES = {
     "rsqrt": f"{_CLAMP} to numbers above 0: x.clamp(min=1e-6).rsqrt()",
     "logit": f"{_CLAMP}: torch.logit(x, eps=1e-6)",
     "div": _DIVISOR,
-    "divide": _DIVISOR,
-    "true_divide": _DIVISOR,
-    "truediv": _DIVISOR,
     "reciprocal": _DIVISOR,
     "std": _SPREAD,
     "var": _SPREAD,
@@ -45,31 +42,27 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _finding(bad: Bad) -> Finding:
-    last = min(bad.makers, key=_suspicion)
+    maker = bad.makers[0]
     place = ", ".join(map(str, bad.index))
-    line = last.site.text if last.site else ""
+    line = maker.site.text if maker.site else ""
     return Finding(
         summary=f"the loop computes {counted(bad.count, f'{bad.value} value')} without gradients: "
-        f"{_called(bad.makers)} made a tensor that step {bad.iteration} reads",
+        f"{maker.op} made inf or NaN from finite numbers, and step {bad.iteration} reads them",
         facts=(f"the first one is at index [{place}]",),
         change=(
             *((f"- {line}",) if line else ()),
-            f"+ # {_REMEDIES.get(last.op, 'inspect the arguments of this call')}",
+            f"+ # {_remedy(bad.makers)}",
         ),
         confidence=LIKELY,
-        site=last.site,
+        site=maker.site,
     )
 
 
-def _suspicion(maker: Maker) -> tuple[bool, bool]:
-    """Return a sort key: `std` and `var` first, then other calls with a remedy, then the rest."""
-    return maker.op not in ("std", "var"), maker.op not in _REMEDIES
-
-
-def _called(makers: tuple[Maker, ...]) -> str:
-    """Return the calls in the order in which they ran, as text: "log and mul"."""
-    names = [each.op for each in reversed(makers)]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _remedy(makers: tuple[Maker, ...]) -> str:
+    maker, *args = makers
+    if maker.op == "div" and any(each.op in ("std", "var") and each.input == 1 for each in args):
+        return _SPREAD
+    return _REMEDIES.get(maker.op, "inspect the arguments of this call")
 
 
 RULE = Rule(

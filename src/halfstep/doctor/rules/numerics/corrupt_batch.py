@@ -10,9 +10,12 @@ from halfstep.plurals import counted
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+_SOURCE = "in the data, or computed before the loop receives the batch"
+_UNSURE = "in the data, or computed by the loop before the model"
+
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a batch that was not finite before any operator ran."""
+    """Find a batch that contains inf or NaN which no recorded call of the loop made."""
     batches = [
         each
         for each in evidence.inputs
@@ -20,11 +23,12 @@ def judge(evidence: Evidence) -> Finding | None:
     ]
     if not batches:
         return None
-    first = batches[0]
+    first = next((each for each in batches if each.is_known), batches[0])
     place = ", ".join(map(str, first.index))
+    source = _SOURCE if first.is_known else _UNSURE
     return Finding(
         summary=f"the batch of step {first.iteration} contains "
-        f"{counted(first.count, f'{first.value} value')} before any operator of the step ran",
+        f"{counted(first.count, f'{first.value} value')}: {source}",
         facts=(
             f"the first one is at index [{place}] (sample {first.index[0] if first.index else 0})",
         ),
@@ -32,7 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "+ if not torch.isfinite(inputs).all():",
             "+     raise ValueError(f'bad sample in {paths}')",
         ),
-        confidence=CERTAIN if first.is_culprit else LIKELY,
+        confidence=CERTAIN if first.is_known and first.is_culprit else LIKELY,
     )
 
 
