@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from doctor.loops import batches, classifier, loss_of
+from doctor.loops import Around, batches, classifier, half_steps, loss_of
 from doctor.rules.test_rules import PROGRAMS, codes, missing_in_torch
 from halfstep import cpu_half
 from halfstep.doctor import Evidence, Watch, diagnose
@@ -261,3 +261,17 @@ def test_weights_that_are_restored_at_the_end_are_not_called_finite() -> None:
     name = "broken_until_the_loop_restores_good_weights"
     summary = diagnose(watched("NOT_FINITE", name, errors=())).verdicts[0].finding.summary
     assert "the optimizer applies it to the weights" in summary
+
+
+@pytest.mark.parametrize(("largest", "argument"), [(14.0, "x.float()"), (100.0, "clamp(max=87)")])
+def test_an_exponential_is_clamped_only_beyond_the_range_of_fp32(largest, argument) -> None:
+    def step(features: torch.Tensor) -> torch.Tensor:
+        return (features * 0 + largest).half().exp()
+
+    watch = Watch()
+    with contextlib.suppress(Exception), watch:
+        half_steps(Around(step))
+    verdicts = {each.code: each.finding for each in diagnose(watch.close()).verdicts}
+    last = verdicts["EXP_OVERFLOW"].change[-1]
+    assert argument in last
+    assert ("clamp" in last) is (largest > 88)

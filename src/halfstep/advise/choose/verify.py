@@ -222,9 +222,10 @@ class Verifier:
         return time.monotonic() - self._began + trainings * self._longest <= self.budget
 
     def _spent(self, pairs: int) -> str:
+        trained = f"more than {counted(pairs, 'pair')}" if pairs else "a pair"
         return (
-            f"the time budget leaves no time for more than {counted(pairs, 'pair')} of "
-            f"{self.steps} steps; a larger --budget may give a clear result"
+            f"the time budget leaves no time for {trained} of {self.steps} steps, a pair of which "
+            f"takes about {2 * self._longest:.0f} s; a larger --budget may give a clear result"
         )
 
     def _result(

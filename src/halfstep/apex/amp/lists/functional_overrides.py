@@ -27,10 +27,10 @@ CASTS: list[str] = []
 CASTS_SINCE = ["bilinear"]
 
 BANNED = (
-    "amp does not work out-of-the-box with `F.binary_cross_entropy` or `torch.nn.BCELoss`: "
-    "a small probability can be 0 in half precision, and its logarithm -inf, so its input must be a FloatTensor "
-    "already. Where a Sigmoid comes right before, write torch.nn.BCEWithLogitsLoss in place of "
-    "both, or amp.register_float_function(torch, 'sigmoid') before amp.initialize; "
+    "amp does not work out-of-the-box with `F.binary_cross_entropy` or `torch.nn.BCELoss`: a small "
+    "probability can be 0 in half precision, and its logarithm -inf, so the input must be a "
+    "FloatTensor already. Where a Sigmoid comes right before, write torch.nn.BCEWithLogitsLoss in "
+    "place of both, or amp.register_float_function(torch, 'sigmoid') before amp.initialize; "
     "amp.init(allow_banned=True) casts to fp32 instead of this error"
 )
 BANNED_FUNCS = [("binary_cross_entropy", BANNED)]

@@ -9,7 +9,7 @@ from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Birth, Evidence
 
 # Each exponential and its inverse. The inverse of a format's maximum is the overflow limit.
 _EXPONENTIALS = {
@@ -34,13 +34,23 @@ def judge(evidence: Evidence) -> Finding | None:
             facts=(birth.appears, *evidence.fp32_facts()),
             change=(
                 f"- {birth.user_site.text}" if birth.user_site else f"- torch.{birth.operator}(x)",
-                "+ # for a softmax, use torch.softmax(x, -1): it subtracts the maximum. Otherwise:",
-                f"+ torch.{birth.operator}(x.float().clamp(max={math.floor(limit) - 1}))",
+                "+ # for a softmax or a logarithm of a sum of exponentials: torch.softmax(x, -1),",
+                "+ # torch.logsumexp(x, -1), cross_entropy; they subtract the maximum. Otherwise:",
+                f"+ torch.{birth.operator}({_safe_argument(birth)})",
             ),
             site=birth.user_site,
             module=birth.module,
         )
     return None
+
+
+def _safe_argument(birth: Birth) -> str:
+    """Return an argument in fp32; clamped only if it is too large for fp32 as well."""
+    limit = _EXPONENTIALS[birth.op](FORMATS["fp32"].max)
+    largest = birth.inputs[0].largest
+    if largest is not None and largest < limit:
+        return "x.float()"
+    return f"x.float().clamp(max={math.floor(limit) - 1})"
 
 
 RULE = Rule(
