@@ -30,8 +30,8 @@ DISTURBED = "‡"
 
 MEANINGS = (
     "best %, final %: validation accuracy after the best and after the last epoch. train time: the "
-    "training steps alone; wall time: from reading the data to the end. What each recipe sets: "
-    "halfstep recipes."
+    "training steps alone; wall time: from reading the data to the end. The command `halfstep "
+    "recipes` prints what each recipe sets."
 )
 
 Cells = tuple[str, ...]

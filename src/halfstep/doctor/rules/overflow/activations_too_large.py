@@ -68,7 +68,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary=f"results of {birth.operator} are up to {birth.exact:.3g} {when}, and so inf "
             f"in fp16, whose maximum is {_LIMIT:g}"
-            + ("" if is_batch else "; use bf16 or fp32 for this layer"),
+            + ("" if is_batch else "; bf16 and fp32 can hold them"),
             facts=(
                 birth.appears,
                 "the same step in fp32 is finite",
