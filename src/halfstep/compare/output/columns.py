@@ -177,7 +177,7 @@ def _rehearsals(rows: Sequence[Row]) -> list[str]:
         by_how.setdefault(how, []).append(what)
     return [
         f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, speed is not.",
-        *(f"{REHEARSED} emulation of {', '.join(whats)}: {how}" for how, whats in by_how.items()),
+        *(f"{REHEARSED} emulated by {how}: {', '.join(whats)}" for how, whats in by_how.items()),
     ]
 
 

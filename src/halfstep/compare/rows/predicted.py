@@ -183,18 +183,23 @@ def lines(prediction: Prediction, rows: Sequence[Row]) -> list[list[str]]:
     ]
 
 
+_LIMITS = (
+    "limit: what the step mainly waits for: arithmetic (compute), memory traffic (bandwidth), the "
+    "start of kernels on the GPU (launches), or the CPU that launches them (host)"
+)
 _TF32 = {"tf32": ", which is fp32 with products in TF32", "fp32": ": the GPU has no TF32"}
 
 
 def notes(prediction: Prediction) -> list[str]:
     """Return the notes below a table of predictions: the method, its accuracy, missing rows."""
     source = "from the operators of one training step and the GPU's datasheet"
-    cover = f"{prediction.share} % of the intervals [ ] should contain the true value"
+    cover = f"[ ] here: {prediction.share} % of these intervals should contain the true value"
     over = f"the recipe {prediction.over}{_TF32[prediction.over]}"
     not_run = ". This recipe was not trained here" if prediction.references else ""
     said = [
         f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
         f"{MARK} {cover}; memory has no interval.",
+        f"{MARK} {_LIMITS}.",
         f"{MARK} memory includes 1 GiB that PyTorch takes on any GPU.",
         f"{MARK} speed is relative to {over}{not_run}.",
     ]
