@@ -112,7 +112,7 @@ class StepResult:
 
     @property
     def skipped(self) -> bool:
-        """Whether any optimizer skipped its update for a non-finite gradient of its own."""
+        """Whether any optimizer skipped its update for a non-finite gradient."""
         return any(each.skipped for each in self.optimizers)
 
     @property

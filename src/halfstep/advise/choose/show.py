@@ -30,8 +30,8 @@ ROUNDING = (
     "rounding error: squared error of the gradient, as a share of its variance between batches"
 )
 HEADROOM = (
-    "headroom: by how many powers of two the largest half-precision value is below overflow, and "
-    "the module or operator that computes the value"
+    "headroom: by how many powers of two the model's largest half-precision value is below "
+    "overflow, and the module or operator that computes the value"
 )
 SETTLED = {"good": "as good as fp32", "bad": "worse than fp32", "open": "not settled"}
 

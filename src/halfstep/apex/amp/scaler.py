@@ -119,8 +119,8 @@ class LossScaler:
         if self._loss_scale <= self.floor():
             maybe_print(
                 f"The loss scale is at its floor, {self.floor():g}, and gradients are still not "
-                "finite: no value of the loss scale helps; look for inf or NaN in the data, the loss or the "
-                "weights"
+                "finite: no value of the loss scale helps; look for inf or NaN in the data, the "
+                "loss or the weights"
             )
         self._loss_scale = max(self.floor(), self._loss_scale / self._scale_factor)
 

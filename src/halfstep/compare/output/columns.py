@@ -154,8 +154,8 @@ def front_note(results: Sequence[Result]) -> str:
 def disturbed_note() -> str:
     """Return the meaning of the mark for disturbed times, and how to measure again."""
     return (
-        "times disturbed: other processes used the cores. To measure again, add --fresh to the "
-        "command. Either run fewer other programs at the same time, or put OMP_NUM_THREADS=1 or "
+        "the times are not reliable: other processes used the cores. To measure again, add --fresh "
+        "to the command. Either run fewer other programs at the same time, or put OMP_NUM_THREADS=1 or "
         "OMP_WAIT_POLICY=PASSIVE before the command"
     )
 
@@ -177,7 +177,7 @@ def _rehearsals(rows: Sequence[Row]) -> list[str]:
         by_how.setdefault(how, []).append(what)
     return [
         f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, speed is not.",
-        *(f"{REHEARSED} emulated by {how}: {', '.join(whats)}" for how, whats in by_how.items()),
+        *(f"{REHEARSED} {' and '.join(whats)} emulated: {how}" for how, whats in by_how.items()),
     ]
 
 

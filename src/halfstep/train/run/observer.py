@@ -89,27 +89,27 @@ class Observer:
         """
 
     def interval(self) -> Mapping[str, Any]:
-        """Return figures of the steps since the last call, for the training metrics."""
+        """Return numbers by name of the steps since the last call, for the training metrics."""
         return {}
 
     def record(self, kind: str, figures: Mapping[str, Any]) -> None:
-        """Called with new figures, on rank 0 only.
+        """Called with new metrics, on rank 0 only.
 
         Args:
             kind: "train" for training metrics, "val" for a validation, "probe" for the end of an
                 epoch.
-            figures: Figures by name; at least `step` and `epoch`.
+            figures: Numbers by name; at least `step` and `epoch`.
         """
 
     def step_done(self, result: StepResult | None) -> None:
-        """Called after the figures of a step are recorded; see `stepped` for `result`."""
+        """Called after the metrics of a step are recorded; see `stepped` for `result`."""
 
     def epoch_done(self) -> Mapping[str, Any]:
-        """Called at the end of an epoch, before validation; returns figures of the epoch."""
+        """Called at the end of an epoch, before validation; returns numbers by name."""
         return {}
 
     def validated(self, figures: Figures) -> None:
-        """Called after a validation, with its figures."""
+        """Called after a validation, with its results."""
 
     def ends(self) -> str | None:
         """Return a reason to end the run after this epoch, or None to continue."""

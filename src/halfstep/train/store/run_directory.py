@@ -73,12 +73,12 @@ class Summary:
         rehearsed: What the device rehearsed and why, one line each.
         loss_scales: Each change of the loss scale: the step and the new scale.
         checkpoint_bytes: Size of a checkpoint.
-        formats: From probes: FLOPs of a step, the share of them in each number format, and the
-            layers that do not compute in the recipe's format.
-        held_bytes: From probes: memory in use after a step, by kind.
-        newest: From probes: the results of the last probe.
-        unchanged_share: From probes: the share of weights that a step left unchanged, averaged
-            over all probes.
+        formats: With `probes: true` in the config: FLOPs of a step, the share of them in each
+            number format, and the layers that do not compute in the recipe's format.
+        held_bytes: With `probes: true`: memory in use after a step, by kind.
+        newest: With `probes: true`: the results of the last inspection.
+        unchanged_share: With `probes: true`: the share of weights that a step left unchanged,
+            averaged over the inspections at the end of each epoch.
         processes: Number of processes that trained the run.
         core_wait_share: Time that the process's threads waited for a core, as a share of the time
             in which they could have run, 0 to 1; None if the kernel does not report it.
