@@ -85,6 +85,10 @@ def test_a_call_without_a_certain_counterpart_stays_with_a_note(line, lacks, to)
             "torch.optim.Adam(ps, lr=0.1, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.0)",
         ),
         ("FusedSGD(ps, 0.1, 0.9)", "torch.optim.SGD(ps, lr=0.1, momentum=0.9)"),
+        (
+            "FusedAdam(ps, lr=0.1, amsgrad=True, capturable=True)",
+            "torch.optim.AdamW(ps, lr=0.1, amsgrad=True, capturable=True, weight_decay=0.0)",
+        ),
     ],
 )
 def test_arguments_that_change_nothing_are_left_out(line, written):

@@ -279,6 +279,11 @@ def found_inf_of(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer)
     return list(states[id(optimizer)]["found_inf_per_device"].values())
 
 
+def is_dispatch_mode_active() -> bool:
+    """Return whether the program runs under a `TorchDispatchMode`, such as a tracer's."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
 def is_only_cast_on_cuda(func: Any) -> bool:
     """Return whether autocast runs an operator in fp32 on CUDA, but does not cast it on a CPU.
 

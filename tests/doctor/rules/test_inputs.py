@@ -8,7 +8,8 @@ from torch.nn import functional
 
 from doctor.rules.test_rules import codes
 from doctor.rules.test_variants import watched
-from halfstep.doctor import Watch, diagnose
+from halfstep.doctor import Evidence, Watch, diagnose
+from halfstep.doctor.record import Replay
 
 COMPUTED, CORRUPT = "COMPUTED_INPUT_NOT_FINITE", "CORRUPT_BATCH"
 
@@ -58,3 +59,16 @@ def test_targets_of_a_bad_last_step_are_measured_once() -> None:
         functional.binary_cross_entropy_with_logits(outputs, targets).backward()
     evidence = watch.close()
     assert [each.highest for each in evidence.targets] == [2.0]
+
+
+def test_the_comparison_with_fp32_is_that_of_the_step_itself() -> None:
+    replays = [
+        Replay(
+            "fp32", step, "", finite=finite, loss=1.0, largest_gradient=None, same=None, scale=1.0
+        )
+        for step, finite in ((3, True), (6, False))
+    ]
+    evidence = Evidence(replays=tuple(replays))
+    assert evidence.fp32_facts(3) == ("the same step in fp32 is finite",)
+    assert evidence.fp32_facts(6) == ("the same step in fp32 is not finite either",)
+    assert evidence.fp32_facts(7) == ()

@@ -30,6 +30,8 @@ if the whole interval is below. Otherwise more seeds are needed.
 """
 ONE_SEED = "run --seeds 3 or more before you decide"
 """The advice for each finished row of a comparison with one seed."""
+_UNEXPLAINED = "NOT_FINITE"
+"""The code with which doctor reports inf or NaN whose cause it does not know."""
 _DIVERGED = "LEARNING_RATE_TOO_HIGH"
 """Doctor's code for a run whose loss increased before it became non-finite."""
 TOLERABLE = 0.01
@@ -216,7 +218,9 @@ def _times(found: Ratio, of_what: str) -> str:
 def _remedy(row: Row, base: Row) -> str:
     trained = recipe(row.results[0].cell.settings.get("recipe", "fp32"))
     unscaled = trained.product_format == "fp16" and trained.scaling is None
-    causes = [each.cause for each in row.results if each.cause]
+    causes = [
+        each.cause for each in row.results if each.cause and not each.cause.startswith(_UNEXPLAINED)
+    ]
     # A loss scale does not help if the learning rate is too high for other recipes as well.
     diverged = any(each.startswith(_DIVERGED) for each in causes)
     if causes and not diverged:

@@ -131,20 +131,28 @@ class Evidence:
             if each.name == "fp32" and each.finite
         )
 
-    def exact_is_finite(self) -> bool:
-        """Return whether the first step that was replayed in fp32 is finite in fp32."""
-        replays = [each for each in self.replays if each.name == "fp32" and not each.note]
-        return bool(replays) and replays[0].finite
+    def exact_is_finite(self, iteration: int | None = None) -> bool | None:
+        """Return whether a step is finite in fp32; None if it was not replayed in fp32.
 
-    def fp32_facts(self, conclusion: str = "") -> tuple[str, ...]:
+        Args:
+            iteration: Number of the step; None for the first step that was replayed in fp32.
+        """
+        for each in self.replays:
+            if each.name == "fp32" and not each.note and iteration in (None, each.iteration):
+                return each.finite
+        return None
+
+    def fp32_facts(self, iteration: int, conclusion: str = "") -> tuple[str, ...]:
         """Return a text that says whether a bad step is finite in fp32; empty if unknown.
 
         Args:
+            iteration: Number of the step.
             conclusion: A conclusion to append if the step is finite in fp32; "" for none.
         """
-        if not any(each.name == "fp32" and not each.note for each in self.replays):
+        is_finite = self.exact_is_finite(iteration)
+        if is_finite is None:
             return ()
-        if not self.exact_is_finite():
+        if not is_finite:
             return ("the same step in fp32 is not finite either",)
         return ("the same step in fp32 is finite" + f": {conclusion}" * bool(conclusion),)
 

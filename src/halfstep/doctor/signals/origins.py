@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from halfstep.doctor.internals import is_functorch_tensor
+from halfstep.doctor.internals import is_dispatch_mode_active, is_functorch_tensor
 from halfstep.doctor.record import Maker
 from halfstep.doctor.record.sites import calling_line, site
 from halfstep.doctor.tensors.widen import HALVES
@@ -127,8 +127,9 @@ class Origins:
         floats = [each for each in given if each.is_floating_point() or each.is_complex()]
         if op == "copy":  # overwrites its first argument
             floats = floats[-1:]
-        if any(map(is_functorch_tensor, floats)):
-            self.miss_calls()  # The result outside the transform will be another tensor.
+        if is_dispatch_mode_active() or any(map(is_functorch_tensor, (*given, *made))):
+            # Outside of a transform, the result is another tensor; a mode would see our own calls.
+            self.miss_calls()
             return
         if op.startswith("foreach_"):
             for each in made:
@@ -271,7 +272,8 @@ def _is_smaller(dtype: torch.dtype, other: torch.dtype) -> bool:
 
 def _finite(tensor: torch.Tensor) -> bool | torch.Tensor | None:
     """Return whether a tensor is finite; see `Origin.finite`."""
-    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_meta:
+    is_plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
+    if not is_plain or tensor.is_meta or tensor.is_nested:
         return None
     if tensor.numel() == 0 or not (tensor.is_floating_point() or tensor.is_complex()):
         return True

@@ -93,7 +93,7 @@ class Watch:
             return ""
         return (
             f"doctor itself failed {counted(len(self.troubles), 'time')}, so its diagnosis may be "
-            f"incomplete; the first error: {self.troubles[0].splitlines()[-1]}"
+            f"incomplete; the first error: {self.troubles[0].strip().splitlines()[-1]}"
         )
 
     def start(self) -> Watch:

@@ -22,6 +22,8 @@ _TORCHS_OWN = {
 """Arguments that only torch's wrapper takes: a call with one of them calls torch's wrapper."""
 _ADAMS = {"True": "torch.optim.AdamW", "False": "torch.optim.Adam"}
 """The counterpart of FusedAdam for each value of `adam_w_mode`."""
+_OF_TORCHS_ADAM = {"amsgrad": "amsgrad", "capturable": "capturable"}
+"""Arguments that other optimizers of torch lack."""
 _ADAM_OR_ADAMW = (
     "the value of adam_w_mode={} is not known here; write torch.optim.AdamW if it is True, else "
     "torch.optim.Adam"
@@ -181,7 +183,12 @@ def _adam(whole: bool, call: ast.Call, code: Code) -> Written:
     decoupled = _given(call, _ADAM_ARGUMENTS, code).get("adam_w_mode", "True")
     if decoupled not in _ADAMS:
         return Written(reasons=[_ADAM_OR_ADAMW.format(decoupled)])
-    translate = _alike(_ADAMS[decoupled], _ADAM_ARGUMENTS, defaults={"weight_decay": "0.0"})
+    translate = _alike(
+        _ADAMS[decoupled],
+        _ADAM_ARGUMENTS,
+        defaults={"weight_decay": "0.0"},
+        renamed=_OF_TORCHS_ADAM,
+    )
     return translate(whole, call, code)
 
 

@@ -31,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{counted(divisor.zeros, 'zero')}, and the result is {birth.value}",
             facts=(
                 birth.appears,
-                *evidence.fp32_facts("the zeros come from half precision"),
+                *evidence.fp32_facts(birth.iteration, "the zeros come from half precision"),
             ),
             change=(
                 *((f"- {birth.user_site.text}",) if birth.user_site else ()),
@@ -51,7 +51,7 @@ def _by_norm(birth: Birth, evidence: Evidence) -> Finding:
     name = birth.operator.removeprefix("native_")
     return Finding(
         summary=f"{name} divides by 0: the values that it normalises are equal, and its eps is 0",
-        facts=(birth.appears, *evidence.fp32_facts()),
+        facts=(birth.appears, *evidence.fp32_facts(birth.iteration)),
         change=("+ # give the norm an eps above 0, for example eps=1e-5",),
         site=birth.user_site,
         module=birth.module,

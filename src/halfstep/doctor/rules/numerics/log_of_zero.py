@@ -27,7 +27,7 @@ def judge(evidence: Evidence) -> Finding | None:
             facts=(
                 birth.appears,
                 f"its input came from {', '.join(birth.producers[:2]) or 'outside the step'}",
-                *evidence.fp32_facts("the zeros come from half precision"),
+                *evidence.fp32_facts(birth.iteration, "the zeros come from half precision"),
             ),
             change=_change(birth),
             site=birth.user_site,

@@ -62,12 +62,12 @@ def _is_bad(loss: float | None) -> bool:
 
 
 def _made_by(birth: Birth, evidence: Evidence, then: str) -> Finding:
-    exact = [each for each in evidence.replays if each.name == "fp32" and not each.note]
+    is_finite = evidence.exact_is_finite(birth.iteration)
     comparison: tuple[str, ...] = ()
-    if exact:
+    if is_finite is not None:
         comparison = (
             "the same step in fp32 is finite: the cause is the precision"
-            if exact[0].finite
+            if is_finite
             else "the same step in fp32 is not finite either: the cause is not the precision but "
             "the data, the learning rate or the formula",
         )

@@ -40,7 +40,7 @@ def judge(evidence: Evidence) -> Finding | None:
         domain, limits, inside = _DOMAINS[birth.op]
         facts = [
             birth.appears,
-            *evidence.fp32_facts("rounding moved the argument out of the domain"),
+            *evidence.fp32_facts(birth.iteration, "rounding moved the argument out of the domain"),
         ]
         change = [f"- {birth.user_site.text}"] if birth.user_site else []
         if "aten.where" in birth.swallowed:

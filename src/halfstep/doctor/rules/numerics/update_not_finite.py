@@ -68,12 +68,13 @@ def _cause(
             f"+ print([each['lr'] for each in optimizer.param_groups])  # {seen}",
         )
         return f": a learning rate is {value}", change, CERTAIN
-    if form in FORMATS and rate * norm > FORMATS[form].max:
-        change = (f"- lr={rate:g}", f"+ # a smaller lr: an update is as large as lr * {norm:.3g}")
-        return f": learning rate times gradient is above the maximum of {form}", change, LIKELY
     if optimizer.settings.get("eps") == 0:
         change = with_eps(optimizer, _EPS)
         return "; its eps is 0, so where a gradient is 0, the update is 0/0", change, LIKELY
+    # Optimizers with an eps divide the gradient by its size.
+    if form in FORMATS and "eps" not in optimizer.settings and rate * norm > FORMATS[form].max:
+        change = (f"- lr={rate:g}", f"+ # a smaller lr: an update is as large as lr * {norm:.3g}")
+        return f": learning rate times gradient is above the maximum of {form}", change, LIKELY
     if form == "fp16":
         change = (
             "+ # update fp32 master weights, with an optimizer state in fp32:",

@@ -31,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary=f"{birth.operator} of {birth.inputs[0].largest:.4g} is inf in {form}; "
             f"{birth.operator} overflows above {limit:.4g}",
-            facts=(birth.appears, *evidence.fp32_facts()),
+            facts=(birth.appears, *evidence.fp32_facts(birth.iteration)),
             change=(
                 f"- {birth.user_site.text}" if birth.user_site else f"- torch.{birth.operator}(x)",
                 "+ # for a softmax or a logarithm of a sum of exponentials: torch.softmax(x, -1),",
