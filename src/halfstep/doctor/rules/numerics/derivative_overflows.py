@@ -58,7 +58,7 @@ def _is_steep(birth: Birth) -> bool:
 
 RULE = Rule(
     code="DERIVATIVE_OVERFLOWS",
-    name="a derivative near zero overflows fp16",
+    name="the derivative at an argument near zero overflows fp16",
     rows=(36,),
     citations=("keras-team/keras#23546", "pytorch/pytorch#43211"),
     needs=frozenset({"births", "replays"}),

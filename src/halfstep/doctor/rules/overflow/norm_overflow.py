@@ -52,7 +52,7 @@ def _is_of_variance(birth: Birth) -> bool:
 
 RULE = Rule(
     code="NORM_OVERFLOW",
-    name="a norm overflows fp16",
+    name="a norm layer overflows fp16",
     rows=(18,),
     citations=(
         "keras-team/keras#22586",

@@ -45,7 +45,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="ERROR_AT_OVERFLOW",
-    name="an error at an overflow that the scaler would skip",
+    name="an exception in a step that the scaler would skip",
     rows=(44,),
     citations=("Lightning-AI/pytorch-lightning#9799", "lightly-ai/lightly-train#255"),
     needs=frozenset({"ending", "replays"}),
