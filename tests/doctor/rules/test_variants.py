@@ -275,3 +275,12 @@ def test_an_exponential_is_clamped_only_beyond_the_range_of_fp32(largest, argume
     last = verdicts["EXP_OVERFLOW"].change[-1]
     assert argument in last
     assert ("clamp" in last) is (largest > 88)
+
+
+def test_the_rate_of_an_optimizer_with_an_eps_is_not_multiplied_by_the_gradient() -> None:
+    evidence = watched(
+        "UPDATE_NOT_FINITE", "broken_by_an_eps_of_zero_at_a_high_rate", errors=Exception
+    )
+    finding = diagnose(evidence).verdicts[0].finding
+    assert "its eps is 0" in finding.summary
+    assert "learning rate times gradient" not in finding.summary

@@ -155,3 +155,18 @@ def gradient_that_no_sample_contains() -> None:
         optimizer.zero_grad()
         (model(torch.randn(4, 80)).square().mean() + model[0].weight.abs().sqrt().mean()).backward()
         optimizer.step()
+
+
+def broken_by_an_eps_of_zero_at_a_high_rate() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).half()
+    with torch.no_grad():
+        model[0].bias[:4] = -100.0  # these units are always 0, and so are their gradients
+    optimizer = torch.optim.Adam(model.parameters(), lr=30.0, eps=0.0)
+    images = torch.randn(8, 6).half()
+    loss = model(images).float().square().sum() * 2.0**10
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model(images).float().square().mean().backward()
+    optimizer.step()
