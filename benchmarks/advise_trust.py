@@ -1,4 +1,4 @@
-"""Writes the tables on the reliability of advice into docs/advise.md, from the committed results.
+"""Writes the tables on the reliability of advice into docs/advise-validation.md, from the committed results.
 
 python benchmarks/advise_trust.py
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RESULTS = Path(__file__).parent / "results"
-PAGES = {"en": "advise.md", "zh": "advise.zh.md"}
+PAGES = {"en": "advise-validation.md", "zh": "advise-validation.zh.md"}
 HEADS = {
     "en": {
         "sums": (
