@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RESULTS = Path(__file__).parent / "results" / "advise_speed.json"
-PAGES = {"en": "advise-gpus.md", "zh": "advise-gpus.zh.md"}
+PAGES = {"en": "advise-gpus-validation.md", "zh": "advise-gpus-validation.zh.md"}
 HEADS = {
     "en": "| predicted | on which measurements | n | wanted | found | met |",
     "zh": "| 预测什么 | 用哪些测量数据检验 | n | 目标 | 结果 | 达到 |",
