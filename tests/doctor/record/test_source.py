@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from halfstep.doctor.record.source import difference, statement, with_argument
+from halfstep.doctor.record.source import (
+    difference,
+    other_lines_with_eps,
+    statement,
+    with_argument,
+)
 
 PROGRAM = """\
 def build(model):
@@ -61,3 +66,23 @@ def test_an_argument_is_put_where_it_is_sure_to_be_meant(text) -> None:
 def test_a_difference_marks_the_lines_that_change() -> None:
     change = difference("f(\n    a,\n)", "f(\n    a, b,\n)")
     assert change == ("  f(", "-     a,", "+     a, b,", "  )")
+
+
+FOCAL = """\
+class Focal:
+    def __init__(self, eps=1e-8):
+        self.eps = eps
+
+    def forward(self, p):
+        low = log(p + self.eps)
+        high = log(1 - p + self.eps)
+        return low + high, p + 1e-8, self.eps_of_another
+"""
+
+
+def test_other_lines_with_the_same_eps_are_found(tmp_path):
+    path = tmp_path / "focal.py"
+    path.write_text(FOCAL)
+    assert other_lines_with_eps((str(path), 6, "forward"), 1e-8) == (7,)
+    assert other_lines_with_eps((str(path), 8, "forward"), 1e-8) == ()
+    assert other_lines_with_eps(None, 1e-8) == ()

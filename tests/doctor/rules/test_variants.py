@@ -254,7 +254,7 @@ def test_the_optimizer_that_owns_the_parameter_is_named() -> None:
 def test_updates_by_hand_are_not_judged() -> None:
     found = diagnose(watched("PARAMETERS_NOT_FINITE", "updates_by_hand", errors=()))
     assert not found.verdicts
-    assert any("no optimizer made a step" in each for each in found.notes)
+    assert "no optimizer made a step" in found.headline
 
 
 def test_weights_that_are_restored_at_the_end_are_not_called_finite() -> None:
@@ -284,3 +284,15 @@ def test_the_rate_of_an_optimizer_with_an_eps_is_not_multiplied_by_the_gradient(
     finding = diagnose(evidence).verdicts[0].finding
     assert "its eps is 0" in finding.summary
     assert "learning rate times gradient" not in finding.summary
+
+
+def test_a_program_that_never_steps_is_not_called_sound() -> None:
+    model = torch.nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Watch() as watch:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 6)).sum().backward()
+    assert diagnose(watch.close()).headline == (
+        "the training was not checked, because no optimizer made a step; nothing else was found"
+    )

@@ -6,12 +6,48 @@ import ast
 import difflib
 import linecache
 import textwrap
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
 
 LINES = 12
+
+
+def other_lines_with_eps(mark: Mark | None, eps: float) -> tuple[int, ...]:
+    """Return the other lines of a function that contain the same eps as one of its lines.
+
+    An eps is the number itself, or a variable or attribute whose name contains "eps".
+
+    Args:
+        mark: The line.
+        eps: The value of the eps.
+
+    Returns:
+        Numbers of the lines, from 1, without that of the mark.
+    """
+    if mark is None:
+        return ()
+    try:
+        nodes = [*ast.walk(ast.parse("".join(linecache.getlines(mark[0]))))]
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    around = [
+        each
+        for each in nodes
+        if isinstance(each, ast.FunctionDef) and each.lineno <= mark[1] <= (each.end_lineno or 0)
+    ]
+    if not around:
+        return ()
+    lines: dict[str, set[int]] = {}
+    for each in chain.from_iterable(map(ast.walk, around[-1].body)):
+        name = each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "")
+        if "eps" in name.lower() or (isinstance(each, ast.Constant) and each.value == eps):
+            assert isinstance(each, ast.expr)
+            lines.setdefault(ast.unparse(each), set()).add(each.lineno)
+    same = [numbers for numbers in lines.values() if mark[1] in numbers]
+    return tuple(sorted(set().union(*same) - {mark[1]}))
 
 
 def statement(mark: Mark | None) -> str:

@@ -57,8 +57,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         verdicts=tuple(sorted(causes, key=lambda each: ORDER.index(each.finding.confidence))),
         consequences=tuple(each.code for each in found if each.code in explained),
         headroom="" if causes else _headroom(evidence),
-        notes=_notes(evidence, found=bool(causes)),
-        unchecked=_unchecked(evidence),
+        notes=_notes(evidence),
+        unchecked=("" if causes else _unchecked(evidence)) or _off_without_gpu(evidence),
     )
 
 
@@ -71,6 +71,12 @@ def _renamed(line: str, known: dict[str, str]) -> str:
 
 
 def _unchecked(evidence: Evidence) -> str:
+    if "loop" in evidence.signals and not evidence.loop.iterations:
+        return "the training was not checked, because no optimizer made a step"
+    return ""
+
+
+def _off_without_gpu(evidence: Evidence) -> str:
     environment = evidence.environment
     if environment.autocast_off and not _computes_in_half(evidence):
         scaler = " and GradScaler('cuda')" if environment.scaler_off else ""
@@ -89,15 +95,13 @@ def _computes_in_half(evidence: Evidence) -> bool:
     )
 
 
-def _notes(evidence: Evidence, *, found: bool) -> tuple[str, ...]:
+def _notes(evidence: Evidence) -> tuple[str, ...]:
     notes = {
         f"the step could not be replayed: {each.note}" for each in evidence.replays if each.note
     }
     if evidence.precision.note:
         notes.add(f"headroom is not known: {evidence.precision.note}")
-    if not found and "loop" in evidence.signals and not evidence.loop.iterations:
-        notes.add("no optimizer made a step, so doctor could not judge the training")
-    if _unchecked(evidence):
+    if _off_without_gpu(evidence):
         notes.add(
             "to check half precision without a GPU, write torch.autocast('cpu', "
             "dtype=torch.float16) and torch.amp.GradScaler('cpu'), and train inside `with "

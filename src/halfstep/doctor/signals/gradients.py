@@ -34,6 +34,8 @@ class Gradients:
         used: Whether an optimizer step has used the gradients.
         spent: Whether a step was requested, and the gradients were not written to since.
         stale: Whether a backward has added to the gradients after they were spent.
+        claimed: Whether, since the last backward that reached the gradients, the loop has called a
+            method of a scaler or an optimizer that uses any optimizer's gradients.
         waiting: Number of steps, and number of skipped steps, since the last scheduler step.
         cleared: `id` of probes whose gradients were cleared one by one, until all are cleared.
         seen: `id` and version of each probe's gradient at the last check.
@@ -50,6 +52,7 @@ class Gradients:
     used: bool = False
     spent: bool = False
     stale: bool = False
+    claimed: bool = False
     waiting: list[int] = field(default_factory=lambda: [0, 0])
     cleared: set[int] = field(default_factory=set)
     seen: tuple[tuple[int, int], ...] = ()
@@ -87,6 +90,11 @@ class Gradients:
         if "scaled" not in self.holds:
             return "plain"
         return "unscaled" if self.unscaled else "scaled"
+
+    @property
+    def waits_for_scaler(self) -> bool:
+        """Whether the gradients are scaled, and neither a scaler nor a step has used them yet."""
+        return not self.claimed and self.state() == "scaled"
 
     def of_another(self, scaler: int) -> bool:
         """Return whether a scaler other than this one scaled the loss of some of the gradients."""

@@ -35,7 +35,7 @@ KINDS = {
     "read": "the norm of gradients was read by the loop: optimizer, scaled",
     "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, stale, foreign",
     "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again, stale",
-    "drop": "the loop left the step of an optimizer out: optimizer",
+    "drop": "the loop left the step of an optimizer out: optimizer, scaled (by a scaler)",
     "raised": "a scaler's call raised: call, error, scaler, optimizer, gradients, foreign",
     "update": "scaler, optimizers, steps",
     "zero": "gradients were cleared: optimizer",
@@ -237,7 +237,7 @@ class Grammar:
             had = any(identity for identity, _ in gradients.seen) and bool(gradients.holds)
             gradients.onto_unscaled |= had and gradients.unscaled and "scaled" in gradients.holds
             gradients.stale |= had and gradients.spent
-            gradients.by_another = gradients.spent = False
+            gradients.by_another = gradients.spent = gradients.claimed = False
             gradients.cleared.clear()
             gradients.holds.add(kind)
             if scale is not None:
@@ -259,6 +259,7 @@ class Grammar:
         """Record that the loop calls a scaler's `unscale_`."""
         number, again = self._numbers[optimizer], self.divides_again(optimizer)
         self.add("unscale", mark, scaler=scaler, optimizer=number, again=again)
+        self._claim()
 
     def divides_again(self, optimizer: Optimizer) -> bool:
         """Return whether unscaling an optimizer's gradients divides some of them a second time."""
@@ -292,6 +293,7 @@ class Grammar:
         gradients.seen = gradients.look()
         gradients.waiting[skipped] += 1
         gradients.spent = True
+        self._claim()
         self._since_update.setdefault(scaler, []).append(number)
         self.add(
             "scaler step",
@@ -336,10 +338,31 @@ class Grammar:
         )
         gradients.used = gradients.spent = True
         gradients.waiting[0] += not by_scaler
+        self._claim()
+
+    def dropped(self, mark: Mark | None, optimizer: Optimizer) -> None:
+        """Record that the loop leaves a step out."""
+        scaled = self.state(optimizer).state() == "scaled"
+        self.add("drop", mark, optimizer=self._numbers[optimizer], scaled=scaled)
+        self._claim()
+
+    def abandons(self, optimizer: Optimizer) -> bool:
+        """Return whether clearing an optimizer's gradients now drops a whole scaled step.
+
+        This is not so while gradients of another optimizer wait for a scaler: the loop may clear
+        gradients that a backward for the other optimizer has left.
+        """
+        waiting = [other for other, each in self._gradients.items() if each.waits_for_scaler]
+        return waiting == [optimizer]
+
+    def _claim(self) -> None:
+        for gradients in self._gradients.values():
+            gradients.claimed = True
 
     def updated(self, mark: Mark | None, scaler: int, *, by_loop: bool) -> None:
         """Record a `scaler.update`; it is an event only if the loop calls it, not the engine."""
         stepped = self._since_update.pop(scaler, [])
+        self._claim()
         if not by_loop:
             return
         self.add(

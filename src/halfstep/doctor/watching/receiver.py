@@ -17,7 +17,7 @@ from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.closely import Look, Samples, is_sampled
 from halfstep.doctor.signals.evaluations import Evaluations
-from halfstep.doctor.signals.facts import gradients_of, state_step
+from halfstep.doctor.signals.facts import gradients_of, parameters_of, state_step
 from halfstep.doctor.signals.grammar import Grammar
 from halfstep.doctor.signals.origins import Origins
 from halfstep.doctor.signals.parties import Parties
@@ -29,6 +29,7 @@ from halfstep.doctor.tape.listener import Call, Listener
 from halfstep.doctor.tape.modules import ModuleStack
 from halfstep.doctor.tape.tape import Copies, Entry, Tape, autocast_state, random_state
 from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.doctor.tensors.summary import is_finite
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.doctor.watching.hearing import Hearing
 from halfstep.doctor.watching.hold_back import HoldBack
@@ -274,6 +275,8 @@ class Receiver:
 
     def on_zero(self, original: Any, owner: Any, args: Any, kwargs: Any) -> Any:
         """Run and record the `zero_grad` of an optimizer or a module."""
+        with self.guard.own():
+            self._clears(owner)
         with self.guard.inside():
             result = original(owner, *args, **kwargs)
         with self.guard.own():
@@ -283,6 +286,23 @@ class Receiver:
             else:
                 self.grammar.zeroed_parameters(calling_line(), owner.parameters())
         return result
+
+    def _clears(self, owner: Optimizer | nn.Module) -> None:
+        """Note which parameters had gradients, and whether the loop drops a step.
+
+        It drops a step if it clears scaled gradients with inf or NaN that nothing has used.
+        """
+        self.parties.note_gradients()
+        for optimizer in self.parties.optimizers.alive().values():
+            mine = owner is optimizer or (
+                not isinstance(owner, torch.optim.Optimizer)
+                and {*map(id, owner.parameters())} >= {*map(id, parameters_of(optimizer))}
+            )
+            if mine and self.grammar.abandons(optimizer):
+                gradients = gradients_of(optimizer)
+                if not all(map(is_finite, gradients)):
+                    self.scaling.note_scale_of_drop(optimizer)
+                    self.dropped(optimizer)
 
     def on_schedule(self, original: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
         """Run and record a step of a learning-rate scheduler."""
@@ -377,7 +397,8 @@ class Receiver:
 
     def dropped(self, optimizer: Optimizer) -> None:
         """Record that the loop skips a step on purpose."""
-        self.grammar.add("drop", calling_line(), optimizer=self._known(optimizer))
+        self._known(optimizer)
+        self.grammar.dropped(calling_line(), optimizer)
         self._skipped(optimizer, None)
 
 

@@ -217,8 +217,7 @@ class Scaling:
         with self._guard.own():
             again = self._grammar.divides_again(optimizer)
             steps = notes.steps
-            scale = loss_scale_of(scaler)
-            notes.scale = None if scale is None else scale.detach().clone()
+            self._note_scale(scaler, optimizer)
         self._stepping.append(scaler)
         try:
             yield
@@ -232,6 +231,18 @@ class Scaling:
             if skipped:
                 notes.skipped += 1
                 self._on_skip(optimizer, found_inf())
+
+    def note_scale_of_drop(self, optimizer: Optimizer) -> None:
+        """Note the loss scale of an optimizer's gradients, before the loop drops them."""
+        scalers = self._parties.scalers.alive()
+        for each in self._grammar.state(optimizer).scales:
+            if each.scaler in scalers:
+                self._note_scale(scalers[each.scaler], optimizer)
+
+    def _note_scale(self, scaler: Any, optimizer: Optimizer) -> None:
+        scale = loss_scale_of(scaler)
+        notes = self._parties.optimizer(optimizer)
+        notes.scale = None if scale is None else scale.detach().clone()
 
     def on_update(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         """Record and run a call of `scaler.update`."""

@@ -84,3 +84,67 @@ def broken_by_an_update_before_the_step() -> None:
         scaler.unscale_(optimizer)
         scaler.update()
         scaler.step(optimizer)
+
+
+def with_its_own_check(*, handed_to_scaler: bool) -> None:
+    """Check the gradients itself; the sum of a loss times its scale overflows at first."""
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1e38)
+    for images, labels in batches(8):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels) * 100).backward()
+        if not all(each.grad.isfinite().all() for each in model.parameters()):
+            if handed_to_scaler:
+                scaler.step(optimizer)
+                scaler.update()
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_its_own_check() -> None:
+    with_its_own_check(handed_to_scaler=False)
+
+
+def mended_its_own_check() -> None:
+    with_its_own_check(handed_to_scaler=True)
+
+
+def broken_by_its_own_check_after_the_scale_has_grown() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1e35, growth_factor=100.0, growth_interval=1)
+    for images, labels in batches(12):
+        scaler.scale(loss_of(model, images, labels) * 100).backward()
+        if all(each.grad.isfinite().all() for each in model.parameters()):
+            scaler.step(optimizer)
+            scaler.update()
+        model.zero_grad()
+
+
+def healthy_drops_one_bad_batch() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for number, (images, labels) in enumerate(batches(8)):
+        optimizer.zero_grad()
+        factor = 1e38 if number == 3 else 1.0
+        scaler.scale(loss_of(model, images, labels) * factor).backward()
+        if not all(each.grad.isfinite().all() for each in model.parameters()):
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def healthy_clears_what_another_loss_left() -> None:
+    first, second = classifier(), nn.Linear(3, 3)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=1e-3) for each in (first, second)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=1e38)
+    for images, _ in batches(12):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        scaler.scale(second(first(images)).square().mean() * 100).backward()
+        optimizers[1].zero_grad()
+        scaler.step(optimizers[0])
+        scaler.update()

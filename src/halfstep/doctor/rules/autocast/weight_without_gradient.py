@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find parameters that got no gradient, but were cast under no_grad or get one in a replay."""
+    if not evidence.loop.iterations:
+        return None  # Gradients are looked at in steps.
     precision = evidence.precision
     differentiable = {each.parameter for each in precision.agreements if each.norm > 0}
     for model in evidence.static.models:
@@ -53,6 +55,6 @@ RULE = Rule(
     name="a cast weight that gets no gradient",
     rows=(39,),
     citations=("pytorch/pytorch#165068", "NVIDIA/apex#132"),
-    needs=frozenset({"static", "precision"}),
+    needs=frozenset({"loop", "static", "precision"}),
     judge=judge,
 )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES
 from halfstep.doctor.record.sites import place
+from halfstep.doctor.record.source import other_lines_with_eps
 from halfstep.doctor.remedies import fp16_eps
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.sites import Site
 
 _WRITES_EPS = ("aten.add", "aten.clamp", "aten.rsub", "aten.sub", "aten.full", "aten.scalar_tensor")
 _DIVIDES = {
@@ -51,7 +54,7 @@ def judge(evidence: Evidence) -> Finding | None:
         written = f"an eps of {eps:g}" if eps else "an eps that is a tensor"
         return Finding(
             summary=f"{written} is 0 in {form}: {birth.operator} gets 0 and returns {birth.value}",
-            facts=(birth.appears, f"the eps is used {place('', site)}"),
+            facts=(birth.appears, f"the eps is used {place('', site)}", *_elsewhere(site, eps)),
             change=(
                 f"- {site.text}" if site else f"- x / (norm + {eps or 1e-8:g})",
                 f"+ # the same line in fp32, or with an eps of {eps16} or more",
@@ -60,6 +63,17 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
+
+
+def _elsewhere(site: Site | None, eps: float) -> tuple[str, ...]:
+    """Return a fact on other lines of the same function that use the same eps."""
+    if site is None:
+        return ()
+    lines = other_lines_with_eps((site.file, site.line, site.function), eps)
+    if not lines:
+        return ()
+    named = ", ".join(str(replace(site, line=each)) for each in lines)
+    return (f"the same eps is in {named}: change it there too",)
 
 
 RULE = Rule(
