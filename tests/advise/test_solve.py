@@ -211,7 +211,9 @@ def test_pairs_settle_that_a_good_recipe_trains_as_fp32(verifier: Verifier) -> N
     told: list[tuple[str, str]] = []
     verifier.tell = lambda what, detail="": told.append((what, detail))
     result = verifier.verify(recipe("bf16"))
-    assert told[:2] == [("fp32, pair 1", f"step {step} of {STEPS}") for step in (1, 2)]
+    assert told[:2] == [
+        ("verification: fp32, pair 1 of 3 to 8", f"step {step} of {STEPS}") for step in (1, 2)
+    ]
     assert result.settled == "good"
     assert 3 <= len(result.losses) == len(result.fp32) < PAIRS
     again = Verifier(verifier.subject, seed=3, steps=STEPS).verify(recipe("bf16"))

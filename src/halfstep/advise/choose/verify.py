@@ -149,9 +149,9 @@ class Verifier:
         if lowered > 0:
             most = max(LEAST * lowered, min(most, MOST * lowered))
         said = (
-            f"final loss {found.mean:+.2g} [{found.low:+.2g}, {found.high:+.2g}] compared with "
-            f"fp32, mean of {len(losses)} pairs of {self.steps} steps{self._rates}; limit "
-            f"{most:+.2g}{self._alike}"
+            f"final loss minus that of fp32: {found.mean:+.2g} "
+            f"[{found.low:+.2g}, {found.high:+.2g}], limit {most:+.2g}; "
+            f"{len(losses)} pairs of runs of {self.steps} steps{self._rates}{self._alike}"
         )
         if found.high <= most:
             return "good", said
@@ -183,13 +183,18 @@ class Verifier:
 
     def _train(self, recipe: Recipe, pair: int) -> _Curve:
         began = time.monotonic()
+        is_reference = pair == len(self._fp32)
+        further = max(0, FEWEST_PAIRS - len(self._fp32) - is_reference)
+        further += max(0, FEWEST_PAIRS - pair - (not is_reference))
 
         def before(step: int) -> None:
             if self.budget is not None and time.monotonic() - self._began > self.budget:
                 raise BudgetSpentError
-            left = (time.monotonic() - began) / step * (self.steps - step) if step else 0.0
+            each = (time.monotonic() - began) / step if step else 0.0
+            left = each * (self.steps - step + further * self.steps)
             detail = f"step {step + 1} of {self.steps}{time_left(left)}"
-            self.tell(f"{recipe.name.rstrip('*')}, pair {pair + 1}", detail)
+            pairs = f"pair {pair + 1} of {FEWEST_PAIRS} to {PAIRS}"
+            self.tell(f"verification: {recipe.name.rstrip('*')}, {pairs}", detail)
 
         curve = _train(self.subject, recipe, self.seed + pair, self.steps, before)
         self._longest = max(self._longest, time.monotonic() - began)

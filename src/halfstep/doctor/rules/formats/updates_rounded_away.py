@@ -16,12 +16,12 @@ EARLY = 64
 
 _CHANGES = {
     "fp16": (
-        "- model.half()",
+        "- model.half()  # or another cast of the parameters to fp16",
         "+ # fp32 parameters under torch.autocast, or fp32 master weights:",
         '+ engine = halfstep.Engine(model, optimizer, recipe="o2")',
     ),
     "bf16": (
-        "- model.bfloat16()",
+        "- model.bfloat16()  # or another cast of the parameters to bf16",
         "+ # fp32 parameters under torch.autocast, or stochastic rounding of updates:",
         '+ engine = halfstep.Engine(model, optimizer, recipe="bf16-sr")',
     ),
@@ -53,6 +53,7 @@ def _lost(evidence: Evidence, format_: str) -> Finding | None:
         return None
     if (share := median(each.unchanged for each in samples)) < MOST:
         return None
+    optimizers = evidence.static.optimizers
     worst = max(samples, key=lambda each: each.unchanged)
     # The updates from subnormal fp16 gradients are lost in any case.
     vanishing = median(each.gradient_subnormal for each in samples) >= MOST
@@ -61,11 +62,11 @@ def _lost(evidence: Evidence, format_: str) -> Finding | None:
         f"step: their updates are less than half the distance to the next {format_} number",
         facts=(
             f"{worst.parameter}: {worst.unchanged:.0%} unchanged in step {worst.iteration}",
-            f"size of the update relative to the parameter: {worst.relative_update:.2g}",
             f"measured on {counted(len(samples), 'sample')} of parameters",
         ),
         change=_CHANGES[format_],
         confidence=LIKELY if vanishing and worst.gradient_format == "fp16" else CERTAIN,
+        site=optimizers[worst.optimizer].site if worst.optimizer < len(optimizers) else None,
         module=worst.parameter.rpartition(".")[0],
     )
 
@@ -75,7 +76,7 @@ RULE = Rule(
     name="weight updates lost to rounding",
     rows=(28,),
     citations=("pytorch/ao#1124", "pytorch/torchtune#2254"),
-    needs=frozenset({"samples", "numbers"}),
+    needs=frozenset({"samples", "numbers", "static"}),
     judge=judge,
     harmless=True,
 )
