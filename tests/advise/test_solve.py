@@ -79,6 +79,19 @@ def test_only_a_reference_that_fits_is_about_as_fast(found: Answer) -> None:
     assert "about as fast" not in chosen(replace(choice, options=(slower,)), found.advice)
 
 
+def test_autocast_comes_first_where_it_is_about_as_fast(found: Answer) -> None:
+    named = {each.trial.base: each for each in found.choices[1].options}
+    assert {"bf16", "o2"} <= set(named)
+
+    def at(name: str, seconds: float) -> solving.Option:
+        each = named[name]
+        return replace(each, cost=replace(each.cost, seconds=around(seconds, 0.1)))
+
+    alike, slower = ([at("o2", 1.0), at("bf16", seconds)] for seconds in (1.04, 1.06))
+    assert solving._simplest_first(alike, found.advice) == alike[::-1]
+    assert solving._simplest_first(slower, found.advice) == slower
+
+
 def test_what_needs_no_warning_comes_first_where_it_is_about_as_fast(found: Answer) -> None:
     options = list(found.choices[1].options)
     assert len(options) > 1
@@ -90,9 +103,9 @@ def test_what_needs_no_warning_comes_first_where_it_is_about_as_fast(found: Answ
         return [options[0], replace(options[1], cost=cost)]
 
     alike, slower = at(1.04), at(1.06)
-    assert solving._without_warning_first(alike, advice) == alike[::-1]
-    assert solving._without_warning_first(slower, advice) == slower
-    assert solving._without_warning_first(alike, found.advice) == alike
+    assert solving._simplest_first(alike, advice) == alike[::-1]
+    assert solving._simplest_first(slower, advice) == slower
+    assert solving._simplest_first(alike, found.advice) == alike
 
 
 def test_casts_around_an_exception_are_charged(square: Subject, found: Answer) -> None:

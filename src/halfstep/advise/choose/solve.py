@@ -49,9 +49,10 @@ class Choice:
     Attributes:
         gpu: The GPU.
         reference: The step in fp32 on the GPU, with products in TF32 if the GPU supports TF32.
-        options: The recipes that are worth using, in the order of their predicted time; but a
-            recipe without warnings comes first if it is equally fast (`AS_FAST`). Empty if no
-            recipe is faster than the reference, nor fits into memory where the reference does not.
+        options: The recipes that are worth using, in the order of their predicted time; of recipes
+            that are as fast as the first (`AS_FAST`), those without a warning come first, then
+            those with parameters in fp32. Empty if no recipe is faster than the reference, nor
+            fits into memory where the reference does not.
         left: Why each other recipe is not an option, by recipe.
         costs: The predicted cost of every safe recipe, with its exceptions.
     """
@@ -145,7 +146,7 @@ def solve(
             else:
                 options.append(option)
         options.sort(key=lambda option: option.cost.seconds.value)
-        options = _without_warning_first(options, advice)
+        options = _simplest_first(options, advice)
         found.append(Choice(gpu, reference, tuple(options), left, tuple(costs)))
     return found
 
@@ -179,14 +180,22 @@ def by_worth(recipes: Sequence[str], gpus: Sequence[Gpu], forecaster: Forecaster
     return sorted(recipes, key=shortest)
 
 
-def _without_warning_first(options: list[Option], advice: Advice) -> list[Option]:
-    """Move the first option without warnings to the front, if it is about as fast as the first."""
-    for option in options:
-        if option.cost.seconds.value > AS_FAST * options[0].cost.seconds.value:
-            break
-        if not advice.warnings(option.trial):
-            return [option, *(each for each in options if each is not option)]
-    return options
+def _simplest_first(options: list[Option], advice: Advice) -> list[Option]:
+    """Move the simplest of the options that are about as fast as the first to the front.
+
+    An option without warnings comes first, then one that leaves the parameters in fp32.
+    """
+    alike = [
+        each
+        for each in options
+        if each.cost.seconds.value <= AS_FAST * options[0].cost.seconds.value
+    ]
+    alike.sort(key=lambda each: (bool(advice.warnings(each.trial)), _has_half_parameters(each)))
+    return [*alike, *options[len(alike) :]]
+
+
+def _has_half_parameters(option: Option) -> bool:
+    return option.trial.recipe.params not in {None, "fp32"}
 
 
 def _why_not(option: Option, reference: Forecast) -> str:
