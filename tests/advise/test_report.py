@@ -362,7 +362,7 @@ def test_costs_alone_name_the_fastest_recipe_and_the_command_that_examines_it(
         assert found
         assert found[1] == command
     assert program.advise(*given, "--gpu", "t4", "--cost-only", "--max-memory", "1.1") == 0
-    assert "on T4: no recipe fits into memory; take a smaller batch" in capsys.readouterr().out
+    assert "on T4: no recipe fits into memory; use a smaller batch" in capsys.readouterr().out
     assert program.advise("--recipes", "fp16", "--gpu", "t4", "--cost-only") == 0
     assert (
         "no recipe that fits is predicted to be at least 1.05 times as fast as fp32"

@@ -114,7 +114,7 @@ def test_function_that_gives_no_model_to_train(advise, model, said):
         ),
         ("wide", "CODE:model fails on a batch even in fp32: RuntimeError: "),
         ("no_class", "CODE:model fails on a batch even in fp32: IndexError: Target 9"),
-        ("nan", "is not finite in step 1, even in fp32; advise needs a training"),
+        ("nan", "is not finite in step 1, even in fp32; advise needs a model"),
     ],
 )
 def test_function_that_gives_no_batches_to_train_on(advise, batches, said):

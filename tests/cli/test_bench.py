@@ -67,7 +67,7 @@ def test_threads_are_set_in_processes_of_their_own(halfstep, tiny_arguments):
     found = results("threads")
     assert found["rows"]["1"]["rounds"][0] > 0
     assert found["quantity"] == "seconds of 2 steps"
-    assert out.splitlines()[-1] == "OMP_NUM_THREADS=1: the largest value tried"
+    assert out.splitlines()[-1] == "OMP_NUM_THREADS=1: no larger value was tried"
 
 
 def test_both_ways_to_launch_take_turns(halfstep, tiny_arguments, monkeypatch):

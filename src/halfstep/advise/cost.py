@@ -42,8 +42,8 @@ class Constants:
         fp32: Compute efficiency of fp32 products outside tensor cores.
         winograd: Factor for 3x3 convolutions outside tensor cores: Winograd's algorithm needs fewer
             multiplications (Lavin and Gray, arXiv:1509.09308).
-        ramp: Fixed cost of a tile, in units of K at `_OPERATIONS` operations per clock cycle: it
-            takes a number of cycles that does not depend on the rate of products.
+        ramp: Fixed cost of a tile, as the increase of K that takes the same time at `_OPERATIONS`
+            operations per clock cycle. In clock cycles, the cost does not depend on the rate.
         weight: Factor for products that compute the gradient of a weight.
         load: Value of `Workload.load`, in TFLOP/s per watt, at which the power limit of a GPU
             lowers the rate of products to 1/sqrt(2).
@@ -55,8 +55,8 @@ class Constants:
         row_norm: Memory efficiency of norms over a row: LayerNorm, RMSNorm.
         softmax: Memory efficiency of softmax and losses.
         copy: Memory efficiency of copies, casts and transposes.
-        depthwise: Memory efficiency of depthwise convolutions in NCHW, in the forward and for the
-            gradient of the input.
+        depthwise: Memory efficiency of depthwise convolutions in NCHW, in the forward pass and for
+            the gradient of the input.
         depthwise_last: The same in NHWC.
         depthwise_weight: Memory efficiency of depthwise convolutions in NCHW, for the gradient of
             the weight.
@@ -71,9 +71,8 @@ class Constants:
         odd_groups_last: The same in NHWC.
         odd_width: Channels per group at which such a convolution reaches half of that efficiency: a
             loaded operand is reused only for the channels of its own group.
-        transposes: Share of half-precision convolutions in NCHW whose input and output are
-            transposed, and of those in NHWC with narrow channels (`Workload.narrow`) whose input
-            and output are padded.
+        transposes: Share of half-precision convolutions whose input and output are copied:
+            transposed in NCHW, or padded in NHWC with narrow channels (`Workload.narrow`).
         transposes_tf32: The same for TF32 convolutions.
         cache: Exponent with which the bandwidth grows with the cache size.
         accesses: Elements that a multiprocessor reads or writes per clock cycle.

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from halfstep.recipe import Recipe
 
 SHARE = 80
-"""The coverage of the intervals, in percent of outcomes."""
+"""The coverage of the prediction intervals, in percent."""
 
 UNSAFE = "unsafe eps"
-"""The remark on a recipe with an optimizer format in which the optimizer's eps is zero."""
+"""The remark on a recipe whose optimizer format rounds the optimizer's eps to zero."""
 
 GAIN = 1.05
 """The smallest ratio of times that counts as a speed-up."""
@@ -274,10 +274,10 @@ def forecasts(
 
 
 def none_fits(reference: Forecast) -> str:
-    """Say that no recipe fits into memory, and what would help."""
+    """Return a message that no recipe fits into memory, with a remedy."""
     if reference.limit <= CONTEXT:
         return (
             f"no recipe fits into {reference.limit / 2**30:.1f} GiB: PyTorch alone takes about "
             f"{CONTEXT / 2**30:.0f} GiB; raise --max-memory"
         )
-    return "no recipe fits into memory; take a smaller batch"
+    return "no recipe fits into memory; use a smaller batch"

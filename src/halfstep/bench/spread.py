@@ -68,7 +68,7 @@ def is_faster(figures: Sequence[float], others: Sequence[float], faster: Faster)
 
 
 def first_good_enough(figures: Sequence[Sequence[float]], faster: Faster) -> int:
-    """Return the index of the first setting that no other setting is faster than (`is_faster`).
+    """Return the index of the first setting that no other setting beats by `is_faster`.
 
     Args:
         figures: The figures of each setting by round; the smallest setting first.

@@ -123,7 +123,7 @@ class Sweep:
         if self._numbers is None:
             others = "no other is faster" if rest else ""
         elif not rest:
-            others = "the largest value tried"
+            others = "no larger value was tried"
         elif all(is_faster(figures[place], other, faster) for other in rest):
             others = "larger values are slower"
         else:

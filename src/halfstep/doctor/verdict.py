@@ -74,7 +74,7 @@ class Rule:
         return " ".join((sys.modules[self.judge.__module__].__doc__ or self.name).split())
 
     def read(self, evidence: Evidence) -> Finding | None:
-        """Return the finding, from only the signals that the rule needs; None for none."""
+        """Return the finding, or None; the rule sees only the signals that it needs."""
         if not self.needs <= evidence.signals:
             return None
         return self.judge(evidence.only(self.needs))

@@ -92,7 +92,7 @@ class Engine:
         optimizers: List of the optimizers.
         bare_models: List of the models without their wrappers. Save the state of these.
         recipe: The recipe in use.
-        resolution: Which parts of the recipe the device runs natively and which it rehearses.
+        resolution: Which parts of the recipe the device runs natively, and which it emulates.
         steps: Number of optimizer steps so far, including skipped ones.
 
     Raises:
@@ -198,8 +198,8 @@ class Engine:
         """Iterate over `loader` and close the accumulation window with its last batch.
 
         The iterator fetches one batch ahead to recognize the last one. If several iterators advance
-        together (`zip`), the first one to end closes the window. In nested loops, the last batch of
-        the outer loop does not close the windows of the inner one.
+        together (`zip`), the first one to end closes the window. If one such loop contains another,
+        only the last batch of the inner loop closes the windows of the steps in it.
 
         Args:
             loader: Any iterable of batches.

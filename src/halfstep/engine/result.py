@@ -106,7 +106,7 @@ class StepResult:
 
     @property
     def stepped(self) -> bool:
-        """Whether every optimizer whose window closed updated its parameters."""
+        """Whether a window closed, and every optimizer whose window closed made its update."""
         closed = [each for each in self.optimizers if each.closed]
         return bool(closed) and all(each.stepped for each in closed)
 
@@ -128,7 +128,7 @@ class StepResult:
 
     @property
     def loss_scale(self) -> float:
-        """The loss scale of the first optimizer whose window closed; 1 if there is none."""
+        """The loss scale of the first optimizer whose window closed; 1 without window or scale."""
         return next((each.loss_scale for each in self.optimizers if each.closed), 1.0)
 
 

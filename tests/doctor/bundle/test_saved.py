@@ -214,7 +214,7 @@ def test_an_argument_that_is_none_is_not_looked_up(bundle, capsys) -> None:
         lambda record: first_operator(record).update(args=[{"dtype": "hub"}]),
     )
     assert main(["doctor", str(bundle)]) == 0
-    assert "{'dtype': 'hub'} is no argument" in capsys.readouterr().err
+    assert "{'dtype': 'hub'} is not a valid argument" in capsys.readouterr().err
 
 
 def test_a_library_that_is_not_there_is_named(capsys, tmp_path) -> None:

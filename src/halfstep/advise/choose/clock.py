@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 USUAL_PASSES = 4.0
-"""Typical passes of a recipe that needs no exceptions: `whatif.py`, and one or two rehearsals."""
+"""Typical number of passes without exceptions: `whatif.py`, and one or two rehearsals."""
 SHORTEST = 3 + 1 / 3
-"""Passes of a recipe that is safe at the first attempt; a search does not start with less time."""
+"""Number of passes for a recipe that is safe at the first attempt; the minimum of a search."""
 _WORTH_TELLING = 10
 """The time left is reported only from this number of seconds on."""
 
@@ -127,7 +127,7 @@ class Clock:
         """Announce the next step of the optimizer alone, by its number from 0; it is not a pass.
 
         Raises:
-            BudgetSpentError: If the remaining ones of `steps` steps do not fit into the budget.
+            BudgetSpentError: If the rest of the `steps` steps does not fit into the budget.
         """
         if step:
             self._aside += self._now() - self._before

@@ -21,7 +21,7 @@ _TINY = FORMATS["fp32"].tiny
 
 @dataclass(frozen=True, slots=True)
 class Exponents:
-    """Counts and energy of values by binary exponent e: 2^e <= |value| < 2^(e+1).
+    """Counts and sums of squares of values by binary exponent e: 2^e <= |value| < 2^(e+1).
 
     Attributes:
         counts: (277,) int64; the number of values with each exponent from -149 to 127.
@@ -77,13 +77,13 @@ class Exponents:
         return int(found[-1]) + LOWEST if len(found) else None
 
     def headroom(self, format_: Format) -> float:
-        """Return the bits from the largest value to a format's largest; negative on overflow."""
+        """Return a format's highest exponent minus `highest`; negative if the values overflow."""
         if self.highest is None:
             return math.inf
         return math.floor(math.log2(format_.max)) - self.highest
 
     def rounded_away(self, format_: Format, scale: float = 1.0) -> float:
-        """Return the expected share of the energy lost to rounding, for values times `scale`.
+        """Estimate the squared rounding error of values times `scale`, over their sum of squares.
 
         A value in the binade [2^e, 2^(e+1)) is rounded to a multiple of the spacing there. The
         error is uniformly distributed, so its mean square is a twelfth of the squared spacing. A

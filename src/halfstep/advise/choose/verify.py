@@ -176,7 +176,7 @@ class Verifier:
         curve = self._train(find_recipe("fp32"), pair)
         if curve.broke:
             raise ValueError(
-                f"{curve.broke} in fp32; advise needs a training that works in fp32: lower the "
+                f"{curve.broke} in fp32; advise needs a model that trains in fp32: lower the "
                 "learning rate"
             )
         return curve

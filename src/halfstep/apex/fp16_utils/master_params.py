@@ -1,4 +1,4 @@
-"""fp32 master parameters without `amp`: creates them, and copies in both directions."""
+"""Creates fp32 masters without `amp`; copies gradients to them and values from them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def master_params_to_model_params(
     master_params: Sequence[torch.Tensor],
     flat_master: bool = False,
 ) -> None:
-    """Round the masters into the model's parameters.
+    """Copy the masters to the model's parameters, in the parameters' format.
 
     Args:
         model_params: The parameters that `prep_param_lists` returned.

@@ -1,4 +1,4 @@
-"""A step as a list of operators, which a bundle contains and which runs without the program's code.
+"""A step as a list of operators, which runs without the program's code; part of a bundle.
 
 Below autograd, a step is a list of operators, including those of its backward passes. Each tensor
 has a number, and the list refers to tensors by these numbers. The contents of tensors from outside
@@ -115,7 +115,9 @@ def encode(value: Any, number_of: Any) -> Any:
             return {name: str(value).removeprefix("torch.")}
     if value is None or isinstance(value, bool | int | str):
         return value
-    raise TypeError(f"an operator was given a {type(value).__name__}")
+    raise TypeError(
+        f"an operator has an argument of type {type(value).__name__}, which cannot be stored"
+    )
 
 
 def decode(value: Any, tensors: dict[int, torch.Tensor], device: str) -> Any:
@@ -134,7 +136,7 @@ def decode(value: Any, tensors: dict[int, torch.Tensor], device: str) -> Any:
     if not isinstance(value, dict):
         return value
     if len(value) != 1:
-        raise ValueError(f"{value} is no argument")
+        raise ValueError(f"{value} is not a valid argument")
     ((kind, text),) = value.items()
     if kind == _TENSOR and text in tensors:
         return tensors[text]
@@ -146,7 +148,7 @@ def decode(value: Any, tensors: dict[int, torch.Tensor], device: str) -> Any:
     found = getattr(torch, text, None) if kind in _NAMED.values() else None
     if isinstance(found, torch.dtype | torch.layout | torch.memory_format):
         return found
-    raise ValueError(f"{value} is no argument")
+    raise ValueError(f"{value} is not a valid argument")
 
 
 def operator(name: str) -> Any:

@@ -52,7 +52,7 @@ class Hearing:
         tape: Receives the calls that lead to a loss.
         parties: Provides the parameters.
         scaling: Provides the loss scale.
-        positions: Receives whole numbers in half-precision formats.
+        positions: Receives half-precision results of `arange` and of casts.
         origins: Receives calls outside the autograd graph.
         begin: Called before a call that may begin an iteration.
 
@@ -60,7 +60,7 @@ class Hearing:
         calls: Counts of calls.
         averages: Averages of parameters in half precision.
         overflows: Overflows in evaluation.
-        own_scales: Factors of losses.
+        own_scales: Factors by which the loop multiplies its losses.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Hearing:
     def record_outside(
         self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
     ) -> None:
-        """Remember a call of a module that is not on the tape.
+        """Record a module call that is not on the tape.
 
         Args:
             name: The module's class.

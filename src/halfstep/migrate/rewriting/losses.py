@@ -1,4 +1,4 @@
-"""Replaces each `with amp.scale_loss(...)` by the target's backwards and the rest of its body."""
+"""Replaces each `with amp.scale_loss(...)` by its body, with backward calls for the target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BY_HAND = "the scaled loss is used for more than scaled_loss.backward(), but {} does not expose it"
 DIFFERENTIATED = (
-    "to differentiate gradients again, compute them with engine.grad(...) instead of backward"
+    "to differentiate through gradients, compute them with engine.grad(...) instead of backward"
 )
 DELAYED_CHECK = "with delay_overflow_check, the program skips steps; {} skips them itself"
 
@@ -91,9 +91,10 @@ class Losses:
         """Read the body of a `with amp.scale_loss(...)`.
 
         Returns:
-            The statements of its backwards, each with the call; whether the body rebinds the scaled
-            loss, for example multiplied by a factor; and a node that uses the scaled loss for
-            anything else, or None.
+            The statements that call backward, each with its call; whether the body rebinds the
+            scaled loss, for example to multiply it by a factor; and a node that backward calls
+            cannot replace, or None. Such a node is another use of the scaled loss, or the `with`
+            statement if it contains no backward.
         """
         found: dict[ast.stmt, ast.Call] = {}
         changed = False
@@ -148,7 +149,7 @@ class Losses:
     def _is_logged(self, node: ast.Name, loss: ScaledLoss) -> bool:
         """Replace a scaled loss by loss times scale if the program only reads its value.
 
-        Return whether it does.
+        Return whether the scaled loss was replaced.
         """
         source = self.about.program.source
         parent = source.parent[node]
@@ -228,8 +229,8 @@ class Losses:
         )
         if reads and isinstance(self.target, EngineTarget):
             self.edits.notes[loss.statement].append(
-                f"loss_id={text} is left out: with it, the engine would keep these gradients "
-                "apart, and the code below would not find them"
+                f"loss_id={text} is left out: with it, the engine would store these "
+                "gradients separately, and the code below would not find them in .grad"
             )
             return None
         return text

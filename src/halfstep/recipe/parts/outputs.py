@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Outputs(Part):
-    """Casts the outputs of a model with half parameters; the technique of `params` does this."""
+    """The format to which the technique of `params` casts the outputs of the model."""
 
     field = "outputs"
     place = 90

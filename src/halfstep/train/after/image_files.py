@@ -71,7 +71,7 @@ def find(
     root: Path | None = None,
     columns: ColumnsConfig = csv_rows.STANDARD,
 ) -> list[Listed]:
-    """Return the images at paths of images, of folders (including subfolders) and of CSV files.
+    """Return the images in `inputs`: image files, folders with subfolders, and CSV files.
 
     Raises:
         UserError: If a path does not exist, or if no image is found.
@@ -92,7 +92,7 @@ def find(
             found.append(Listed(str(path), path, where=str(path)))
     if not found:
         given, allowed = ", ".join(map(str, inputs)), " ".join(sorted(SUFFIXES))
-        raise UserError(f"no image is in {given}; allowed: files ending in {allowed}")
+        raise UserError(f"no image found in {given}; allowed: files ending in {allowed}")
     return found
 
 
@@ -103,7 +103,7 @@ def of_csv(
     *,
     labelled: bool = False,
 ) -> list[Listed]:
-    """Return the images that a CSV file lists; paths start from `root`, or the file's folder."""
+    """Return the images in a CSV file; paths are relative to `root`, or the file's folder."""
     base = root or file.parent
     return [
         Listed(row.image, base / row.image, row.label, f"{file}, row {row.number}: {row.image}")

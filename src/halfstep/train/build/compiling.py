@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 PAYS_FROM = 10_000_000
-"""Multiplications in the forward pass of a batch from which compiled code is not slower on a CPU.
+"""Minimum multiplications in a batch's forward pass at which compiled code pays off on a CPU.
 
-A call of compiled code and its backward cost 0.1 to 0.2 ms of Python (`benchmarks/compile.py`).
+Calling compiled code and its backward takes 0.1 to 0.2 ms in Python (`benchmarks/compile.py`).
 """
 
 
@@ -46,9 +46,9 @@ def pays(model: nn.Module, batch_size: int, image_shape: tuple[int, int, int]) -
     if products >= PAYS_FROM:
         return True
     warnings.warn(
-        f"model.compile is true, but the model is not compiled: the forward pass of a batch is "
+        f"model.compile is true, but the model is not compiled: the forward pass of a batch has "
         f"{products / 1e6:.1f} million multiplications, and below {PAYS_FROM / 1e6:.0f} million "
-        "calling compiled code takes longer than it saves on a CPU",
+        "the overhead of compiled code exceeds what it saves on a CPU",
         CompileWarning,
         stacklevel=2,
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _without(values: Any, *former: str) -> Any:
-    """Drop settings of release 0.1.0, which read shards sequentially, so that its runs load."""
+    """Drop the settings `former`, so that the configs of runs of release 0.1.0 still load."""
     if not isinstance(values, dict):
         return values
     return {key: value for key, value in values.items() if key not in former}
@@ -78,7 +78,7 @@ class ShardsConfig(SplitConfig):
 
 
 class ImportSplitConfig(SplitConfig):
-    """One of the two splits of a data set by import path."""
+    """One of the two splits of a data set that is imported."""
 
     target: str = Field(pattern=r"^[\w.]+:\w+$")
     """Function or class that returns the `torch.utils.data.Dataset`, as "package.module:name". The
@@ -201,7 +201,7 @@ class WebdatasetConfig(FilesConfig):
     root: str = "."
     """Base folder for the paths of shards and class names."""
     classes: int = Field(ge=2)
-    """Number of classes; a cls file holds a number below it."""
+    """Number of classes; a cls file holds a number from 0 to classes - 1."""
     names: str | None = None
     """Text file with one class name per line; a cls file may then also hold a name. null names the
     classes by their numbers."""

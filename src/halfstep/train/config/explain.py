@@ -48,7 +48,8 @@ def schema() -> dict[str, Any]:
     for section in (whole, *whole["$defs"].values()):
         section.pop("required", None)
         for field in section.get("properties", {}).values():
-            if "oneOf" in field:  # an incomplete section, or timm's `name`, fits several classes
+            # `oneOf` rejects a partial section, or timm's `name`, because several classes match.
+            if "oneOf" in field:
                 field["anyOf"] = field.pop("oneOf")
                 field.pop("discriminator", None)
     return whole

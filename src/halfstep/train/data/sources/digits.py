@@ -1,4 +1,4 @@
-"""scikit-learn's digits: 1,797 real scans, 8x8 pixels in 17 grey levels, that need no download.
+"""scikit-learn's digits: 1,797 real scans with 8x8 pixels and 17 grey levels; no download.
 
 The set is the test part of UCI's "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak,
 1998). It is small enough to train on in seconds and real enough for accuracies to mean something.
