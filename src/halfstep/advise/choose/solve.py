@@ -195,7 +195,7 @@ def _simplest_first(options: list[Option], advice: Advice) -> list[Option]:
 
 
 def _has_half_parameters(option: Option) -> bool:
-    return option.trial.recipe.params not in {None, "fp32"}
+    return option.trial.recipe.gradient_format is not None
 
 
 def _why_not(option: Option, reference: Forecast) -> str:
