@@ -127,6 +127,8 @@ def test_healthy_network_needs_no_exception(recipe: str) -> None:
     assert (found.exceptions, found.rejected) == ({}, "")
     assert found.spec["base"] == recipe
     assert set(found.spec) <= {"base", "loss_scale"}
+    assert set(found.spec.get("loss_scale", ())) <= {"init"}
+    assert find_recipe(found.spec).settings() == found.recipe.settings()
 
 
 @pytest.mark.parametrize(

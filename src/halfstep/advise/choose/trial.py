@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from halfstep.advise.choose.rehearse import Rehearsal
     from halfstep.advise.choose.sites import Site
     from halfstep.advise.choose.whatif import Damage
@@ -53,14 +52,29 @@ class Trial:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The recipe as in a config: its base, and the fields that differ from the base."""
+        """The recipe as in a config: its base, and the settings that differ from the base."""
         base = find_recipe(self.base).settings()
         changed = {
-            field: given
+            field: self._without_defaults(field, given)
             for field, given in self.recipe.settings().items()
             if given != base.get(field)
         }
         return {"base": self.base, **changed}
+
+    def _without_defaults(self, field: str, given: Any) -> Any:
+        """Return a field of the recipe without the settings that it has in any case."""
+        if not isinstance(given, Mapping):
+            return given
+
+        def meaning(settings: Mapping[str, Any]) -> Any:
+            return find_recipe({"base": self.base, field: settings}).settings()[field]
+
+        return {
+            key: value
+            for key, value in given.items()
+            if len(given) == 1
+            or meaning({each: given[each] for each in given if each != key}) != given
+        }
 
     def as_json(self) -> dict[str, Any]:
         """Return the trial as plain data."""
