@@ -54,7 +54,7 @@ def test_what_one_seed_cannot_tell_from_chance_is_counted_in_images(told):
         "All 3 runs finished, and no loss was inf or NaN.",
         (
             "Correctly classified validation images (of 450), compared with fp32: -2 under fp16, "
-            "+1 under bf16. Such differences may be chance."
+            "+1 under bf16. Each of these differences may be chance."
         ),
     )
 

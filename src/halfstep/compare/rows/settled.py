@@ -157,7 +157,7 @@ def _even(grid: Grid, rows: Sequence[Row]) -> str:
         return f"Differences of the best accuracy, compared with {than}, in points: {each}."
     return (
         f"Correctly classified validation images (of {images}), compared with {than}: {each}. "
-        "Such differences may be chance."
+        "Each of these differences may be chance."
     )
 
 
