@@ -22,7 +22,10 @@ ZERO, TWO, FOUR = (f"data.workers={count}" for count in (0, 2, 4))
         ),
         ([[100, 101], [60, 62], [61, 60]], f"{ZERO}: larger values are slower"),
         ([[100, 101], [100, 99], [102, 99]], f"{ZERO}: larger values do not help"),
-        ([[100, 100], [180, 180], [300, 300]], f"{FOUR}: 3.00x of {ZERO}; no larger value was tried"),
+        (
+            [[100, 100], [180, 180], [300, 300]],
+            f"{FOUR}: 3.00x of {ZERO}; no larger value was tried",
+        ),
     ],
 )
 def test_what_to_do_follows_from_the_figures_and_their_spread(subject, figures, said):

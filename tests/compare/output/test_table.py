@@ -122,7 +122,7 @@ def test_rehearsed_rows_are_marked_and_the_reason_stands_below(make_grid):
         lines = text.splitlines()
         assert any("fp16 †" in line for line in lines)
         assert not any("fp32 †" in line for line in lines)
-        said = "† emulation of autocast fp16 (recipes fp16, o1): no fp16 units"
+        said = "† autocast fp16 (recipes fp16, o1) is emulated as follows: no fp16 units"
         assert any(said in line for line in lines)
 
 

@@ -65,7 +65,10 @@ def test_labels_of_a_csv_file_are_read_where_they_are_asked_for(folder):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("nowhere.png", "does not exist; write images, folders, or a CSV"), ("a/f", "no image found in")],
+    [
+        ("nowhere.png", "does not exist; write images, folders, or a CSV"),
+        ("a/f", "no image found in"),
+    ],
 )
 def test_nothing_to_read_is_one_line(folder, name, said):
     (folder / "a" / "f").mkdir()

@@ -166,7 +166,7 @@ def _cost(at: int, each: Forecast) -> list[TableCell]:
         TableCell(
             ", ".join(each.remarks),
             value=each.bound,
-            label="predicted limit, remark",
+            label="predicted bound by",
             source=f"{source}predicted_bound",
         ),
     ]

@@ -177,7 +177,11 @@ def _rehearsals(rows: Sequence[Row]) -> list[str]:
         by_how.setdefault(how, []).append(what)
     return [
         f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, speed is not.",
-        *(f"{REHEARSED} emulation of {' and '.join(whats)}: {how}" for how, whats in by_how.items()),
+        *(
+            f"{REHEARSED} {' and '.join(whats)} {'are' if len(whats) > 1 else 'is'} emulated as "
+            f"follows: {how}"
+            for how, whats in by_how.items()
+        ),
     ]
 
 

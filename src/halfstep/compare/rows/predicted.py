@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MARK = "≈"
 """The mark before each predicted figure."""
-BOUND = "predicted|limit, remark"
+BOUND = "predicted|bound by"
 """The header of the only predicted column that contains text."""
 
 
