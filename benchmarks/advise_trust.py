@@ -1,4 +1,4 @@
-"""Writes the tables on the reliability of advice into docs/advise-validation.md, from the committed results.
+"""Writes the tables on the reliability of advice into docs/advise-validation.md, from the results.
 
 python benchmarks/advise_trust.py
 """

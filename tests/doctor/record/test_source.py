@@ -76,7 +76,8 @@ class Focal:
     def forward(self, p):
         low = log(p + self.eps)
         high = log(1 - p + self.eps)
-        return low + high, p + 1e-8, self.eps_of_another
+        steps = self.steps
+        return low + high, p + 1e-8 * 0, self.eps_of_another
 """
 
 
@@ -84,5 +85,7 @@ def test_other_lines_with_the_same_eps_are_found(tmp_path):
     path = tmp_path / "focal.py"
     path.write_text(FOCAL)
     assert other_lines_with_eps((str(path), 6, "forward"), 1e-8) == (7,)
+    assert other_lines_with_eps((str(path), 9, "forward"), 1e-8) == ()
     assert other_lines_with_eps((str(path), 8, "forward"), 1e-8) == ()
+    assert other_lines_with_eps((str(path), 9, "forward"), 0.0) == ()
     assert other_lines_with_eps(None, 1e-8) == ()

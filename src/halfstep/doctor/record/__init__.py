@@ -9,7 +9,7 @@ from halfstep.doctor.record.called import (
     Saved,
 )
 from halfstep.doctor.record.evidence import SIGNALS, Evidence, as_plain, from_json
-from halfstep.doctor.record.loop import Event, Loop, Shape
+from halfstep.doctor.record.loop import Discarded, Event, Loop, Shape
 from halfstep.doctor.record.measured import (
     Average,
     BadGradients,
@@ -53,6 +53,7 @@ __all__ = [
     "BadGradients",
     "Birth",
     "Call",
+    "Discarded",
     "ElsewhereCall",
     "Ending",
     "Environment",

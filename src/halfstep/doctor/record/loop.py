@@ -48,16 +48,33 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Discarded:
+    """Scaled gradients with inf or NaN that the loop cleared before anything used them.
+
+    Attributes:
+        count: How often in a row, up to the end of the program; 0 for fewer than four times.
+        scale: Their loss scale; None if unknown.
+        site: The line of a backward that made them.
+    """
+
+    count: int = 0
+    scale: float | None = None
+    site: Site | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """The actions of a loop, in order.
 
     Attributes:
         iterations: Number of iterations that end with a step.
         shapes: The different shapes of iterations, in order of first appearance.
+        discarded: Gradients that the loop cleared at the end of the program without using them.
     """
 
     iterations: int = 0
     shapes: tuple[Shape, ...] = ()
+    discarded: Discarded = Discarded()
 
     def of(self, kind: str) -> list[tuple[Shape, Event]]:
         """Return every event of one kind, with its shape."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import linecache
+import re
 import textwrap
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -13,16 +14,17 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
 
 LINES = 12
+_EPS = re.compile(r"(.*_)?eps(ilon)?\d*(_.*)?", re.IGNORECASE)
 
 
 def other_lines_with_eps(mark: Mark | None, eps: float) -> tuple[int, ...]:
     """Return the other lines of a function that contain the same eps as one of its lines.
 
-    An eps is the number itself, or a variable or attribute whose name contains "eps".
+    An eps is the number itself, or a variable or attribute with a name such as `eps` or `adam_eps`.
 
     Args:
         mark: The line.
-        eps: The value of the eps.
+        eps: The value of the eps; 0 if it is a tensor.
 
     Returns:
         Numbers of the lines, from 1, without that of the mark.
@@ -43,7 +45,8 @@ def other_lines_with_eps(mark: Mark | None, eps: float) -> tuple[int, ...]:
     lines: dict[str, set[int]] = {}
     for each in chain.from_iterable(map(ast.walk, around[-1].body)):
         name = each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "")
-        if "eps" in name.lower() or (isinstance(each, ast.Constant) and each.value == eps):
+        is_number = eps and isinstance(each, ast.Constant) and each.value == eps
+        if is_number or _EPS.fullmatch(name):
             assert isinstance(each, ast.expr)
             lines.setdefault(ast.unparse(each), set()).add(each.lineno)
     same = [numbers for numbers in lines.values() if mark[1] in numbers]

@@ -15,6 +15,7 @@ import torch
 
 from halfstep.doctor.record import Event, Fact, Loop, Shape
 from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.signals.discards import Discards
 from halfstep.doctor.signals.facts import parameters_of
 from halfstep.doctor.signals.gradients import Gradients, memory, probes
 
@@ -35,7 +36,7 @@ KINDS = {
     "read": "the norm of gradients was read by the loop: optimizer, scaled",
     "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, stale, foreign",
     "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again, stale",
-    "drop": "the loop left the step of an optimizer out: optimizer, scaled (by a scaler)",
+    "drop": "the loop left the step of an optimizer out: optimizer",
     "raised": "a scaler's call raised: call, error, scaler, optimizer, gradients, foreign",
     "update": "scaler, optimizers, steps",
     "zero": "gradients were cleared: optimizer",
@@ -50,6 +51,7 @@ class Grammar:
     Attributes:
         iteration: The number of the current iteration, from 0.
         latest: The events of the last closed iteration; the key of its shape.
+        discards: Counts the gradients that the loop clears without using them.
     """
 
     def __init__(self) -> None:
@@ -62,6 +64,7 @@ class Grammar:
         self._since_update: dict[int, list[int]] = {}
         self._factors: dict[Mark | None, float] = {}
         self.latest: Any = None
+        self.discards = Discards()
 
     def follow(
         self, optimizer: Optimizer, number: int, params: Sequence[torch.Tensor] | None = None
@@ -340,22 +343,16 @@ class Grammar:
         gradients.waiting[0] += not by_scaler
         self._claim()
 
-    def dropped(self, mark: Mark | None, optimizer: Optimizer) -> None:
-        """Record that the loop leaves a step out."""
-        scaled = self.state(optimizer).state() == "scaled"
-        self.add("drop", mark, optimizer=self._numbers[optimizer], scaled=scaled)
-        self._claim()
+    def waiting(self) -> list[Optimizer]:
+        """Return the optimizers whose gradients are scaled, and were not used yet."""
+        return [each for each, state in self._gradients.items() if state.waits_for_scaler]
 
-    def abandons(self, optimizer: Optimizer) -> bool:
-        """Return whether clearing an optimizer's gradients now drops a whole scaled step.
-
-        This is not so while gradients of another optimizer wait for a scaler: the loop may clear
-        gradients that a backward for the other optimizer has left.
-        """
-        waiting = [other for other, each in self._gradients.items() if each.waits_for_scaler]
-        return waiting == [optimizer]
+    def last_backward(self) -> Mark | None:
+        """Return the line of the last backward of the current iteration."""
+        return next((mark for kind, mark, _ in reversed(self._events) if kind == "backward"), None)
 
     def _claim(self) -> None:
+        self.discards.reset()
         for gradients in self._gradients.values():
             gradients.claimed = True
 
@@ -439,4 +436,4 @@ class Grammar:
                 Event(kind, dict(facts), site(mark)) for kind, mark, facts in self._events
             )
             shapes.append(Shape(events, 1, self.iteration, self.iteration, complete=self._stepped))
-        return Loop(self.made, tuple(shapes))
+        return Loop(self.made, tuple(shapes), self.discards.freeze())

@@ -310,12 +310,16 @@ class Tape:
         self._modules -= entry.kind == "module"
         self._alive.difference_update(entry.results)
 
-    def snapshot(self) -> list[Entry]:
+    def snapshot(self, *, latest: bool = False) -> list[Entry]:
         """Return the calls that this iteration's backward passes depend on, in order.
 
         Without a backward, return all calls of the iteration.
+
+        Args:
+            latest: Whether only the last backward counts.
         """
         ends = [each for each in self.entries if each.kind == "backward"]
+        ends = ends[-1:] if latest else ends
         if not ends:
             return _that_can_be_repeated(self.entries)
         wanted: set[int] = set()

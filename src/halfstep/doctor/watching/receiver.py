@@ -29,7 +29,6 @@ from halfstep.doctor.tape.listener import Call, Listener
 from halfstep.doctor.tape.modules import ModuleStack
 from halfstep.doctor.tape.tape import Copies, Entry, Tape, autocast_state, random_state
 from halfstep.doctor.tensors.nesting import tensors_in
-from halfstep.doctor.tensors.summary import is_finite
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.doctor.watching.hearing import Hearing
 from halfstep.doctor.watching.hold_back import HoldBack
@@ -288,21 +287,34 @@ class Receiver:
         return result
 
     def _clears(self, owner: Optimizer | nn.Module) -> None:
-        """Note which parameters had gradients, and whether the loop drops a step.
+        """Note which parameters had gradients; count scaled gradients that nothing has used.
 
-        It drops a step if it clears scaled gradients with inf or NaN that nothing has used.
+        Gradients do not count while those of another optimizer wait for a scaler: a backward for
+        the other optimizer may have left them.
         """
         self.parties.note_gradients()
-        for optimizer in self.parties.optimizers.alive().values():
-            mine = owner is optimizer or (
-                not isinstance(owner, torch.optim.Optimizer)
-                and {*map(id, owner.parameters())} >= {*map(id, parameters_of(optimizer))}
+        waiting = self.grammar.waiting()
+        if not waiting:
+            return
+        if isinstance(owner, torch.optim.Optimizer):
+            cleared = {*map(id, parameters_of(owner))}
+        else:
+            cleared = {*map(id, owner.parameters())}
+        moved = [each for optimizer in waiting for each in parameters_of(optimizer)]
+        if not {*map(id, moved)} <= cleared:
+            return
+        gradients = [each.grad for each in moved if each.grad is not None]
+        if self.grammar.discards.take(gradients):
+            scale = self.scaling.scale_of(waiting[0])
+            self.grammar.discards.note(self.grammar.last_backward(), scale)
+            self.investigation.step(
+                self.tape.snapshot(latest=True),
+                self.parties.names(),
+                self.grammar.iteration,
+                "the loop clears gradients with inf or NaN",
+                scale=scale,
+                moved=moved,
             )
-            if mine and self.grammar.abandons(optimizer):
-                gradients = gradients_of(optimizer)
-                if not all(map(is_finite, gradients)):
-                    self.scaling.note_scale_of_drop(optimizer)
-                    self.dropped(optimizer)
 
     def on_schedule(self, original: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
         """Run and record a step of a learning-rate scheduler."""
@@ -397,8 +409,7 @@ class Receiver:
 
     def dropped(self, optimizer: Optimizer) -> None:
         """Record that the loop skips a step on purpose."""
-        self._known(optimizer)
-        self.grammar.dropped(calling_line(), optimizer)
+        self.grammar.add("drop", calling_line(), optimizer=self._known(optimizer))
         self._skipped(optimizer, None)
 
 

@@ -217,7 +217,8 @@ class Scaling:
         with self._guard.own():
             again = self._grammar.divides_again(optimizer)
             steps = notes.steps
-            self._note_scale(scaler, optimizer)
+            scale = loss_scale_of(scaler)
+            notes.scale = None if scale is None else scale.detach().clone()
         self._stepping.append(scaler)
         try:
             yield
@@ -232,17 +233,14 @@ class Scaling:
                 notes.skipped += 1
                 self._on_skip(optimizer, found_inf())
 
-    def note_scale_of_drop(self, optimizer: Optimizer) -> None:
-        """Note the loss scale of an optimizer's gradients, before the loop drops them."""
+    def scale_of(self, optimizer: Optimizer) -> float | None:
+        """Return the loss scale of an optimizer's gradients; None if their scaler is unknown."""
         scalers = self._parties.scalers.alive()
         for each in self._grammar.state(optimizer).scales:
-            if each.scaler in scalers:
-                self._note_scale(scalers[each.scaler], optimizer)
-
-    def _note_scale(self, scaler: Any, optimizer: Optimizer) -> None:
-        scale = loss_scale_of(scaler)
-        notes = self._parties.optimizer(optimizer)
-        notes.scale = None if scale is None else scale.detach().clone()
+            scale = loss_scale_of(scalers.get(each.scaler))
+            if scale is not None:
+                return float(scale)
+        return None
 
     def on_update(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         """Record and run a call of `scaler.update`."""

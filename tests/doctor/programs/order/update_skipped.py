@@ -148,3 +148,55 @@ def healthy_clears_what_another_loss_left() -> None:
         optimizers[1].zero_grad()
         scaler.step(optimizers[0])
         scaler.update()
+
+
+def healthy_gradient_surgery() -> None:
+    """Compute the gradients of several losses in turn, and step with their mean."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1e38)
+    for images, labels in batches(8):
+        outputs = model(images)
+        losses = [nn.functional.cross_entropy(outputs, labels), outputs.square().mean()] * 3
+        scaled = [scaler.scale(each * 30) for each in losses]
+        stash = []
+        for each in scaled:
+            optimizer.zero_grad()
+            each.backward(retain_graph=True)
+            stash.append([parameter.grad.clone() for parameter in model.parameters()])
+        for parameter, *grads in zip(model.parameters(), *stash, strict=True):
+            parameter.grad = sum(grads) / len(grads)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def healthy_adversarial_training() -> None:
+    """Clear the parameters' gradients after each backward that only changes the images."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1e38)
+    for images, labels in batches(8):
+        noise = torch.zeros_like(images, requires_grad=True)
+        for _ in range(6):
+            scaler.scale(loss_of(model, images + noise, labels) * 100).backward()
+            noise.data += 0.01 * noise.grad.sign().nan_to_num()
+            optimizer.zero_grad()
+        scaler.scale(loss_of(model, images + noise.detach(), labels) * 100).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def drops_gradients_that_no_scale_would_help() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for number, (images, labels) in enumerate(batches(20)):
+        optimizer.zero_grad()
+        loss = loss_of(model, images, labels)
+        if number >= 10:
+            next(model.parameters()).register_hook(lambda grad: grad * float("nan"))
+        scaler.scale(loss).backward()
+        if not all(each.grad.isfinite().all() for each in model.parameters()):
+            continue
+        scaler.step(optimizer)
+        scaler.update()

@@ -73,7 +73,7 @@ def _elsewhere(site: Site | None, eps: float) -> tuple[str, ...]:
     if not lines:
         return ()
     named = ", ".join(str(replace(site, line=each)) for each in lines)
-    return (f"the same eps is in {named}: change it there too",)
+    return (f"the same eps is in {named}: check it there too",)
 
 
 RULE = Rule(

@@ -2,62 +2,48 @@
 
 from __future__ import annotations
 
-import math
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.order import events_before, raised, second_unscale
 from halfstep.doctor.verdict import Finding, Rule
-from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Event, Evidence, Loop
     from halfstep.doctor.record.sites import Site
 
-DROPS = 4
-
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find steps that the loop leaves out, together with the update of the scaler."""
-    return _refused(evidence) or _dropped(evidence)
+    return _refused(evidence) or _discarded(evidence)
 
 
-def _dropped(evidence: Evidence) -> Finding | None:
-    """Find an overflow that repeats, because the loop drops the gradients and keeps the scale."""
-    numbers = evidence.numbers
-    run = list(takewhile(lambda each: each.skipped, reversed(numbers.steps)))
-    if len(run) < DROPS or len({each.scale for each in run}) > 1 or run[0].scale is None:
+def _discarded(evidence: Evidence) -> Finding | None:
+    """Find an overflow that repeats, because the loop clears the gradients and keeps the scale."""
+    found = evidence.loop.discarded
+    usable = [each for each in evidence.replays if not each.note]
+    plain = [each for each in usable if each.name == "plain"]
+    lower = [each for each in usable if each.name == "lower scale"]
+    if not found.count or found.scale is None or not plain or not lower:
         return None
-    drops = [
-        (shape, event)
-        for shape, event in evidence.loop.of("drop")
-        if event.facts["scaled"] and not shape.of("update") and not shape.of("scaler step")
-    ]
-    lower = [each for each in evidence.replays if each.name == "lower scale" and not each.note]
-    if not drops or not all(each.finite for each in lower):
+    if plain[-1].finite or not lower[-1].finite:
         return None
-    if any(each.loss is None or not math.isfinite(each.loss) for each in run):
-        return None
-    count = sum(shape.count for shape, _ in drops)
-    shape, _ = drops[-1]
-    site = shape.of("backward")[-1].site
     return Finding(
-        summary=f"the loop clears gradients with inf or NaN without scaler.step() and "
-        f"scaler.update(), so the loss scale stays at {run[0].scale:g}, and the gradients overflow "
+        summary="the loop clears gradients with inf or NaN without scaler.step() and "
+        f"scaler.update(), so the loss scale stays at {found.scale:g}, and the gradients overflow "
         "again in the next step",
         facts=(
             (
-                f"in {count} of {counted(evidence.loop.iterations, 'step')}, the scaled gradients "
-                "are not finite, and the loop clears them"
+                f"the last {found.count} times, the loop cleared the scaled gradients before any "
+                "scaler or optimizer used them"
             ),
-            *(("at a loss scale of 1, the gradients of such a step are finite",) if lower else ()),
+            "at a loss scale of 1, the gradients of such a step are finite",
         ),
         change=(
             "- # the loop's own check of the gradients, and its `continue`",
             "  scaler.step(optimizer)  # leaves the step out if a gradient is inf or NaN",
             "  scaler.update()  # then lowers the loss scale",
         ),
-        site=site,
+        site=found.site,
     )
 
 
@@ -125,6 +111,6 @@ RULE = Rule(
     name="a scaler that is not updated",
     rows=(9,),
     citations=("Haian-Jin/LVSM#19", "Azure/MS-AMP#45"),
-    needs=frozenset({"loop", "numbers", "replays"}),
+    needs=frozenset({"loop", "replays"}),
     judge=judge,
 )
