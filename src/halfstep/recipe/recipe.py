@@ -45,7 +45,7 @@ class Recipe:
 
     Args:
         name: The recipe's name in tables.
-        parts: Fields that are already parsed.
+        parts: Values of fields as `Part` objects, instead of plain values in `settings`.
         settings: Values of fields by name. None unsets a field, even one given in `parts`.
 
     Raises:

@@ -167,8 +167,8 @@ def test_the_best_trade_is_marked(make_grid):
     text = shown(grid, fill(grid), 80)
     assert "fp16 ◆" in text
     assert (
-        "◆ marks finished rows for which no other finished row is at least as good in accuracy, "
-        "time and memory and better in one of them." in " ".join(text.split())
+        "◆ marks the Pareto front, that is, rows for which no other finished row is at least as "
+        "good in accuracy, time and memory and better in one of them." in " ".join(text.split())
     )
 
 

@@ -124,7 +124,9 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
         )
         said.append(interval_note())
     if any(row.on_front for row in rows):
-        said.append(f"{ON_FRONT} marks finished rows for which {front_note(results)}.")
+        said.append(
+            f"{ON_FRONT} marks the Pareto front, that is, rows for which {front_note(results)}."
+        )
     if on_cpu(results):
         said.append("* Memory is the increase of the process's resident memory during training.")
     if any(row.disturbed for row in rows):
