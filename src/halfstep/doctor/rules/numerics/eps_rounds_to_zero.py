@@ -51,13 +51,16 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         site, eps, form = lost[0]
         eps16 = fp16_eps(birth.forward_op or birth.op)
+        elsewhere = _elsewhere(site, eps)
         written = f"an eps of {eps:g}" if eps else "an eps that is a tensor"
         return Finding(
             summary=f"{written} is 0 in {form}: {birth.operator} gets 0 and returns {birth.value}",
-            facts=(birth.appears, f"the eps is used {place('', site)}", *_elsewhere(site, eps)),
+            facts=(birth.appears, f"the eps is used {place('', site)}", *elsewhere),
             change=(
                 f"- {site.text}" if site else f"- x / (norm + {eps or 1e-8:g})",
-                f"+ # the same line in fp32, or with an eps of {eps16} or more",
+                "+ # all lines with this eps in fp32: cast the inputs of the function by .float()"
+                if elsewhere
+                else f"+ # the same line in fp32, or with an eps of {eps16} or more",
             ),
             site=site,
             module=birth.module,
