@@ -97,3 +97,13 @@ def healthy_while_another_gradient_overflows() -> None:
         scaler.scale(loss * 3).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+def broken_in_one_of_two_lines() -> None:
+    def own(features, eps=1e-8):
+        zeros = (features - features).half()
+        first = (zeros + 1 + eps).log()
+        second = (zeros + eps).log()
+        return features + first + second
+
+    half_steps(Around(own))
