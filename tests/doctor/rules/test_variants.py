@@ -74,6 +74,7 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
         ("LEARNING_RATE_TOO_HIGH", "broken_by_a_schedule_that_falls_below_zero", "schedule at 0"),
         ("LEARNING_RATE_TOO_HIGH", "broken_by_a_weight_decay", "weight_decay=0.005"),
         ("LEARNING_RATE_TOO_HIGH", "broken_beside_a_weight_decay", "+ lr=2 "),
+        ("SCALE_COLLAPSED", "broken_by_a_gradient_above_the_maximum_of_fp16", "above fp16's max"),
         ("LOG_OF_ZERO", "broken_in_a_softmax_by_hand", "functional.cross_entropy(logits"),
         ("REPEATED_EIGENVALUES", "broken", "torch.linalg.eigvalsh("),
         ("REPEATED_EIGENVALUES", "broken_in_singular_vectors", "torch.linalg.svdvals("),
@@ -98,6 +99,23 @@ def test_the_change_fits_the_fault(code, name, said) -> None:
 def test_an_argument_just_outside_the_domain_has_enough_digits() -> None:
     evidence = watched("OUTSIDE_DOMAIN", "broken_just_above_1", errors=())
     assert "its argument is 1.0000001" in diagnose(evidence).verdicts[0].finding.summary
+
+
+def test_a_product_in_half_whose_rounding_error_reaches_the_argument_is_named() -> None:
+    evidence = watched("OUTSIDE_DOMAIN", "broken_by_a_product_in_half_on_another_line", errors=())
+    finding = diagnose(evidence).verdicts[0].finding
+    assert any(
+        "from the result of mm in fp16 at outside_domain.py" in each for each in finding.facts
+    )
+    assert "- products = rows @ rows.T" in finding.change
+    assert any("its argument clamped: x.clamp(" in each for each in finding.change)
+
+
+@pytest.mark.parametrize("name", ["broken_by_arccosine", "broken_in_one_batch_without_a_scaler"])
+def test_an_operator_in_half_whose_rounding_is_not_the_cause_is_not_named(name) -> None:
+    evidence = watched("OUTSIDE_DOMAIN", name, errors=())
+    finding = diagnose(evidence).verdicts[0].finding
+    assert not any("is computed from the result" in each for each in finding.facts)
 
 
 def test_a_line_of_the_program_keeps_its_names() -> None:

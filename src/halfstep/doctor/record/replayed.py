@@ -20,6 +20,10 @@ _VALUES = {"inf": "inf", "nan": "NaN"}
 _DIVIDES = frozenset({"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.pow"})
 
 
+def _operator(op: str) -> str:
+    return "cast" if op == "aten._to_copy" else op.removeprefix("aten.")
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSummary:
     """The contents of a tensor, in a few numbers.
@@ -69,6 +73,9 @@ class Maker:
         input: Index of this input among the inputs of the birth.
         site: The line that called the operator.
         rounded: Rounded values of the arguments that were numbers in half-precision tensors.
+        additions: Number of additions and subtractions of tensors between it and the birth, if all
+            operators between them are linear, so that its rounding error is not hidden; None
+            otherwise.
     """
 
     op: str
@@ -78,6 +85,12 @@ class Maker:
     input: int
     site: Site | None
     rounded: tuple[float, ...] = ()
+    additions: int | None = None
+
+    @property
+    def operator(self) -> str:
+        """The operator as text: "exp", or "cast" for a change of format."""
+        return _operator(self.op)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +191,7 @@ class Birth:
     @property
     def operator(self) -> str:
         """The operator as text: "exp", or "cast" for a change of format."""
-        return "cast" if self.op == "aten._to_copy" else self.op.removeprefix("aten.")
+        return _operator(self.op)
 
     @property
     def where(self) -> str:

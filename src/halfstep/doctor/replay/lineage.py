@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 DISTANCE = 6
 MAKERS = 32
+_ADDITIONS = {"aten.add", "aten.add_", "aten.sub", "aten.sub_", "aten.rsub"}
+_SCALINGS = {"aten.mul", "aten.mul_", "aten.div", "aten.div_"}  # linear with a number as argument
+_LINEAR = {"aten._to_copy", "aten.neg", "aten.sum", "aten.mean", "aten.clone", "aten.index"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,14 @@ class Made:
     mark: Mark | None
     parents: tuple[Made, ...]
     rounded: tuple[float, ...] = ()
+
+    @property
+    def additions(self) -> int | None:
+        """1 if it adds or subtracts tensors, 0 if it is linear otherwise, None if it is not."""
+        if self.op in _ADDITIONS:
+            return int(len(self.parents) > 1)
+        is_linear = self.op in _LINEAR or (self.op in _SCALINGS and self.scalars)
+        return 0 if is_linear else None
 
 
 class Lineage:
@@ -83,11 +94,13 @@ class Lineage:
     def of(self, keys: Sequence[int]) -> tuple[Maker, ...]:
         """Return the operators upstream of these storages, nearest first."""
         found: list[Maker] = []
-        row = [(number, self._made[key]) for number, key in enumerate(keys) if key in self._made]
+        row: list[tuple[int, Made, int | None]] = [
+            (number, self._made[key], 0) for number, key in enumerate(keys) if key in self._made
+        ]
         seen: set[tuple[int, int]] = set()
         for distance in range(1, DISTANCE + 1):
-            following: list[tuple[int, Made]] = []
-            for number, made in row:
+            following: list[tuple[int, Made, int | None]] = []
+            for number, made, additions in row:
                 if (number, id(made)) in seen or len(found) == MAKERS:
                     continue
                 seen.add((number, id(made)))
@@ -100,8 +113,11 @@ class Lineage:
                         number,
                         site(made.mark),
                         made.rounded,
+                        additions,
                     )
                 )
-                following += [(number, parent) for parent in made.parents]
+                more = made.additions
+                total = None if additions is None or more is None else additions + more
+                following += [(number, parent, total) for parent in made.parents]
             row = following
         return tuple(found)

@@ -60,6 +60,10 @@ def broken_while_the_loss_scale_is_too_high() -> None:
     train_in_fp16(5000.0, scale=2.0**15, weight=64.0)
 
 
+def broken_in_one_step_that_makes_the_parameters_few_times_larger() -> None:
+    train_in_fp16(0.1, weight=2000.0)
+
+
 def healthy_under_fp16_autocast() -> None:
     train_in_fp16(0.1)
 

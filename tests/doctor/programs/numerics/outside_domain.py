@@ -114,3 +114,15 @@ def powers_of_a_negative_number() -> None:
 
 def powers_of_a_negative_fraction() -> None:
     plain_steps(linear(), lambda outputs, _: ((-2.5) ** outputs).mean())
+
+
+def distances(rows: torch.Tensor) -> torch.Tensor:
+    """Return the distances of all pairs of rows, from their products."""
+    squares = rows.float().square().sum(1)
+    products = rows @ rows.T
+    squared = squares[:, None] + squares[None, :] - 2 * products
+    return (squared + 1e-6).sqrt()
+
+
+def broken_by_a_product_in_half_on_another_line() -> None:
+    half_steps(linear(), lambda outputs, _: distances(outputs.half() * 10 + 100).mean())

@@ -55,3 +55,17 @@ def broken_by_hand() -> None:
 
 def healthy_by_hand() -> None:
     train_by_hand(bounded=True)
+
+
+def broken_by_a_gradient_above_the_maximum_of_fp16() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for images, _ in batches(10):
+        optimizer.zero_grad()
+        with half_autocast():
+            outputs = model(images)
+        scaler.scale(1e6 * outputs.float().square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()

@@ -18,6 +18,7 @@ STILL_ABOVE = 2.0
 # Successful training does not increase the norm of the parameters by these factors.
 FACTOR = 8.0
 FACTOR_A_STEP = 1.05
+FACTOR_WITH_LOSS = 2.0  # if the loss in fp32 grew too
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -25,9 +26,8 @@ def judge(evidence: Evidence) -> Finding | None:
     bad = evidence.numbers.first_bad
     if _has_no_minimum(evidence):
         return None
-    if bad is None:
-        return _by_last_losses(evidence)
-    return _by_loss(evidence, bad) or _by_parameters(evidence)
+    found = _by_last_losses(evidence) if bad is None else _by_loss(evidence, bad)
+    return found or _by_parameters(evidence)
 
 
 def _has_no_minimum(evidence: Evidence) -> bool:
@@ -98,9 +98,11 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
     growth = evidence.growth
     steps = [each for each in evidence.numbers.steps if each.iteration < growth.iteration]
     made = sum(not each.skipped for each in steps)
-    if not made or growth.factor < max(FACTOR, FACTOR_A_STEP**made):
-        return None
     replays = {each.name: each for each in evidence.replays if each.iteration == growth.iteration}
+    larger = _larger_loss(steps, replays.get("fp32"))
+    least = FACTOR_WITH_LOSS if larger else FACTOR
+    if not made or growth.factor < max(least, FACTOR_A_STEP**made):
+        return None
     smaller = replays.get("first size")
     if smaller is None or not _is_better(smaller, replays.get("plain")):
         return None
@@ -113,6 +115,7 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
         facts=(
             f"the norm of {worst.parameter} went from {worst.before:.3g} to {worst.after:.3g}",
             f"{what} is finite after scaling the parameters back to their initial norms",
+            *larger,
         ),
         change=_change(evidence, steps[-1]),
         confidence=LIKELY,
@@ -120,6 +123,20 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
         if exact is not None and exact.finite
         else (),
     )
+
+
+def _larger_loss(steps: list[StepNumbers], exact: Replay | None) -> tuple[str, ...]:
+    """Return a fact if the bad step's loss in fp32 is far above the losses before it."""
+    losses = [each.loss for each in steps if each.loss is not None and each.loss > 0]
+    if exact is None or exact.loss is None or not losses or not isfinite(exact.loss):
+        return ()
+    if exact.loss < GROWTH * min(losses):
+        return ()
+    fact = (
+        f"in fp32, the loss of the same step is {exact.loss:.3g}; the lowest loss before it was "
+        f"{min(losses):.3g}"
+    )
+    return (fact,)
 
 
 def _is_better(smaller: Replay, plain: Replay | None) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record import HALVES, PRODUCTS
+from halfstep.doctor.record.sites import place
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Birth, Evidence
+    from halfstep.doctor.record import Birth, Evidence, Maker
 
 _NUMBER_AS_BASE = "Scalar"  # the overload of `pow` for a Python number and a tensor as exponent
 _AT_LEAST_0 = ("at least 0", "min=1e-6", "1.0")
@@ -38,6 +40,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if birth.op not in _DOMAINS or birth.overload == _NUMBER_AS_BASE:
             continue
         domain, limits, inside = _DOMAINS[birth.op]
+        is_fp32_finite = evidence.exact_is_finite(birth.iteration) is True
+        rounded = _rounded_elsewhere(birth, is_fp32_finite)
         facts = [
             birth.appears,
             *evidence.fp32_facts(birth.iteration, "rounding moved the argument out of the domain"),
@@ -52,9 +56,22 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"torch.where(condition, x, {inside}).{birth.operator}()"
             )
         else:
-            change.append(
-                f"+ # the same line with its argument in fp32, clamped: x.float().clamp({limits})"
+            in_fp32, cast = (
+                ("", "") if birth.inputs[0].format == "fp32" else (" in fp32 and", ".float()")
             )
+            change.append(
+                f"+ # the same line with its argument{in_fp32} clamped: x{cast}.clamp({limits})"
+            )
+        if rounded and rounded.site:
+            facts.append(
+                f"the argument is computed from the result of {rounded.operator} in "
+                f"{rounded.format} {place('', rounded.site)}"
+            )
+            change += [
+                f"- {rounded.site.text}",
+                "+ # the same line in fp32, with its inputs cast by .float(), inside this block:",
+                "+ with torch.autocast(device_type, enabled=False):",
+            ]
         return Finding(
             summary=f"{birth.operator} returns NaN {counted(birth.output.nans, 'time')}: its "
             f"argument is {_outermost(birth):.9g}, and must be {domain}",
@@ -64,6 +81,26 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
+
+
+def _rounded_elsewhere(birth: Birth, is_fp32_finite: bool) -> Maker | None:
+    """Return a half-precision operator of another line whose rounding error is in the argument.
+
+    A product comes first, for other linear operators may be exact.
+
+    Args:
+        birth: The function that returned NaN.
+        is_fp32_finite: Whether the step is finite in fp32. Otherwise, only a sum that the rounding
+            error is part of is a sign that it may be the cause.
+    """
+    candidates = [
+        each
+        for each in birth.lineage
+        if each.input == 0 and each.format in HALVES
+        if each.additions or (each.additions == 0 and is_fp32_finite)
+        if each.site and each.site.text and each.site != birth.user_site
+    ]
+    return min(candidates, key=lambda each: each.op not in PRODUCTS, default=None)
 
 
 def _outermost(birth: Birth) -> float:

@@ -72,16 +72,30 @@ def _finding(evidence: Evidence, summary: str, fact: str, site: Site | None) -> 
     births: list[Birth] = [each for each in evidence.births if each.culprit]
     culprit = "the operator named above" if births else "the operator that gives inf or NaN"
     where = [
-        f"{each.value} first appears in {each.op or 'the input'} ({each.phase}), {each.where}"
+        f"{each.value} first appears in {each.operator or 'the input'} ({each.phase}), {each.where}"
         for each in births[:1]
     ]
     return Finding(
         summary=summary,
         facts=(*where, fact),
-        change=(f"+ # fix {culprit}; the loss scale is not the cause",),
+        change=(
+            f"+ # fix {culprit}; the loss scale is not the cause",
+            *_in_fp32(births[:1]),
+        ),
         confidence=LIKELY,
         site=births[0].user_site if births else site,
         module=births[0].module if births else "",
+    )
+
+
+def _in_fp32(births: list[Birth]) -> tuple[str, ...]:
+    """Return a change for an overflow of fp16."""
+    if not births or births[0].output.format != "fp16" or not births[0].overflowed:
+        return ()
+    return (
+        f"+ # its result is {births[0].exact:.4g}, above fp16's maximum of 65504: use bf16,",
+        "+ # or compute the line in fp32, with its inputs cast by .float(), inside this block:",
+        "+ with torch.autocast(device_type, enabled=False):",
     )
 
 
