@@ -299,7 +299,7 @@ def test_an_answer_that_time_cut_says_so_and_how_to_get_the_rest(
     ("limit", "reason"),
     [
         ("1.01", "no recipe fits into memory there"),
-        ("16", "no safe recipe is predicted to be faster there than fp32 or tf32"),
+        ("16", "no safe recipe is predicted to be clearly faster there than fp32 or tf32"),
     ],
 )
 def test_why_there_is_no_recipe_file_is_printed(
@@ -311,6 +311,7 @@ def test_why_there_is_no_recipe_file_is_printed(
     assert program.advise(*given, "--no-verify", "--out", "left") == 0
     said = capsys.readouterr().out
     assert f"no recipe file for T4: {reason}\n" in said
+    assert ("Engine(model, optimizer, recipe='fp32')" in said) == (limit == "16")
     assert not [*(here / "left").glob("*.yaml")]
 
 

@@ -108,6 +108,29 @@ def test_what_needs_no_warning_comes_first_where_it_is_about_as_fast(found: Answ
     assert solving._simplest_first(alike, found.advice) == alike
 
 
+@pytest.mark.parametrize(
+    ("low", "has_warning", "fits", "said"),
+    [
+        (0.9, True, True, "its gain is not certain: predicted 1.13 [0.90, 1.40] times as fast"),
+        (0.9, False, True, ""),
+        (1.01, True, True, ""),
+        (0.9, True, False, ""),
+    ],
+)
+def test_an_uncertain_gain_is_not_worth_a_warning(
+    found: Answer, low: float, has_warning: bool, fits: bool, said: str
+) -> None:
+    choice = found.choices[1]
+    best = choice.options[0]
+    seconds = choice.reference.seconds.value / 1.13
+    cost = replace(best.cost, seconds=around(seconds, 0.1), speed_up=Interval(low, 1.13, 1.4))
+    limit = choice.reference.limit if fits else choice.reference.memory - 1
+    reference = replace(choice.reference, limit=limit)
+    reason = solving._why_not(replace(best, cost=cost), reference, has_warning=has_warning)
+    assert said in reason
+    assert bool(reason) == bool(said)
+
+
 def test_casts_around_an_exception_are_charged(square: Subject, found: Answer) -> None:
     assert found.advice is not None
     trial = found.advice.trial("fp16")

@@ -60,6 +60,16 @@ class Answer:
         return self._holding[:1]
 
     @property
+    def references(self) -> dict[str, dict[str, Any]]:
+        """The specs of fp32 or tf32, by name, where it is the recipe to use on a GPU."""
+        names = [
+            choice.reference.recipe
+            for choice in self.choices
+            if choice.best is None and choice.reference.fits
+        ]
+        return {name: {"base": name} for name in names}
+
+    @property
     def advice_with_exceptions(self) -> list[Trial]:
         """The safe recipes that differ from their base recipe."""
         return [each for each in self._holding if len(each.spec) > 1]

@@ -253,7 +253,7 @@ def _enough(seconds: float) -> str:
 def _print_files(console: "Console", found: "Answer", written: list[str], out: Path) -> None:
     console.print(f"{', '.join(written[:-1])} and {written[-1]} are in {out}", soft_wrap=True)
     reasons = {
-        True: "no safe recipe is predicted to be faster there than fp32 or tf32",
+        True: "no safe recipe is predicted to be clearly faster there than fp32 or tf32",
         False: "no recipe fits into memory there",
     }
     for fits, reason in reasons.items():

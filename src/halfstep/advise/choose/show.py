@@ -102,13 +102,14 @@ def conclude(console: Console, found: Answer, more: str = "") -> None:
         said = f"{name}, verified in short training runs: {SETTLED[each.settled]}; {each.said}"
         console.print(said, soft_wrap=True, markup=False, highlight=False)
     trials = found.recommended if found.choices else found.advice_with_exceptions
-    for trial in trials:
+    specs = {trial.base: trial.spec for trial in trials}
+    for name, spec in {**specs, **found.references}.items():
         if found.subject.config:
-            where, lines = "in a config", text.dump({"recipe": trial.spec}).rstrip()
+            where, lines = "in a config", text.dump({"recipe": spec}).rstrip()
         else:
-            given = trial.spec if len(trial.spec) > 1 else trial.base
+            given = spec if len(spec) > 1 else name
             where, lines = "in Python", f"Engine(model, optimizer, recipe={given!r})"
-        console.print(Text(f"# {trial.base}, {where}:", style="dim"))
+        console.print(Text(f"# {name}, {where}:", style="dim"))
         console.print(Text(lines), soft_wrap=True)
 
 
@@ -126,7 +127,7 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
         )
         return (
             f"{where}: use {choice.reference.recipe}; no {_others(advice)} is predicted to be "
-            f"faster{hint if waits else ''}"
+            f"clearly faster{hint if waits else ''}"
         )
     cost, speed_up = best.cost, best.cost.speed_up
     assert speed_up is not None

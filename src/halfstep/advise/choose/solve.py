@@ -51,8 +51,9 @@ class Choice:
         reference: The step in fp32 on the GPU, with products in TF32 if the GPU supports TF32.
         options: The recipes that are worth using, in the order of their predicted time; of recipes
             that are as fast as the first (`AS_FAST`), those without a warning come first, then
-            those with parameters in fp32. Empty if no recipe is faster than the reference, nor
-            fits into memory where the reference does not.
+            those with parameters in fp32. Where the reference fits into memory, a recipe that may
+            be slower (the interval of its speed-up contains 1) is no option if it has a warning.
+            Empty if no recipe is faster than the reference, nor fits where it does not.
         left: Why each other recipe is not an option, by recipe.
         costs: The predicted cost of every safe recipe, with its exceptions.
     """
@@ -140,7 +141,7 @@ def solve(
                 left[trial.base] = str(error)
                 continue
             costs.append(option.cost)
-            reason = _why_not(option, reference)
+            reason = _why_not(option, reference, has_warning=bool(advice.warnings(trial)))
             if reason:
                 left[trial.base] = reason
             else:
@@ -198,7 +199,7 @@ def _has_half_parameters(option: Option) -> bool:
     return option.trial.recipe.gradient_format is not None
 
 
-def _why_not(option: Option, reference: Forecast) -> str:
+def _why_not(option: Option, reference: Forecast, *, has_warning: bool) -> str:
     cost, format_ = option.cost, option.trial.recipe.product_format
     if format_ != "fp32" and not cost.gpu.has(format_):
         return f"{cost.gpu.name} has no units for {format_}"
@@ -208,6 +209,12 @@ def _why_not(option: Option, reference: Forecast) -> str:
     faster = reference.seconds.value / cost.seconds.value
     if reference.fits and faster < GAIN:
         return f"no gain: predicted {faster:.2f} times as fast as {reference.recipe}"
+    if reference.fits and has_warning and cost.speed_up and cost.speed_up.low < 1:
+        return (
+            f"it has a warning, and its gain is not certain: predicted {faster:.2f} "
+            f"[{cost.speed_up.low:.2f}, {cost.speed_up.high:.2f}] times as fast as "
+            f"{reference.recipe}"
+        )
     return ""
 
 

@@ -78,8 +78,11 @@ def page(found: Answer) -> str:
         ],
         costs=_costs(found),
         configs=[
-            {"name": trial.base, "text": text.dump({"recipe": trial.spec}).rstrip()}
-            for trial in found.recommended
+            {"name": name, "text": text.dump({"recipe": spec}).rstrip()}
+            for name, spec in {
+                **{trial.base: trial.spec for trial in found.recommended},
+                **found.references,
+            }.items()
         ],
         exponents=_exponents(advice) if advice else None,
         height=HEIGHT,
