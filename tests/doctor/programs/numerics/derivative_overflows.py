@@ -51,3 +51,16 @@ def healthy_in_fp32() -> None:
         return features * torch.rsqrt(small.square().mean(-1, keepdim=True) + 1e-4)
 
     plain_steps(Around(own), functional.cross_entropy)
+
+
+def divided_in_fp32(features: torch.Tensor, eps: float) -> torch.Tensor:
+    present = (features * (torch.arange(len(features))[:, None] > 0)).half().float()
+    return present / (present.norm(dim=-1, keepdim=True) + eps)
+
+
+def broken_where_the_gradient_returns_to_fp16() -> None:
+    half_steps(Around(lambda features: divided_in_fp32(features, 1e-8)))
+
+
+def healthy_where_the_gradient_returns_to_fp16() -> None:
+    half_steps(Around(lambda features: divided_in_fp32(features, 1e-4)))

@@ -19,6 +19,7 @@ _STEEP = {
     "aten.log2",
     "aten.log10",
 }
+_SMALL_EPS = 1e-4  # 1 / eps, the derivative of x / (x + eps) at 0, is near the maximum of fp16
 _SMALLER = {"lower scale", "smaller loss"}
 _MAX = 65504.0
 
@@ -30,7 +31,11 @@ def judge(evidence: Evidence) -> Finding | None:
     for birth in evidence.births:
         if not (birth.culprit and birth.phase == "backward" and birth.overflowed):
             continue
-        if birth.output.format != "fp16" or not _is_steep(birth):
+        if birth.output.format != "fp16":
+            continue
+        if found := _returned_to_fp16(birth):
+            return found
+        if not _is_steep(birth):
             continue
         op = birth.forward_op.removeprefix("aten.")
         eps = "" if op == "div" else f", or with an eps of {fp16_eps(birth.forward_op)} or more"
@@ -46,6 +51,35 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
+
+
+def _returned_to_fp16(birth: Birth) -> Finding | None:
+    """Find a division by a small eps in fp32 whose gradient is cast to fp16 and overflows there."""
+    divisions = [
+        each
+        for each in birth.upstream("aten.div")
+        if each.additions is not None and not each.scalars
+    ]
+    eps = [
+        abs(each)
+        for maker in birth.upstream("aten.add", "aten.clamp")
+        for each in maker.scalars
+        if 0 < abs(each) < _SMALL_EPS
+    ]
+    if birth.operator != "cast" or not divisions or not eps:
+        return None
+    site = divisions[0].site or birth.user_site
+    return Finding(
+        summary=f"the derivative near 0 overflows: with an eps of {min(eps):g}, the gradient is up "
+        f"to {birth.exact:.3g}; it is computed in fp32 and cast to fp16, whose maximum is {_MAX:g}",
+        facts=(birth.appears,),
+        change=(
+            *((f"- {site.text}",) if site else ()),
+            "+ # the same line with an eps of 1e-4 or more, or with inputs computed in fp32",
+        ),
+        site=site,
+        module=birth.module,
+    )
 
 
 def _is_steep(birth: Birth) -> bool:

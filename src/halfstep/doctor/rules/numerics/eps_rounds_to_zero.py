@@ -60,7 +60,9 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"- {site.text}" if site else f"- x / (norm + {eps or 1e-8:g})",
                 "+ # all lines with this eps in fp32: cast the inputs of the function by .float()"
                 if elsewhere
-                else f"+ # the same line in fp32, or with an eps of {eps16} or more",
+                else "+ # the same line in fp32",
+                f"+ # if its input can be 0: also with an eps of {eps16} or more, because the",
+                "+ # gradient at 0, up to 1 / eps, is cast to fp16",
             ),
             site=site,
             module=birth.module,
