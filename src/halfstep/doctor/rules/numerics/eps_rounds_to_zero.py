@@ -62,7 +62,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 if elsewhere
                 else "+ # the same line in fp32",
                 f"+ # if its input can be 0: also with an eps of {eps16} or more, because the",
-                "+ # gradient at 0, up to 1 / eps, is cast to fp16",
+                "+ # gradient, which is largest at 0, is cast to fp16",
             ),
             site=site,
             module=birth.module,
