@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from halfstep import Engine
-from halfstep.advise.step import as_on_a_gpu, traced
+from halfstep.advise.predict.step import as_on_a_gpu, traced
 
 RESULTS = Path(__file__).parent / "results" / "advise_memory.json"
 RECIPES = ("fp32", "fp16", "bf16", "o2", "half-bn32", "bf16-sr")

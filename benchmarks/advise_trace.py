@@ -22,9 +22,9 @@ import torch
 from torch.nn import functional
 
 from halfstep.advise.choose.advice import CANDIDATES
-from halfstep.advise.forecast import forecast
-from halfstep.advise.gpus import gpu
-from halfstep.advise.step import traced
+from halfstep.advise.predict.forecast import forecast
+from halfstep.advise.predict.gpus import gpu
+from halfstep.advise.predict.step import traced
 from halfstep.advise.subject import Subject
 
 RESULTS = Path(__file__).parent / "results" / "advise_trace.json"

@@ -16,8 +16,8 @@ committed results of `fit` and `score` are those of the cost model at the commit
 them under "cost model"; at that commit, these commands reproduce them. "test of an earlier cost
 model" contains the results of the model before that one.
 
-`refit` fits to all families, and writes `src/halfstep/advise/constants.json`, which halfstep
-contains. Its errors are those of each family with constants that were fitted without that family.
+`refit` fits to all families, and writes `src/halfstep/advise/predict/constants.json`, a part of
+halfstep. Its errors are those of each family with constants that were fitted without that family.
 
 Results go to `benchmarks/results/advise_speed.json`; `advise_docs.py` writes them into the docs.
 
@@ -53,9 +53,9 @@ from speeds.errors import (
 )
 from speeds.regression import Fit
 
-from halfstep.advise import cost, interval, memory
-from halfstep.advise.cost import Constants
-from halfstep.advise.gpus import gpus
+from halfstep.advise.predict import cost, interval, memory
+from halfstep.advise.predict.cost import Constants
+from halfstep.advise.predict.gpus import gpus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

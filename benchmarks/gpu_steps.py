@@ -28,8 +28,8 @@ import torch
 from torch.nn import functional
 
 from halfstep import Engine
-from halfstep.advise.forecast import Forecaster
-from halfstep.advise.gpus import gpu as find_gpu
+from halfstep.advise.predict.forecast import Forecaster
+from halfstep.advise.predict.gpus import gpu as find_gpu
 from halfstep.advise.subject import Subject
 from halfstep.errors import UserError, reason
 from halfstep.recipe import recipe as find_recipe

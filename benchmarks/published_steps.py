@@ -34,7 +34,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from halfstep.advise.trace import Call, Op, Trace, recorded
+from halfstep.advise.predict.trace import Call, Op, Trace, recorded
 from halfstep.kernels.cuda_policy import cuda_autocast_policy
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from halfstep import Engine
-from halfstep.advise.forecast import Forecaster
-from halfstep.advise.gpus import gpu as find_gpu
+from halfstep.advise.predict.forecast import Forecaster
+from halfstep.advise.predict.gpus import gpu as find_gpu
 from halfstep.advise.subject import Subject
 from halfstep.kernels import weight_gradients
 from halfstep.kernels.native import half

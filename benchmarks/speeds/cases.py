@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from published_steps import Measurement, traced
 
-from halfstep.advise.gpus import gpus
-from halfstep.advise.workload import Workload, workload
+from halfstep.advise.predict.gpus import gpus
+from halfstep.advise.predict.workload import Workload, workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from halfstep.advise.trace import Trace
+    from halfstep.advise.predict.trace import Trace
 
 FOLDS = 6
 """Groups of families, each left out of a fit."""

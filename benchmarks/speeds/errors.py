@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import least_squares, nnls
 
-from halfstep.advise import interval
+from halfstep.advise.predict import interval
 from speeds.cases import FOLDS, alike, card, paired, subset
 from speeds.regression import NOISE, Fit
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from halfstep.advise.cost import Constants
+    from halfstep.advise.predict.cost import Constants
     from speeds.cases import Case
 
 _LARGE, _SMALL = 0.5, 0.02

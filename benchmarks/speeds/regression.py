@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import least_squares
 
-from halfstep.advise import cost
-from halfstep.advise.cost import NAMES, Constants
-from halfstep.advise.gpus import gpus
-from halfstep.advise.workload import joined
+from halfstep.advise.predict import cost
+from halfstep.advise.predict.cost import NAMES, Constants
+from halfstep.advise.predict.gpus import gpus
+from halfstep.advise.predict.workload import joined
 from speeds.cases import alike, paired
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from halfstep.advise.choose.advice import NOT_EXAMINED, Advice, advise
 from halfstep.advise.choose.clock import BudgetSpentError, Clock
 from halfstep.advise.choose.show import chosen
 from halfstep.advise.choose.solve import by_worth, solve
-from halfstep.advise.forecast import Forecaster
-from halfstep.advise.gpus import gpu
+from halfstep.advise.predict.forecast import Forecaster
+from halfstep.advise.predict.gpus import gpu
 from halfstep.advise.report.page import page
 from halfstep.recipe import recipe
 

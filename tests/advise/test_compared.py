@@ -9,7 +9,7 @@ import pytest
 
 from halfstep.advise import compared
 from halfstep.advise.compared import predict
-from halfstep.advise.gpus import gpu, parse_gpus
+from halfstep.advise.predict.gpus import gpu, parse_gpus
 from halfstep.compare.cells.directory import COMPARISON
 from halfstep.compare.cells.results import Result
 from halfstep.compare.output.records import as_json

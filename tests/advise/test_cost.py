@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from halfstep.advise.cost import constants, kernels, step_time
-from halfstep.advise.gpus import gpu, gpus
-from halfstep.advise.interval import around, expected_error, half_width, speed_up
-from halfstep.advise.operators import Op
-from halfstep.advise.trace import Call
-from halfstep.advise.workload import Workload, workload
+from halfstep.advise.predict.cost import constants, kernels, step_time
+from halfstep.advise.predict.gpus import gpu, gpus
+from halfstep.advise.predict.interval import around, expected_error, half_width, speed_up
+from halfstep.advise.predict.operators import Op
+from halfstep.advise.predict.trace import Call
+from halfstep.advise.predict.workload import Workload, workload
 from halfstep.errors import UserError
 
 SIZE = 4096

@@ -11,16 +11,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from halfstep.advise import step
 from halfstep.advise.choose import advice
-from halfstep.advise.forecast import Forecaster, forecast
-from halfstep.advise.gpus import gpu
-from halfstep.advise.interval import around
-from halfstep.advise.memory import largest_batch, needed, usable
-from halfstep.advise.step import traced, traced_at
+from halfstep.advise.predict import step
+from halfstep.advise.predict.forecast import Forecaster, forecast
+from halfstep.advise.predict.gpus import gpu
+from halfstep.advise.predict.interval import around
+from halfstep.advise.predict.memory import largest_batch, needed, usable
+from halfstep.advise.predict.step import traced, traced_at
+from halfstep.advise.predict.trace import Trace
 from halfstep.advise.subject import Subject
 from halfstep.advise.table import fastest
-from halfstep.advise.trace import Trace
 from halfstep.cli import main
 from halfstep.engine import Engine
 from halfstep.errors import UserError

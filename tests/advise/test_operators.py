@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from halfstep.advise.trace import Call, recorded
+from halfstep.advise.predict.trace import Call, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from halfstep.advise.answer import Answer, answer
 from halfstep.advise.choose import show
 from halfstep.advise.choose.advice import NOT_EXAMINED, Advice
 from halfstep.advise.choose.exponents import Exponents
-from halfstep.advise.gpus import gpu
+from halfstep.advise.predict.gpus import gpu
 from halfstep.advise.report import files
 from halfstep.advise.report.page import page
 from halfstep.advise.report.strips import HEIGHT, Axis

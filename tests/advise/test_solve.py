@@ -17,9 +17,9 @@ from halfstep.advise.choose import solve as solving
 from halfstep.advise.choose.advice import advise
 from halfstep.advise.choose.show import chosen
 from halfstep.advise.choose.verify import PAIRS, Verification, Verifier
-from halfstep.advise.forecast import GAIN, Forecaster
-from halfstep.advise.gpus import gpu
-from halfstep.advise.interval import Interval, around
+from halfstep.advise.predict.forecast import GAIN, Forecaster
+from halfstep.advise.predict.gpus import gpu
+from halfstep.advise.predict.interval import Interval, around
 from halfstep.recipe import recipe
 
 from .test_survive import Distances, Square, subject

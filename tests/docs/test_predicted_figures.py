@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from halfstep.advise.compared import predict
-from halfstep.advise.gpus import gpu
+from halfstep.advise.predict.gpus import gpu
 from halfstep.compare.plan.plan import plan
 from halfstep.compare.rows.predicted import lines
 from halfstep.compare.rows.rows import rows_by_arm

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import SGD
 
 from halfstep.engine import Engine
-from halfstep.engine.clipping import Clipping
+from halfstep.engine.closing.clipping import Clipping
 from halfstep.kernels.gradients import dense, norms
 
 from .tiny import digits_net, relative_error

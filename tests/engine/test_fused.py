@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from halfstep.engine.fused import has_momentum, start_momentum
+from halfstep.engine.closing.fused import has_momentum, start_momentum
 
 
 def test_start_momentum_gives_zeros_unless_dampening_needs_the_first_gradient() -> None:

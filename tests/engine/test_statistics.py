@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import SGD
 
 from halfstep.engine import Engine, LossScaleCollapse
-from halfstep.engine.statistics import RunningStatistics
+from halfstep.engine.closing.statistics import RunningStatistics
 
 from .tiny import Calls, differences, mlp, with_infinite_gradient
 

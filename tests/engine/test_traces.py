@@ -13,7 +13,7 @@ from torch.optim import LBFGS, SGD
 from torch.utils.checkpoint import checkpoint
 
 from halfstep.engine import Engine, EngineWarning
-from halfstep.engine.traces import other_format_of_products
+from halfstep.engine.passes.traces import other_format_of_products
 
 from .tiny import Calls, mlp
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW
 
 from halfstep import EMA, Engine, recipe, recipes
-from halfstep.engine.host_copy import HostCopy
+from halfstep.engine.closing.host_copy import HostCopy
 
 STEPS = 2
 TRACEABLE = [name for name in recipes() if not recipe(name).untraceable]

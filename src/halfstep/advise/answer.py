@@ -13,7 +13,7 @@ from halfstep.advise.choose import advice as advices
 from halfstep.advise.choose.advice import NOT_EXAMINED
 from halfstep.advise.choose.clock import BudgetSpentError, Clock, silent
 from halfstep.advise.choose.solve import Choice, by_worth, solve
-from halfstep.advise.forecast import SHARE, Forecast, Forecaster, forecasts
+from halfstep.advise.predict.forecast import SHARE, Forecast, Forecaster, forecasts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from halfstep.advise.choose.clock import Tell
     from halfstep.advise.choose.trial import Trial
     from halfstep.advise.choose.verify import Verification, Verifier
-    from halfstep.advise.gpus import Gpu
+    from halfstep.advise.predict.gpus import Gpu
     from halfstep.advise.subject import Subject
 
 

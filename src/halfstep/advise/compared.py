@@ -10,8 +10,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from halfstep.advise import cost, gpus
-from halfstep.advise.forecast import SHARE, Forecaster
+from halfstep.advise.predict import cost, gpus
+from halfstep.advise.predict.forecast import SHARE, Forecaster
 from halfstep.advise.subject import of_config
 from halfstep.compare.cells.directory import COMPARISON, read, versions
 from halfstep.compare.plan.grid import Arm
@@ -23,8 +23,8 @@ from halfstep.train.config.schema import Config
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from halfstep.advise.gpus import Gpu
-    from halfstep.advise.interval import Interval
+    from halfstep.advise.predict.gpus import Gpu
+    from halfstep.advise.predict.interval import Interval
     from halfstep.compare.plan.grid import Cell, Plan
 
 _DECIDED_BY_THE_RUN = ("seed", "device", "epochs", "max_steps", "probes", "doctor")

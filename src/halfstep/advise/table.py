@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from halfstep.advise.forecast import GAIN, UNSAFE, none_fits
+from halfstep.advise.predict.forecast import GAIN, UNSAFE, none_fits
 from halfstep.show import units
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from halfstep.advise.forecast import Forecast
-    from halfstep.advise.interval import Interval
+    from halfstep.advise.predict.forecast import Forecast
+    from halfstep.advise.predict.interval import Interval
 
 _NOTE = (
     "All figures are predicted from the operators of one step and the GPU's datasheet; nothing was "

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from halfstep.advise.answer import Answer
     from halfstep.advise.choose.clock import Tell
-    from halfstep.advise.forecast import Forecast
+    from halfstep.advise.predict.forecast import Forecast
 
 BUDGET = 600.0
 """Default seconds for the whole command."""
@@ -163,10 +163,11 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     from halfstep.files import json_text
 
     with without_collections():
-        from halfstep.advise import answer, forecast
+        from halfstep.advise import answer
         from halfstep.advise.choose import advice
         from halfstep.advise.choose.verify import Verifier
-        from halfstep.advise.gpus import GIB, parse_gpus
+        from halfstep.advise.predict import forecast
+        from halfstep.advise.predict.gpus import GIB, parse_gpus
         from halfstep.advise.report import files
         from halfstep.advise.subject import BATCHES, find
 

@@ -129,7 +129,7 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     untouched = warm.is_untouched()
     with without_collections():
         from halfstep.advise.compared import predict
-        from halfstep.advise.gpus import parse_gpus
+        from halfstep.advise.predict.gpus import parse_gpus
         from halfstep.compare import comparison
         from halfstep.compare.cells import directory
         from halfstep.compare.output import table, tables

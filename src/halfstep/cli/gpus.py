@@ -10,7 +10,7 @@ def list_gpus(value: str | None) -> str | None:
     if value is None or value.strip().lower() != "list":
         return value
     with without_collections():
-        from halfstep.advise.gpus import gpus
+        from halfstep.advise.predict.gpus import gpus
     for gpu in gpus().values():
         others = f"; also {', '.join(gpu.aliases)}" if gpu.aliases else ""
         typer.echo(f"{gpu.key:<14}{gpu.name}, {gpu.memory:g} GiB{others}")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
-from halfstep.engine.closure import refuse_recipe
+from halfstep.engine.closing.closure import refuse_recipe
+from halfstep.engine.closing.outcome import Settlement, refuse_schedulers
+from halfstep.engine.closing.statistics import RunningStatistics
 from halfstep.engine.compatibility import refuse_misfits, refuse_unfit, refuse_unresolved
 from halfstep.engine.guard import ParameterGuard
 from halfstep.engine.hooks import Hooks
-from halfstep.engine.outcome import Settlement, refuse_schedulers
 from halfstep.engine.parallel.ddp import Replicas
 from halfstep.engine.parallel.dp import refuse_threads
 from halfstep.engine.parallel.fsdp import left_to_do, refuse_other_recipe, sharded_as
@@ -20,7 +21,6 @@ from halfstep.engine.parallel.ranks import Ranks
 from halfstep.engine.parallel.wrappers import refuse_wrapped, refuse_zero
 from halfstep.engine.scales import LossScales
 from halfstep.engine.selection import parameter_names
-from halfstep.engine.statistics import RunningStatistics
 from halfstep.engine.window import Window
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-    from halfstep.engine.clipping import Clipping
+    from halfstep.engine.closing.clipping import Clipping
     from halfstep.engine.parallel.placement import Parallel
     from halfstep.recipe import Recipe
     from halfstep.recipe.resolution import Resolution

@@ -19,19 +19,19 @@ from halfstep import step_observer
 from halfstep.engine import misuse
 from halfstep.engine.assemble import assemble
 from halfstep.engine.average import EMA, SWA, averaged_state_dict
-from halfstep.engine.backward import accumulate_gradients
-from halfstep.engine.batches import Batches, Loops
-from halfstep.engine.clipping import Clipping
-from halfstep.engine.closure import refuse_closure
+from halfstep.engine.closing.clipping import Clipping
+from halfstep.engine.closing.closure import refuse_closure
+from halfstep.engine.closing.step import close_windows, refuse_untimely
 from halfstep.engine.evaluate import eval_mode
-from halfstep.engine.forward import ForwardPass
-from halfstep.engine.grad import true_gradients
 from halfstep.engine.parallel.placement import Parallel
+from halfstep.engine.passes.backward import accumulate_gradients
+from halfstep.engine.passes.batches import Batches, Loops
+from halfstep.engine.passes.forward import ForwardPass
+from halfstep.engine.passes.grad import true_gradients
+from halfstep.engine.passes.weights import MicroBatchWeights
 from halfstep.engine.plain import OPEN_WINDOW, PlainSteps
 from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_assembly, save_assembly
-from halfstep.engine.step import close_windows, refuse_untimely
-from halfstep.engine.weights import MicroBatchWeights
 from halfstep.feed.prefetching import prefetch
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from torch.optim.lr_scheduler import LRScheduler
 
-    from halfstep.engine.result import StepResult
+    from halfstep.engine.closing.result import StepResult
     from halfstep.engine.window import Window
     from halfstep.techniques import Technique
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from halfstep.engine.traces import other_format_of_products
+from halfstep.engine.passes.traces import other_format_of_products
 from halfstep.formats import format_name, torch_dtype
 
 if TYPE_CHECKING:

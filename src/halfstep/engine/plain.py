@@ -14,13 +14,13 @@ import torch
 
 from halfstep import step_observer
 from halfstep.engine import misuse
-from halfstep.engine.fused import has_momentum, start_momentum, supports_skipping
-from halfstep.engine.norm import GradientNorm
-from halfstep.engine.outcome import Outcome, WindowOutcome, outcome_of
+from halfstep.engine.closing.fused import has_momentum, start_momentum, supports_skipping
+from halfstep.engine.closing.norm import GradientNorm
+from halfstep.engine.closing.outcome import Outcome, WindowOutcome, outcome_of
+from halfstep.engine.closing.result import OPEN, OptimizerStep, StepResult
+from halfstep.engine.closing.step import take_step
 from halfstep.engine.parallel.shards import is_sharded
-from halfstep.engine.result import OPEN, OptimizerStep, StepResult
-from halfstep.engine.root import RootGradient, is_bare
-from halfstep.engine.step import take_step
+from halfstep.engine.passes.root import RootGradient, is_bare
 from halfstep.kernels import gradients
 from halfstep.techniques.base import HALVES
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from halfstep.engine.assemble import Assembly
-    from halfstep.engine.batches import Loops
-    from halfstep.engine.weights import MicroBatchWeights
+    from halfstep.engine.passes.batches import Loops
+    from halfstep.engine.passes.weights import MicroBatchWeights
 
 OPEN_WINDOW = StepResult((OPEN,))
 """The result of a micro-step that closes no window."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from halfstep.engine.assemble import Assembly
     from halfstep.engine.parallel.ranks import Ranks
-    from halfstep.engine.weights import MicroBatchWeights
+    from halfstep.engine.passes.weights import MicroBatchWeights
 
 
 def save_assembly(assembly: Assembly, recipe: Recipe, weights: MicroBatchWeights) -> dict[str, Any]:

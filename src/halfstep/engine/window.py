@@ -9,11 +9,11 @@ from weakref import ref
 
 import torch
 
-from halfstep.engine.closure import needs_closure
+from halfstep.engine.closing.closure import needs_closure
+from halfstep.engine.closing.norm import GradientNorm, is_steady
+from halfstep.engine.closing.result import OptimizerStep
 from halfstep.engine.guard import StepGuard
-from halfstep.engine.norm import GradientNorm, is_steady
 from halfstep.engine.parallel.shards import local
-from halfstep.engine.result import OptimizerStep
 from halfstep.kernels import gradients
 from halfstep.optim.zero import local_optimizer
 

@@ -23,10 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.tiny import DigitsNet, differences, digits_net, mlp, relative_error
 from halfstep.engine import EMA, Engine
+from halfstep.engine.closing.statistics import RunningStatistics
 from halfstep.engine.parallel import dp
 from halfstep.engine.parallel.dp import ThreadedReplicas
 from halfstep.engine.recompute import recompute
-from halfstep.engine.statistics import RunningStatistics
 from halfstep.recipe import RECIPES
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from halfstep.engine.result import OptimizerStep, StepResult
+from halfstep.engine.closing.result import OptimizerStep, StepResult
 from halfstep.recipe import recipe
 from halfstep.train.observers.nonfinite import NonFiniteSteps
 from halfstep.train.run.progress import Progress

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from halfstep.advise.choose.advice import NOT_EXAMINED
-from halfstep.advise.forecast import none_fits
+from halfstep.advise.predict.forecast import none_fits
 from halfstep.plurals import counted
 from halfstep.show import units
 from halfstep.train.config import text

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.advise.choose.advice import MOST_PASSES, NOT_EXAMINED
 from halfstep.advise.choose.drift import followed
 from halfstep.advise.choose.rehearse import rehearse
-from halfstep.advise.forecast import GAIN
+from halfstep.advise.predict.forecast import GAIN
 from halfstep.errors import UserError
 from halfstep.recipe import recipe as find_recipe
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from halfstep.advise.choose.advice import Advice
     from halfstep.advise.choose.trial import Trial
-    from halfstep.advise.forecast import Forecast, Forecaster
-    from halfstep.advise.gpus import Gpu
+    from halfstep.advise.predict.forecast import Forecast, Forecaster
+    from halfstep.advise.predict.gpus import Gpu
     from halfstep.advise.subject import Subject
 
 WORTH = 0.99

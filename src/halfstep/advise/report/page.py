@@ -17,7 +17,7 @@ from halfstep.advise.choose.show import (
     steps,
     verdict,
 )
-from halfstep.advise.forecast import SHARE
+from halfstep.advise.predict.forecast import SHARE
 from halfstep.advise.report.strips import HEIGHT, Axis
 from halfstep.advise.table import MARKED, largest_batch
 from halfstep.show import units
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from halfstep.advise.answer import Answer
     from halfstep.advise.choose.advice import Advice
     from halfstep.advise.choose.trial import Trial
-    from halfstep.advise.forecast import Forecast
-    from halfstep.advise.interval import Interval
+    from halfstep.advise.predict.forecast import Forecast
+    from halfstep.advise.predict.interval import Interval
 
 SOURCE = "advice.json"
 FIRST_SITES = 12

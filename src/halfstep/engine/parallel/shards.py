@@ -1,7 +1,7 @@
 """The local part of a tensor that is sharded over processes (FSDP2).
 
 Unscaling, clipping and averaging work element by element, so each process applies them to its local
-part. Only sums over a whole tensor need the other processes (`engine/agreement.py`).
+part. Only sums over a whole tensor need the other processes (`engine/closing/agreement.py`).
 """
 
 from __future__ import annotations

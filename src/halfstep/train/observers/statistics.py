@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep.engine.statistics import RunningStatistics
+from halfstep.engine.closing.statistics import RunningStatistics
 from halfstep.train.run.observer import Observer
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from halfstep.engine.norm import GradientNorm
+    from halfstep.engine.closing.norm import GradientNorm
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that takes three times as long to create

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from halfstep.advise.operators import KINDS, SIZES
-from halfstep.advise.tiles import Tiling, tiling
+from halfstep.advise.predict.operators import KINDS, SIZES
+from halfstep.advise.predict.tiles import Tiling, tiling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from halfstep.advise.gpus import Gpu
-    from halfstep.advise.trace import Call
+    from halfstep.advise.predict.gpus import Gpu
+    from halfstep.advise.predict.trace import Call
 
 
 _GROUPS = (4, 8, 16, 32)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from halfstep.advise.operators import KINDS, PRODUCTS
+from halfstep.advise.predict.operators import KINDS, PRODUCTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from halfstep.advise.workload import Workload
+    from halfstep.advise.predict.workload import Workload
 
 FILE = Path(__file__).with_name("constants.json")
 

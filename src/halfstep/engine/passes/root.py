@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from halfstep.engine.weights import Weight
+    from halfstep.engine.passes.weights import Weight
 
 
 class RootGradient:

@@ -19,12 +19,12 @@ from functools import cache
 from math import exp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfstep.advise.cost import FILE, constants, kernels, step_time
+from halfstep.advise.predict.cost import FILE, constants, kernels, step_time
 
 if TYPE_CHECKING:
-    from halfstep.advise.cost import Constants
-    from halfstep.advise.gpus import Gpu
-    from halfstep.advise.workload import Workload
+    from halfstep.advise.predict.cost import Constants
+    from halfstep.advise.predict.gpus import Gpu
+    from halfstep.advise.predict.workload import Workload
 
 SHARES = (80, 90)
 """The coverages that an interval can have, in percent of outcomes."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.advise.gpus import GIB
+from halfstep.advise.predict.gpus import GIB
 
 if TYPE_CHECKING:
-    from halfstep.advise.gpus import Gpu
-    from halfstep.advise.trace import Trace
+    from halfstep.advise.predict.gpus import Gpu
+    from halfstep.advise.predict.trace import Trace
 
 CONTEXT = GIB
 """Bytes of a process besides its tensors: CUDA context, kernels, workspaces."""

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep import step_observer
-from halfstep.engine.agreement import agree
-from halfstep.engine.closure import refuse_missing_closure
-from halfstep.engine.fused import has_momentum, skipping, start_momentum, supports_skipping
-from halfstep.engine.outcome import outcome_of
-from halfstep.engine.result import OPEN, StepResult
+from halfstep.engine.closing.agreement import agree
+from halfstep.engine.closing.closure import refuse_missing_closure
+from halfstep.engine.closing.fused import has_momentum, skipping, start_momentum, supports_skipping
+from halfstep.engine.closing.outcome import outcome_of
+from halfstep.engine.closing.result import OPEN, StepResult
 from halfstep.kernels import gradients
 from halfstep.optim import sgd
 

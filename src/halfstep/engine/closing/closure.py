@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from halfstep.engine.clipping import Clipping
+    from halfstep.engine.closing.clipping import Clipping
     from halfstep.recipe import Recipe
 
 CLOSURE = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from halfstep.advise.kinds import KIND_OF, NOTHING
+from halfstep.advise.predict.kinds import KIND_OF, NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from halfstep.advise.cost import step_time
 from halfstep.advise.eps import zero_eps
-from halfstep.advise.interval import around, half_width, speed_up
-from halfstep.advise.memory import CONTEXT, largest_batch, needed, usable
-from halfstep.advise.step import samples, traced_at
-from halfstep.advise.workload import workload
+from halfstep.advise.predict.cost import step_time
+from halfstep.advise.predict.interval import around, half_width, speed_up
+from halfstep.advise.predict.memory import CONTEXT, largest_batch, needed, usable
+from halfstep.advise.predict.step import samples, traced_at
+from halfstep.advise.predict.workload import workload
 from halfstep.files import json_text
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from halfstep.advise.cost import Bound
-    from halfstep.advise.gpus import Gpu
-    from halfstep.advise.interval import Interval
+    from halfstep.advise.predict.cost import Bound
+    from halfstep.advise.predict.gpus import Gpu
+    from halfstep.advise.predict.interval import Interval
+    from halfstep.advise.predict.trace import Trace
+    from halfstep.advise.predict.workload import Workload
     from halfstep.advise.subject import Subject
-    from halfstep.advise.trace import Trace
-    from halfstep.advise.workload import Workload
     from halfstep.recipe import Recipe
 
 SHARE = 80

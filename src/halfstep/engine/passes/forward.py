@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from halfstep.engine.assemble import Assembly
-    from halfstep.engine.statistics import RunningStatistics
+    from halfstep.engine.closing.statistics import RunningStatistics
 
 
 class ForwardPass(ContextDecorator):

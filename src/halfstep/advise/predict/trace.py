@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from halfstep.advise.allocated import as_allocated
-from halfstep.advise.live import LiveStorages
-from halfstep.advise.operators import Op, described, size_of, tensors
+from halfstep.advise.predict.allocated import as_allocated
+from halfstep.advise.predict.live import LiveStorages
+from halfstep.advise.predict.operators import Op, described, size_of, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

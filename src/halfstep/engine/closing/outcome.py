@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from halfstep.engine.host_copy import HostCopy
+from halfstep.engine.closing.host_copy import HostCopy
 from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from halfstep.advise.trace import recorded
+from halfstep.advise.predict.trace import recorded
 from halfstep.engine import Engine
 from halfstep.errors import UserError
 from halfstep.recipe import recipe as find_recipe
@@ -26,8 +26,8 @@ from halfstep.recipe import recipe as find_recipe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from halfstep.advise.predict.trace import Trace
     from halfstep.advise.subject import Subject
-    from halfstep.advise.trace import Trace
     from halfstep.recipe import Recipe
 
 

@@ -1,0 +1,1 @@
+"""What happens when an accumulation window closes: the step, and the work after it."""

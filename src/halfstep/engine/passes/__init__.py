@@ -1,0 +1,1 @@
+"""One forward and backward pass, or micro-step, under a recipe."""
