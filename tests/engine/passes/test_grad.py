@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
+from engine.tiny import mlp, relative_error
 from halfstep.engine import Engine
-
-from .tiny import mlp, relative_error
 
 GENERATOR = torch.Generator().manual_seed(0)
 REAL, FAKE = (torch.randn(8, 6, generator=GENERATOR) for _ in range(2))

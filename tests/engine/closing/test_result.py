@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch.optim import SGD
 
+from engine.tiny import mlp, with_infinite_gradient
 from halfstep.engine import Engine, StepResult
-
-from .tiny import mlp, with_infinite_gradient
 
 INPUTS = torch.ones(4, 6)
 

@@ -10,11 +10,10 @@ from timm.utils.agc import adaptive_clip_grad
 from torch import nn
 from torch.optim import SGD
 
+from engine.tiny import digits_net, relative_error
 from halfstep.engine import Engine
 from halfstep.engine.closing.clipping import Clipping
 from halfstep.kernels.gradients import dense, norms
-
-from .tiny import digits_net, relative_error
 
 
 @pytest.mark.parametrize("recipe", ["fp32", "fp16", "o2"])

@@ -9,9 +9,8 @@ import torch
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, LinearLR, SequentialLR
 
+from engine.tiny import mlp, with_infinite_gradient
 from halfstep.engine import Engine, LossScaleCollapse
-
-from .tiny import mlp, with_infinite_gradient
 
 INPUTS = torch.ones(4, 6)
 

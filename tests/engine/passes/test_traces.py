@@ -12,10 +12,9 @@ from torch import nn
 from torch.optim import LBFGS, SGD
 from torch.utils.checkpoint import checkpoint
 
+from engine.tiny import Calls, mlp
 from halfstep.engine import Engine, EngineWarning
 from halfstep.engine.passes.traces import other_format_of_products
-
-from .tiny import Calls, mlp
 
 if TYPE_CHECKING:
     from pathlib import Path

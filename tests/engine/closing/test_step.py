@@ -13,10 +13,9 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 from torch.optim.lr_scheduler import MultiStepLR
 
+from engine.tiny import differences, digits_net, mlp, with_infinite_gradient
 from halfstep.engine import EMA, Engine
 from halfstep.recipe import RECIPES
-
-from .tiny import differences, digits_net, mlp, with_infinite_gradient
 
 OPTIMIZERS = {
     "sgd": partial(SGD, lr=0.05, momentum=0.9),

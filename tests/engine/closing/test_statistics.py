@@ -10,10 +10,9 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
+from engine.tiny import Calls, differences, mlp, with_infinite_gradient
 from halfstep.engine import Engine, LossScaleCollapse
 from halfstep.engine.closing.statistics import RunningStatistics
-
-from .tiny import Calls, differences, mlp, with_infinite_gradient
 
 INPUTS = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch.optim import SGD
 
+from engine.tiny import mlp
 from halfstep.engine import Engine
-
-from .tiny import mlp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,1 @@
+"""Tests of the predicted time and memory of a step."""

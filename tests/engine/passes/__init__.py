@@ -1,0 +1,1 @@
+"""Tests of forward and backward passes."""
