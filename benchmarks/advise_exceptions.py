@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.progress import track
 
 from halfstep import Engine
+from halfstep.advise.choose.exceptions import find_exceptions
 from halfstep.advise.choose.record import record
-from halfstep.advise.choose.survive import survive
 from halfstep.advise.subject import Subject
 from halfstep.techniques import LossScaleCollapse
 
@@ -118,7 +118,7 @@ def faulty_rows() -> list[dict[str, Any]]:
     rows = []
     for family, fault, base, seed, place in track(cases, "planted faults"):
         subject = subject_of(family, FAULTS[fault], seed, in_a_module=place == "gate")
-        trial = survive(subject, record(subject), base)
+        trial = find_exceptions(subject, record(subject), base)
         modules = {pattern.replace(":", ".").split(".")[0] for pattern in trial.exceptions}
         rows.append(
             {
@@ -147,7 +147,7 @@ def healthy_rows() -> list[dict[str, Any]]:
         recorded = record(subject)
         layers = sum(1 for module in subject.model.modules() if not list(module.children()))
         for base in HEALTHY:
-            trial = survive(subject, recorded, base)
+            trial = find_exceptions(subject, recorded, base)
             rows.append(
                 {
                     "family": family.__name__,

@@ -61,9 +61,9 @@ from scipy import stats
 
 from halfstep import Engine
 from halfstep.advise.choose.drift import followed
+from halfstep.advise.choose.exceptions import find_exceptions
 from halfstep.advise.choose.record import record
 from halfstep.advise.choose.rehearse import is_doubtful, over_two_steps, rehearse
-from halfstep.advise.choose.survive import survive
 from halfstep.recipe import recipe as find_recipe
 from halfstep.techniques import LossScaleCollapse
 
@@ -118,7 +118,7 @@ def row(task: Task, before: dict[str, Any]) -> dict[str, Any]:
     recorded = record(subject)
     found: dict[str, Any] = {"task": task.name, "fp32": exact, "recipes": {}}
     for name in RECIPES:
-        trial = survive(subject, recorded, name)
+        trial = find_exceptions(subject, recorded, name)
         base = find_recipe(name)
         rehearsed = trial.rehearsal
         if trial.rejected and rehearsed is not None:  # rejected recipes train without exceptions

@@ -27,8 +27,8 @@ from ranking.unseen import unseen
 from rich.console import Console
 from rich.progress import track
 
+from halfstep.advise.choose.exceptions import find_exceptions
 from halfstep.advise.choose.record import record
-from halfstep.advise.choose.survive import survive
 from halfstep.advise.choose.verify import STEPS, Verifier
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def row(task: Task, trained: dict[str, Any]) -> dict[str, Any]:
     verifier = Verifier(replace(subject, batches=task.batches(0, STEPS)))
     recipes = {}
     for name in advise_ranking.RECIPES:
-        trial = survive(subject, recorded, name)
+        trial = find_exceptions(subject, recorded, name)
         if trial.rejected:
             continue
         recipes[name] = {

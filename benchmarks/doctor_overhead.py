@@ -43,7 +43,7 @@ from torch import nn
 from torch.nn import functional
 
 from halfstep.doctor import Watch
-from halfstep.doctor.signals import closely, numbers
+from halfstep.doctor.signals import numbers, samples
 from halfstep.train.environment import describe
 
 if TYPE_CHECKING:
@@ -155,8 +155,8 @@ class Variant:
         if watch is None:
             return
         receiver = watch._receiver  # noqa: SLF001  # what it decides by
-        receiver.parties.model(self.training.model).calls = closely.EVERY + 1
-        receiver.parties.optimizer(self.training.optimizer).steps = closely.EVERY + (not close)
+        receiver.registry.model(self.training.model).calls = samples.EVERY + 1
+        receiver.registry.optimizer(self.training.optimizer).steps = samples.EVERY + (not close)
         receiver.measuring.series._taken[0] = numbers.EVERY * numbers.FIRST + (not whole)  # noqa: SLF001
 
     def _time(self) -> float:
@@ -368,7 +368,7 @@ def _rows_of(model: str, variant: Variant, few: Variant, plain: Variant) -> list
     whole_step = {each: plain.seconds[each // TURNS] for each in few.seconds if each >= 0}
     if variant.name != ALWAYS_ON:
         return [row(model, variant.name, added((1.0, variant.seconds)), whole_step)]
-    whole, close = 1 / numbers.EVERY, 1 / closely.EVERY
+    whole, close = 1 / numbers.EVERY, 1 / samples.EVERY
     all_steps = added(
         (1 - whole - close, variant.seconds), (whole, variant.whole), (close, variant.looks)
     )

@@ -13,6 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from advise.choose.test_exceptions import Square, subject
 from halfstep.advise.answer import Answer, answer
 from halfstep.advise.choose import show
 from halfstep.advise.choose.advice import NOT_EXAMINED, Advice
@@ -27,8 +28,6 @@ from halfstep.errors import UserError
 from halfstep.recipe import recipe
 from halfstep.train.config.files import load
 from halfstep.train.config.text import parse
-
-from .test_survive import Square, subject
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +50,7 @@ def test_the_config_trains_what_was_chosen(found: Answer, tmp_path: Path) -> Non
     assert config.epochs == 2
     assert config.build_recipe().settings() == best.trial.recipe.settings()
     comments = (tmp_path / "new" / "t4.yaml").read_text()
-    assert "# gate.mul (test_survive.py:" in comments
+    assert "# gate.mul (test_exceptions.py:" in comments
     assert "of its results are inf or NaN" in comments
 
 

@@ -145,7 +145,7 @@ def test_an_error_of_doctors_own_does_not_reach_the_program(monkeypatch) -> None
 
     alone = seeded(scaled=True)
     observer = Watch()
-    for part in ("grammar", "tape", "measuring", "hearing", "evaluations", "parties"):
+    for part in ("grammar", "tape", "measuring", "hearing", "evaluations", "registry"):
         thing = getattr(observer._receiver, part)
         for name in ("add", "open", "close", "take", "count", "notice_writes", "note_reached"):
             if hasattr(thing, name):

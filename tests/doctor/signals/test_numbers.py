@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from halfstep.doctor import Watch
 from halfstep.doctor.signals import numbers
-from halfstep.doctor.signals.closely import is_sampled
+from halfstep.doctor.signals.samples import is_sampled
 
 STEPS = 9
 MICRO_STEPS = 2

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.choose.clock import BudgetSpentError, Clock
 from halfstep.advise.choose.decay import lost_later
+from halfstep.advise.choose.exceptions import find_exceptions
 from halfstep.advise.choose.record import record
-from halfstep.advise.choose.survive import survive
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ weights."""
 MOST_PASSES = 60
 """Maximum forward and backward passes for up to eight recipes, including the recorded steps."""
 FEWEST_PASSES = 6.5
-"""Minimum passes for each recipe: `whatif.py`, rehearsals of two steps, the initial loss scale, and
-the check of a decayed learning rate."""
+"""Minimum passes for each recipe: `single_calls.py`, rehearsals of two steps, the initial loss
+scale, and the check of a decayed learning rate."""
 LITTLE_HEADROOM = 2
 """Bits of headroom below which training may soon overflow."""
 NOT_EXAMINED = "not examined (time budget)"
@@ -130,7 +130,7 @@ def advise(
         most = max(FEWEST_PASSES, MOST_PASSES - spent - others)
         try:
             clock.examining(name)
-            trial = survive(subject, recorded, name, seed=seed, most=most - 1, clock=clock)
+            trial = find_exceptions(subject, recorded, name, seed=seed, most=most - 1, clock=clock)
             said = ""
             if not trial.rejected:
                 said = lost_later(subject, recorded, trial, seed=seed, before=clock.passing)

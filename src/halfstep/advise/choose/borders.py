@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from halfstep.advise.choose.record import Record
+    from halfstep.advise.choose.single_calls import Dtypes
     from halfstep.advise.choose.sites import CallKey, Site
-    from halfstep.advise.choose.whatif import Dtypes
 
 
 def leaving(recorded: Record, exceptions: Collection[str]) -> set[Site]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 USUAL_PASSES = 4.0
-"""Typical number of passes without exceptions: `whatif.py`, and one or two rehearsals."""
+"""Typical number of passes without exceptions: `single_calls.py`, and one or two rehearsals."""
 SHORTEST = 3 + 1 / 3
 """Number of passes for a recipe that is safe at the first attempt; the minimum of a search."""
 _WORTH_TELLING = 10

@@ -11,8 +11,8 @@ from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
     from halfstep.advise.choose.rehearse import Rehearsal
+    from halfstep.advise.choose.single_calls import Damage
     from halfstep.advise.choose.sites import Site
-    from halfstep.advise.choose.whatif import Damage
     from halfstep.recipe import Recipe
 
 

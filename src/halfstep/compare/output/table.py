@@ -10,8 +10,8 @@ from rich.text import Text
 
 from halfstep.compare.output.columns import columns, name, notes, title
 from halfstep.compare.rows import predicted as of_gpus
+from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm
-from halfstep.compare.rows.settled import settled
 from halfstep.compare.rows.verdict import verdicts
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from halfstep.compare.cells.results import Result
     from halfstep.compare.output.columns import Column
     from halfstep.compare.plan.grid import Grid
+    from halfstep.compare.rows.one_seed import Conclusions
     from halfstep.compare.rows.predicted import Prediction
     from halfstep.compare.rows.rows import Row
-    from halfstep.compare.rows.settled import Settled
 
 _STYLES = {"finished": "green", "pending": "dim", "crashed": "bold red"}
 _LEAST_IMPORTANT = ("wall_seconds", "final_accuracy", "peak_memory_bytes", "images_per_second")
@@ -51,8 +51,8 @@ def show(
     console.print()
     if more := _more(grid, results, shown):
         console.print(Text(more, style="dim"), soft_wrap=not wrapped)
-    told = settled(grid, rows, predicted)
-    for verdict in verdicts(grid, rows) if told is None else told.verdicts:
+    found = conclusions(grid, rows, predicted)
+    for verdict in verdicts(grid, rows) if found is None else found.verdicts:
         console.print(Text(str(verdict)), soft_wrap=not wrapped)
     for note in notes(grid, results):
         console.print(Text(note, style="dim"), soft_wrap=not wrapped)
@@ -63,22 +63,22 @@ def show(
         print_whole(console, _predicted(prediction, grid, rows))
         for note in of_gpus.notes(prediction):
             console.print(Text(note, style="dim"), soft_wrap=not wrapped)
-    if told is not None:
-        _print_settled(console, told)
+    if found is not None:
+        _print_conclusions(console, found)
 
 
-def _print_settled(console: Console, told: Settled) -> None:
+def _print_conclusions(console: Console, found: Conclusions) -> None:
     """Print the conclusions from one seed. They are printed last, where the reader looks first."""
     wrapped = console.is_terminal
     console.print()
-    for fact in told.facts:
+    for fact in found.facts:
         console.print(Text(fact), soft_wrap=not wrapped)
-    if told.answer:
+    if found.answer:
         console.print()
-        console.print(Text(told.answer, style="bold"), soft_wrap=not wrapped)
-    console.print(Text(told.caveat, style="yellow"), soft_wrap=not wrapped)
+        console.print(Text(found.answer, style="bold"), soft_wrap=not wrapped)
+    console.print(Text(found.caveat, style="yellow"), soft_wrap=not wrapped)
     console.print("Next:")
-    for command, why in told.commands:
+    for command, why in found.commands:
         # Each command is on one line, so that it can be copied.
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
         console.print(Text(f"      {why}", style="dim"), soft_wrap=not wrapped)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from halfstep.compare.output.columns import columns, name, notes, title
 from halfstep.compare.rows import predicted as of_gpus
 from halfstep.compare.rows.measures import one_line
+from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
-from halfstep.compare.rows.settled import settled
 from halfstep.compare.rows.verdict import verdicts
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from halfstep.compare.cells.results import Result
     from halfstep.compare.plan.grid import Grid
+    from halfstep.compare.rows.one_seed import Conclusions
     from halfstep.compare.rows.predicted import Prediction
     from halfstep.compare.rows.rows import Row
-    from halfstep.compare.rows.settled import Settled
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -44,8 +44,8 @@ def markdown(grid: Grid, results: Sequence[Result], predicted: Sequence[Predicti
     """
     rows = rows_by_arm(grid, results)
     parts = [f"# {_escape(title(grid))}", _markdown_table(grid, results, rows)]
-    told = settled(grid, rows, predicted)
-    lines = map(str, verdicts(grid, rows)) if told is None else _settled(told)
+    found = conclusions(grid, rows, predicted)
+    lines = map(str, verdicts(grid, rows)) if found is None else _conclusions(found)
     said = [f"- {_escape(line)}" for line in lines]
     if said:
         parts.append("\n".join(said))
@@ -61,9 +61,9 @@ def markdown(grid: Grid, results: Sequence[Result], predicted: Sequence[Predicti
     return "\n\n".join(parts) + "\n"
 
 
-def _settled(told: Settled) -> list[str]:
-    answer = (told.answer,) if told.answer else ()
-    return [*told.facts, *map(str, told.verdicts), *answer, told.caveat]
+def _conclusions(found: Conclusions) -> list[str]:
+    answer = (found.answer,) if found.answer else ()
+    return [*found.facts, *map(str, found.verdicts), *answer, found.caveat]
 
 
 def latex(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()) -> str:

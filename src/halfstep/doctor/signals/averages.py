@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from halfstep.doctor.signals.parties import Parties
+    from halfstep.doctor.signals.registry import Registry
 
 PARAMETERS = 16
 ELEMENTS = 512
@@ -62,18 +62,18 @@ class Averages:
         self._followers: dict[tuple[str, str], Follower] = {}
         self._looks = 0
 
-    def know(self, parties: Parties) -> None:
+    def know(self, registry: Registry) -> None:
         """Select the parameters whose averages are searched for."""
-        count = len(parties.models.notes) + len(parties.optimizers.notes)
+        count = len(registry.models.notes) + len(registry.optimizers.notes)
         if count == self._known:
             return
         self._known = count
         self._parameters = {}
-        optimizers = parties.optimizers.alive().values()
+        optimizers = registry.optimizers.alive().values()
         moved = {id(each) for optimizer in optimizers for each in parameters_of(optimizer)}
         chosen = [  # A model that is not trained, such as a teacher, may itself be the average.
             (name, each)
-            for name, each in parties.names().items()
+            for name, each in registry.names().items()
             if each.requires_grad and each.numel() > 1 and (not moved or id(each) in moved)
         ]
         stride = max(1, len(chosen) // PARAMETERS)

@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
 )
 
 from halfstep.doctor.internals import fetchers
-from halfstep.doctor.watching.warned import naming_program
+from halfstep.doctor.watching.warning_lines import naming_program
 from halfstep.step_observer import observe
 
 if TYPE_CHECKING:

@@ -128,10 +128,10 @@ class EngineObserver(StepObserver):
             return
         self._params[optimizer] = params
         with self._receiver.guard.own():
-            parties = self._receiver.parties
-            parties.optimizer(optimizer).params = list(params)
+            registry = self._receiver.registry
+            registry.optimizer(optimizer).params = list(params)
             self._receiver.grammar.follow(
-                optimizer, parties.optimizers.number(optimizer), list(params)
+                optimizer, registry.optimizers.number(optimizer), list(params)
             )
 
     def unscales(self, scaler: Any, optimizer: Optimizer) -> None:
@@ -192,7 +192,7 @@ class EngineObserver(StepObserver):
         """Record that the state of a loss scale was loaded."""
         if self._receiver.guard.is_here:
             with self._receiver.guard.own():
-                self._receiver.parties.scaler(scaler).restored = True
+                self._receiver.registry.scaler(scaler).restored = True
 
     def closes(self) -> None:
         """Examine the last step, before an engine undoes its recipe."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
     from halfstep.doctor.signals.grammar import Grammar
     from halfstep.doctor.signals.origins import Origins
-    from halfstep.doctor.signals.parties import Parties
     from halfstep.doctor.signals.positions import Positions
+    from halfstep.doctor.signals.registry import Registry
     from halfstep.doctor.tape.listener import Call
     from halfstep.doctor.tape.tape import Tape
     from halfstep.doctor.watching.scaling import Scaling
@@ -50,7 +50,7 @@ class Hearing:
     Args:
         grammar: Receives writes and reads of gradients.
         tape: Receives the calls that lead to a loss.
-        parties: Provides the parameters.
+        registry: Provides the parameters.
         scaling: Provides the loss scale.
         positions: Receives half-precision results of `arange` and of casts.
         origins: Receives calls outside the autograd graph.
@@ -67,7 +67,7 @@ class Hearing:
         self,
         grammar: Grammar,
         tape: Tape,
-        parties: Parties,
+        registry: Registry,
         scaling: Scaling,
         positions: Positions,
         origins: Origins,
@@ -76,7 +76,7 @@ class Hearing:
     ) -> None:
         self._grammar = grammar
         self._tape = tape
-        self._parties = parties
+        self._registry = registry
         self._scaling = scaling
         self._positions = positions
         self._origins = origins
@@ -116,7 +116,7 @@ class Hearing:
     def _note_formats(self, name: str, call: Call, halves: list[torch.Tensor], result: Any) -> None:
         """Examine half-precision results: averages, positions, overflows in evaluation."""
         if self.averages.concerns(halves):
-            self.averages.know(self._parties)
+            self.averages.know(self._registry)
             self.averages.take(name, halves, calling_line())
         if isinstance(result, torch.Tensor):
             if name == "arange":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import StepNumbers
     from halfstep.doctor.replay.investigation import Investigation
     from halfstep.doctor.signals.grammar import Grammar
-    from halfstep.doctor.signals.parties import Parties
+    from halfstep.doctor.signals.registry import Registry
     from halfstep.doctor.tape.tape import Entry, Tape
 
 SKIPS_WORTH_A_LOOK = (4, 16)
@@ -29,7 +29,7 @@ class Measuring:
     Args:
         grammar: Counts iterations.
         tape: Holds the calls of the step.
-        parties: Provides the optimizers and the names of parameters.
+        registry: Provides the optimizers and the names of parameters.
         investigation: Runs a bad step again.
         whole: Whether to check all gradients of each step, not only a sample.
 
@@ -44,14 +44,14 @@ class Measuring:
         self,
         grammar: Grammar,
         tape: Tape,
-        parties: Parties,
+        registry: Registry,
         investigation: Investigation,
         *,
         whole: bool,
     ) -> None:
         self._grammar = grammar
         self._tape = tape
-        self._parties = parties
+        self._registry = registry
         self._investigation = investigation
         self.series = Series(self._on_bad, whole=whole)
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
@@ -83,12 +83,12 @@ class Measuring:
             self.recent.append((iteration, self._tape.snapshot()))
         return self.series.take(
             iteration,
-            self._parties.optimizers.number(optimizer),
+            self._registry.optimizers.number(optimizer),
             learning_rate=learning_rate(optimizer),
             loss=self.loss,
             gradients=gradients,
             norm=self.known_norm,
-            scale=self._parties.optimizer(optimizer).scale,
+            scale=self._registry.optimizer(optimizer).scale,
             skipped=skipped,
             found_inf=found_inf,
         )
@@ -105,7 +105,7 @@ class Measuring:
 
     def _on_bad(self, step: StepNumbers) -> None:
         if step is self.series.first_bad:
-            optimizers = self._parties.optimizers.alive()
+            optimizers = self._registry.optimizers.alive()
             self.series.bad_owners = tuple(
                 [number for number, each in optimizers.items() if _has_bad(each)]
             )
@@ -123,11 +123,11 @@ class Measuring:
             why = "the loss scale fell below 1"
         else:
             return
-        optimizer = self._parties.optimizers.alive().get(step.optimizer)
+        optimizer = self._registry.optimizers.alive().get(step.optimizer)
         moved = parameters_of(optimizer) if optimizer is not None else []
         self._investigation.step(
             entries,
-            self._parties.names(),
+            self._registry.names(),
             step.iteration,
             why,
             scale=step.scale,

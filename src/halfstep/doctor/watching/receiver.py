@@ -15,13 +15,13 @@ import torch
 from halfstep.doctor.internals import current_node, is_loss
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
-from halfstep.doctor.signals.closely import Look, Samples, is_sampled
 from halfstep.doctor.signals.evaluations import Evaluations
 from halfstep.doctor.signals.facts import gradients_of, parameters_of, state_step
 from halfstep.doctor.signals.grammar import Grammar
 from halfstep.doctor.signals.origins import Origins
-from halfstep.doctor.signals.parties import Parties
 from halfstep.doctor.signals.positions import Positions
+from halfstep.doctor.signals.registry import Registry
+from halfstep.doctor.signals.samples import Look, Samples, is_sampled
 from halfstep.doctor.signals.saves import Saves
 from halfstep.doctor.signals.threads import Elsewhere
 from halfstep.doctor.tape.guard import Guard
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from halfstep.doctor.signals.parties import ModelNotes
+    from halfstep.doctor.signals.registry import ModelNotes
     from halfstep.doctor.tape.guard import Inside
     from halfstep.doctor.tape.tape import Multiplier
 
@@ -62,7 +62,7 @@ class Receiver:
         saves: Saved checkpoints.
         elsewhere: Calls in other threads.
         positions: Whole numbers that a half-precision format rounds.
-        parties: Models, optimizers, scalers.
+        registry: Models, optimizers, scalers.
         scaling: Actions of scalers.
         hearing: Calls of torch functions by the loop.
         investigation: Results of replays.
@@ -84,26 +84,26 @@ class Receiver:
         self.saves = Saves()
         self.positions = Positions()
         self.elsewhere = Elsewhere(threading.get_ident())
-        self.parties = Parties()
+        self.registry = Registry()
         origins = Origins(self.tape.has_made)
         self.investigation = Investigation(
-            self.stack, self.positions, self.parties.sizes, origins, bundle
+            self.stack, self.positions, self.registry.sizes, origins, bundle
         )
         self.measuring = Measuring(
-            self.grammar, self.tape, self.parties, self.investigation, whole=hold_back
+            self.grammar, self.tape, self.registry, self.investigation, whole=hold_back
         )
         self.scaling = Scaling(
             self.guard,
             self.grammar,
             self.tape,
-            self.parties,
+            self.registry,
             begin=self.begin,
             on_skip=self._skipped,
         )
         self.hearing = Hearing(
             self.grammar,
             self.tape,
-            self.parties,
+            self.registry,
             self.scaling,
             self.positions,
             origins,
@@ -139,7 +139,7 @@ class Receiver:
         """Run and record a call of a model by the loop."""
         entry, before = None, []
         with self.guard.own():
-            notes = self.parties.model(module)
+            notes = self.registry.model(module)
             notes.calls += 1
             notes.training_calls += torch.is_grad_enabled()
             if torch.is_grad_enabled():
@@ -156,7 +156,7 @@ class Receiver:
                 self.grammar.add(
                     "forward",
                     entry.mark,
-                    model=self.parties.models.number(module),
+                    model=self.registry.models.number(module),
                     autocast=",".join(format_name(dtype) for _, dtype in entry.autocast),
                 )
             else:
@@ -182,10 +182,10 @@ class Receiver:
     def _evaluated(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         if self.evaluations.take(result, self.grammar.iteration):
             entry = self.tape.open("module", module, args, kwargs)
-            entry.modules = self.parties.model(module).modules_of(module)
+            entry.modules = self.registry.model(module).modules_of(module)
             entry.training = tuple([each.training for each in entry.modules])
             entry.autocast, entry.mark = autocast_state(), calling_line()
-            self.investigation.evaluation([entry], self.parties.names(), self.grammar.iteration)
+            self.investigation.evaluation([entry], self.registry.names(), self.grammar.iteration)
 
     def on_compiled(self, original: Any, args: Any, kwargs: Any) -> Any:
         """Run and record a call of a compiled function."""
@@ -251,24 +251,24 @@ class Receiver:
     def on_made_optimizer(self, optimizer: Optimizer) -> None:
         """Register a new optimizer, with the line that created it."""
         with self.guard.own():
-            self.parties.optimizer(optimizer).mark = calling_line()
+            self.registry.optimizer(optimizer).mark = calling_line()
         self.on_new_optimizer(optimizer)
 
     def on_new_optimizer(self, optimizer: Optimizer) -> None:
         """Register an optimizer, and follow the gradients of its current parameters."""
         with self.guard.own():
-            self.parties.optimizer(optimizer)
-            self.grammar.follow(optimizer, self.parties.optimizers.number(optimizer))
+            self.registry.optimizer(optimizer)
+            self.grammar.follow(optimizer, self.registry.optimizers.number(optimizer))
 
     def on_changed_optimizer(self, optimizer: Optimizer) -> None:
         """Follow the gradients of the parameters that were added to an optimizer."""
-        if optimizer in self.parties.optimizers:
+        if optimizer in self.registry.optimizers:
             self.on_new_optimizer(optimizer)
 
     def on_loaded_optimizer(self, optimizer: Optimizer) -> None:
         """Note that a state was loaded into an optimizer."""
         with self.guard.own():
-            notes = self.parties.optimizer(optimizer)
+            notes = self.registry.optimizer(optimizer)
             notes.resumed_at = state_step(optimizer)
             notes.resumed_in = self.grammar.made
 
@@ -292,7 +292,7 @@ class Receiver:
         Gradients do not count while those of another optimizer wait for a scaler: a backward for
         the other optimizer may have left them.
         """
-        self.parties.note_gradients()
+        self.registry.note_gradients()
         waiting = self.grammar.waiting()
         if not waiting:
             return
@@ -309,7 +309,7 @@ class Receiver:
             self.grammar.discards.note(self.grammar.last_backward(), scale)
             self.investigation.step(
                 self.tape.snapshot(latest=True),
-                self.parties.names(),
+                self.registry.names(),
                 self.grammar.iteration,
                 "the loop clears gradients with inf or NaN",
                 scale=scale,
@@ -328,9 +328,9 @@ class Receiver:
             return original(scheduler, *args, **kwargs)
 
     def _known(self, optimizer: Optimizer) -> int:
-        if optimizer not in self.parties.optimizers:
+        if optimizer not in self.registry.optimizers:
             self.on_new_optimizer(optimizer)
-        return self.parties.optimizers.number(optimizer)
+        return self.registry.optimizers.number(optimizer)
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Record that an optimizer is about to step; with a closure, after its first run.
@@ -365,21 +365,21 @@ class Receiver:
     def _about_to_step(self, optimizer: Optimizer) -> None:
         with self.guard.own():
             number = self._known(optimizer)
-            notes = self.parties.optimizer(optimizer)
+            notes = self.registry.optimizer(optimizer)
             notes.steps += 1
             mark = calling_line()
             if not self.scaling.steps:
                 notes.scale = None
                 self.grammar.notice_writes(mark)
             self.grammar.step(mark, optimizer, by_scaler=self.scaling.steps)
-            self.parties.note_reached(optimizer)
+            self.registry.note_reached(optimizer)
             gradients = gradients_of(optimizer)
             found_inf = getattr(optimizer, "found_inf", None)
             numbers = self.measuring.take(optimizer, gradients, skipped=False, found_inf=found_inf)
             if not self.scaling.steps:
                 self.hold_back.before_step(optimizer, numbers)
             if is_sampled(notes.steps - 1):
-                names = {id(each): name for name, each in self.parties.names().items()}
+                names = {id(each): name for name, each in self.registry.names().items()}
                 self._look = Look(optimizer, number, self.grammar.iteration, names)
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -403,7 +403,7 @@ class Receiver:
         return original(*args, **kwargs)
 
     def _skipped(self, optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
-        self.parties.note_reached(optimizer)
+        self.registry.note_reached(optimizer)
         self._known(optimizer)
         self.measuring.take(optimizer, None, skipped=True, found_inf=found_inf)
 

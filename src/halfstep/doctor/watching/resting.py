@@ -21,7 +21,7 @@ from halfstep.doctor.internals import is_compiled
 from halfstep.doctor.signals.facts import gradients_of, learning_rate
 from halfstep.doctor.signals.finite import Finite
 from halfstep.doctor.tape.tape import Copies, autocast_state, random_state
-from halfstep.doctor.watching.told import Telling, Told
+from halfstep.doctor.watching.micro_batches import MicroBatch, MicroBatches
 from halfstep.step_observer import NOBODY, observe
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from halfstep.doctor.signals.parties import ModelNotes
+    from halfstep.doctor.signals.registry import ModelNotes
     from halfstep.doctor.tape.guard import Inside
     from halfstep.doctor.watching.receiver import Receiver
 
@@ -87,14 +87,14 @@ class Rest:
         self._generator: torch.Tensor | None = None
         # During a rest.
         self._waits = False  # Whether a parameter had no gradient so far.
-        self._parties, self._series = receiver.parties, receiver.measuring.series
+        self._registry, self._series = receiver.registry, receiver.measuring.series
         self._finite = Finite()
         self._number = 0
         self._notes: ModelNotes | None = None
         self._model: nn.Module | None = None
         self._optimizer: Optimizer | None = None
-        self._window: list[Told] = []
-        self._last: list[Told] = []
+        self._window: list[MicroBatch] = []
+        self._last: list[MicroBatch] = []
         self._passed: list[Passed] = []  # The steps since the rest began.
         self._base = self._before = 0
         self._due: float = 0  # Number of steps before one must be watched in full.
@@ -135,7 +135,7 @@ class Rest:
         self._steps += self._runs > 0
 
     def _may_rest(self, model: nn.Module, images: torch.Tensor) -> bool:
-        optimizers = self._receiver.parties.optimizers.alive().values()
+        optimizers = self._receiver.registry.optimizers.alive().values()
         return (
             self._taken >= self._from
             and bool(self._usual)
@@ -147,7 +147,7 @@ class Rest:
         )
 
     def _steps_of(self, optimizer: Optimizer) -> int:
-        return self._receiver.parties.optimizer(optimizer).steps
+        return self._receiver.registry.optimizer(optimizer).steps
 
     def _is_compiled(self, model: nn.Module) -> bool:
         # Adding and removing wrappers makes torch.compile recompile.
@@ -157,13 +157,13 @@ class Rest:
         return known
 
     def _fall_asleep(self, model: nn.Module) -> None:
-        parties = self._receiver.parties
-        (self._optimizer,) = parties.optimizers.alive().values()
-        self._number = parties.optimizers.number(self._optimizer)
+        registry = self._receiver.registry
+        (self._optimizer,) = registry.optimizers.alive().values()
+        self._number = registry.optimizers.number(self._optimizer)
         self._model = model
-        self._notes = parties.model(model)
+        self._notes = registry.model(model)
         self._base, self._before = self._receiver.grammar.iteration, self._steps_of(self._optimizer)
-        self._waits = parties.waits_for_gradients
+        self._waits = registry.waits_for_gradients
         coming = range(EVERY + 1)
         self._due = next((count for count in coming if is_due(self._before + count)), math.inf)
         self._finite = Finite()
@@ -192,7 +192,7 @@ class Rest:
         assert notes is not None
         draws = self._draws or notes.draws
         self._window.append(
-            Told(
+            MicroBatch(
                 model,
                 criterion,
                 (images, labels),
@@ -248,8 +248,8 @@ class Rest:
         if not sound:
             return False
         if self._waits:
-            self._parties.note_gradients()
-            self._waits = self._parties.waits_for_gradients
+            self._registry.note_gradients()
+            self._waits = self._registry.waits_for_gradients
         rate = optimizer.param_groups[0].get("lr")
         if type(rate) is not float:
             rate = learning_rate(optimizer)
@@ -280,7 +280,7 @@ class Rest:
             self._inside.__enter__()
         with self._receiver.guard.own():
             self._receiver.elsewhere.note_autocast()
-            telling = Telling(self._receiver, self._usual)
+            telling = MicroBatches(self._receiver, self._usual)
             if not looks_back:
                 telling.put_on_tape(self._window, heard=True)
                 if steps:
@@ -315,8 +315,8 @@ class Rest:
         for micro_batches, count in of_windows.items():
             receiver.grammar.repeat(self._usual[micro_batches], count)
         if self._optimizer is not None and self._model is not None:
-            receiver.parties.optimizer(self._optimizer).steps += len(passed)
-            notes = receiver.parties.model(self._model)
+            receiver.registry.optimizer(self._optimizer).steps += len(passed)
+            notes = receiver.registry.model(self._model)
             calls = sum(of_windows.elements()) + len(self._window)
             notes.calls, notes.training_calls = notes.calls + calls, notes.training_calls + calls
         self._passed = []

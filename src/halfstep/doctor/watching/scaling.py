@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.record.sites import Mark
     from halfstep.doctor.signals.grammar import Grammar
-    from halfstep.doctor.signals.parties import Parties
+    from halfstep.doctor.signals.registry import Registry
     from halfstep.doctor.tape.guard import Guard
     from halfstep.doctor.tape.tape import Entry, Tape
 
@@ -32,7 +32,7 @@ class Scaling:
         guard: Distinguishes doctor's own work from the loop's.
         grammar: Receives every event.
         tape: Receives the multiplications.
-        parties: Registers scalers and optimizers.
+        registry: Registers scalers and optimizers.
         begin: Called before a call that may begin an iteration.
         on_skip: Called with an optimizer and its found_inf, after a scaler skipped its step.
 
@@ -46,7 +46,7 @@ class Scaling:
         guard: Guard,
         grammar: Grammar,
         tape: Tape,
-        parties: Parties,
+        registry: Registry,
         *,
         begin: Callable[[], None],
         on_skip: Callable[[Optimizer, torch.Tensor | None], None],
@@ -54,7 +54,7 @@ class Scaling:
         self._guard = guard
         self._grammar = grammar
         self._tape = tape
-        self._parties = parties
+        self._registry = registry
         self._stepping: list[Any] = []
         self._updates = 0
         self._latest: float | None = None
@@ -169,7 +169,7 @@ class Scaling:
         optimizer: Optimizer = args[0] if args else kwargs["optimizer"]
         mark = None
         with self._guard.own():
-            self._parties.optimizer(optimizer)
+            self._registry.optimizer(optimizer)
             mark = calling_line()
             if scaler not in self._stepping:
                 self._grammar.notice_writes(mark)
@@ -213,7 +213,7 @@ class Scaling:
             mark: The source line of the step.
             found_inf: A function that returns the found_inf of the step; called after the block.
         """
-        notes, steps, again = self._parties.optimizer(optimizer), 0, False
+        notes, steps, again = self._registry.optimizer(optimizer), 0, False
         with self._guard.own():
             again = self._grammar.divides_again(optimizer)
             steps = notes.steps
@@ -235,7 +235,7 @@ class Scaling:
 
     def scale_of(self, optimizer: Optimizer) -> float | None:
         """Return the loss scale of an optimizer's gradients; None if their scaler is unknown."""
-        scalers = self._parties.scalers.alive()
+        scalers = self._registry.scalers.alive()
         for each in self._grammar.state(optimizer).scales:
             scale = loss_scale_of(scalers.get(each.scaler))
             if scale is not None:
@@ -260,7 +260,7 @@ class Scaling:
         """Register a new scaler, or note that it is off because there is no GPU."""
         with self._guard.own():
             if scaler.is_enabled():
-                self._parties.scaler(scaler, self._grammar.iteration, calling_line())
+                self._registry.scaler(scaler, self._grammar.iteration, calling_line())
             else:
                 self.off |= device_of(scaler) == "cuda" and not torch.cuda.is_available()
 
@@ -268,8 +268,8 @@ class Scaling:
         """Note that a state was loaded into a scaler."""
         with self._guard.own():
             if scaler.is_enabled():
-                self._parties.scaler(scaler).restored = True
+                self._registry.scaler(scaler).restored = True
 
     def _number(self, scaler: Any) -> int:
-        self._parties.scaler(scaler)
-        return self._parties.scalers.number(scaler)
+        self._registry.scaler(scaler)
+        return self._registry.scalers.number(scaler)

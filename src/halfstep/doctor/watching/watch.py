@@ -122,7 +122,7 @@ class Watch:
     def know(self, models: list[nn.Module], optimizers: list[Optimizer], scaler: Any) -> None:
         """Register objects that were created before watching began."""
         for model in models:
-            self._receiver.parties.model(model)
+            self._receiver.registry.model(model)
         for optimizer in optimizers:
             self._receiver.on_new_optimizer(optimizer)
         if scaler is not None:
@@ -222,7 +222,7 @@ class Watch:
             iteration, entries = receiver.measuring.recent[-1]
         if receiver.investigation.done or receiver.tape.missing:
             return
-        names = receiver.parties.names()
+        names = receiver.registry.names()
         raised = sys.exc_info()[1]  # An engine may close while an error ends the program.
         if self._ending.kind:
             error = f"{self._ending.kind}: {self._ending.message}"
@@ -236,12 +236,12 @@ class Watch:
         return Evidence(
             signals=SIGNALS,
             environment=replace(
-                environment(receiver.parties.names().values()),
+                environment(receiver.registry.names().values()),
                 hold_back=receiver.hold_back.on,
                 scaler_off=receiver.scaling.off,
                 autocast_off=receiver.is_autocast_off,
             ),
-            static=receiver.parties.freeze(),
+            static=receiver.registry.freeze(),
             loop=receiver.grammar.freeze(),
             numbers=receiver.measuring.series.freeze(),
             samples=tuple(receiver.samples),

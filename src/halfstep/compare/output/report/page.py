@@ -25,8 +25,8 @@ from halfstep.compare.output.report.curves import read_curves
 from halfstep.compare.plan.grid import flat
 from halfstep.compare.rows import predicted as of_gpus
 from halfstep.compare.rows.measures import one_line
+from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
-from halfstep.compare.rows.settled import settled
 from halfstep.compare.rows.verdict import verdicts
 from halfstep.show.document import TableCell, document
 from halfstep.show.units import points
@@ -63,7 +63,7 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
     rows = rows_by_arm(grid, results)
     shown = columns(grid, results, everything=True)
     first = {column.title for column in columns(grid, results, everything=False)}
-    told = settled(grid, rows, predicted)
+    found = conclusions(grid, rows, predicted)
     return document(
         _TEMPLATE,
         scripts=_SCRIPTS,
@@ -72,8 +72,8 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
         grid=grid,
         done=sum(result.status != "pending" for result in results),
         total=len(results),
-        settled=told,
-        verdicts=_verdicts(rows, verdicts(grid, rows) if told is None else told.verdicts),
+        conclusions=found,
+        verdicts=_verdicts(rows, verdicts(grid, rows) if found is None else found.verdicts),
         differences=_differences(rows),
         span=_span(rows),
         text_headers=["recipe", *grid.axes, "seed", "status"],

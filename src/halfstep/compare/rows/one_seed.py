@@ -27,7 +27,7 @@ _CHANCE = 1.96
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Conclusions:
     """The conclusions from a comparison of one seed.
 
     Attributes:
@@ -46,9 +46,9 @@ class Settled:
     verdicts: tuple[Verdict, ...]
 
 
-def settled(
+def conclusions(
     grid: Grid, rows: Sequence[Row], predicted: Sequence[Prediction] = ()
-) -> Settled | None:
+) -> Conclusions | None:
     """Return the conclusions from a comparison of one seed.
 
     Args:
@@ -79,7 +79,7 @@ def settled(
         *_speeds(here, rows),
         *(sentence for each in predicted for sentence in _there(each)),
     ]
-    return Settled(
+    return Conclusions(
         _to_use(grid, rows, here, not_worse, predicted),
         tuple(facts),
         _CAVEAT,

@@ -193,7 +193,7 @@ class ScalerNotes:
     mark: Mark | None = None
 
 
-class Parties:
+class Registry:
     """The models, optimizers and scalers of a program.
 
     Attributes:

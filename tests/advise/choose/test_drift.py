@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from halfstep.advise.choose.drift import drift, followed
+from halfstep.advise.choose.exceptions import find_exceptions
 from halfstep.advise.choose.record import record
 from halfstep.advise.choose.rehearse import TRAINING, rehearse
-from halfstep.advise.choose.survive import survive
 from halfstep.advise.subject import Subject
 from halfstep.recipe import recipe
 
-from .test_survive import subject
+from .test_exceptions import subject
 
 if TYPE_CHECKING:
     from halfstep.advise.choose.record import Record
@@ -88,10 +88,10 @@ def test_only_what_rounds_to_the_nearest_is_followed() -> None:
 def test_a_recipe_whose_weights_drift_is_rejected() -> None:
     about = subject()
     recorded = record(about)
-    found = survive(about, recorded, "bf16-true")
+    found = find_exceptions(about, recorded, "bf16-true")
     assert f"add up: after {TRAINING} steps" in found.rejected
     assert found.rehearsal is not None
     assert not found.rehearsal.stalled(0.5)  # one step does not tell
     assert found.rehearsal.gradient_damage < 1e-4
     assert found.damage > 1e-2
-    assert not survive(about, recorded, "bf16-sr").rejected
+    assert not find_exceptions(about, recorded, "bf16-sr").rejected

@@ -34,13 +34,13 @@ from halfstep.advise.choose.rehearse import (
     rehearse,
 )
 from halfstep.advise.choose.scale import first_scale, overflows
-from halfstep.advise.choose.trial import Trial
-from halfstep.advise.choose.whatif import (
+from halfstep.advise.choose.single_calls import (
     Damage,
     SiteFailsError,
     damages,
     formats_under,
 )
+from halfstep.advise.choose.trial import Trial
 from halfstep.advise.eps import zero_eps
 from halfstep.advise.random_numbers import drawn_from
 from halfstep.engine import Engine
@@ -66,7 +66,7 @@ LITTLE_HEADROOM = 2
 """Bits of headroom below which a result may soon overflow."""
 
 
-def survive(
+def find_exceptions(
     subject: Subject,
     recorded: Record,
     base: str,

@@ -9,9 +9,9 @@ import torch
 
 from halfstep import Engine
 from halfstep.advise.choose.record import Record, record
-from halfstep.advise.choose.whatif import Damage, _Rerun, damages, formats_under
+from halfstep.advise.choose.single_calls import Damage, _Rerun, damages, formats_under
 
-from .test_survive import Distances, Square, subject
+from .test_exceptions import Distances, Square, subject
 
 if TYPE_CHECKING:
     from halfstep.advise.subject import Subject

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from halfstep.advise.choose import drift
 from halfstep.advise.choose.advice import MOST_PASSES, advise
+from halfstep.advise.choose.exceptions import find_exceptions
 from halfstep.advise.choose.record import Record, record, replayed
 from halfstep.advise.choose.rehearse import (
     CLOSE,
@@ -26,7 +27,6 @@ from halfstep.advise.choose.rehearse import (
     over_two_steps,
     rehearse,
 )
-from halfstep.advise.choose.survive import survive
 from halfstep.advise.subject import Subject
 from halfstep.formats import FORMATS
 from halfstep.recipe import recipe as find_recipe
@@ -118,7 +118,7 @@ def subject(gate: type[nn.Module] = Gate) -> Subject:
 def trial(gate: type[nn.Module], recipe: str) -> tuple[Trial, Record]:
     about = subject(gate)
     recorded = record(about)
-    return survive(about, recorded, recipe), recorded
+    return find_exceptions(about, recorded, recipe), recorded
 
 
 @pytest.mark.parametrize("recipe", ["fp16", "bf16", "o2", "bf16-sr", "bf16-kahan", "half-bn32"])
@@ -157,7 +157,7 @@ def test_scale_allows_for_gradients_that_leave_an_exception_in_half() -> None:
     slowly = replace(
         subject(RootOfZeros), optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-7)
     )
-    found = survive(slowly, record(slowly), "o2")
+    found = find_exceptions(slowly, record(slowly), "o2")
     assert not found.rejected
     assert "gate.sqrt" in found.exceptions
     assert found.recipe.scaling is not None
@@ -179,7 +179,7 @@ class SquareOutside(nn.Module):
 @pytest.mark.parametrize("recipe", ["fp16", "o2", "half-bn32"])
 def test_operators_of_the_model_itself_are_excepted(recipe: str) -> None:
     about = replace(subject(), model=SquareOutside())
-    found = survive(about, record(about), recipe)
+    found = find_exceptions(about, record(about), recipe)
     assert not found.rejected
     assert set(found.exceptions) <= {"op:mul", "op:mean", "op:sqrt", "op:div"}
     assert "op:mul" in found.exceptions
@@ -197,10 +197,10 @@ def test_recipe_that_no_exception_saves_is_rejected_with_the_reason() -> None:
     recorded = record(slow)
     assert (
         "the update is rounded away in 6 parameters"
-        in survive(slow, recorded, "bf16-true").rejected
+        in find_exceptions(slow, recorded, "bf16-true").rejected
     )
-    assert not survive(slow, recorded, "bf16-sr").rejected
-    assert not survive(slow, recorded, "bf16").rejected
+    assert not find_exceptions(slow, recorded, "bf16-sr").rejected
+    assert not find_exceptions(slow, recorded, "bf16").rejected
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.NAdam])
@@ -212,16 +212,19 @@ def test_eps_that_is_zero_in_fp16_rejects_what_steps_in_fp16(
 
     usual = asked(1e-8)
     recorded = record(usual)
-    found = survive(usual, recorded, "half")
+    found = find_exceptions(usual, recorded, "half")
     assert "eps of 1e-08 is zero in fp16" in found.rejected
     assert found.passes == 0  # it takes none to see that
     for name in ("o2", "bf16-true", "fp16"):
-        assert "the optimizer's eps" not in survive(usual, recorded, name).rejected
+        assert "the optimizer's eps" not in find_exceptions(usual, recorded, name).rejected
     raised = asked(1e-4)
     recorded = record(raised)
     # It is no zero, but squares of gradients are, and so updates are many times too large.
-    assert "rounding errors of the updates add up" in survive(raised, recorded, "half").rejected
-    assert not survive(raised, recorded, "o2").rejected
+    assert (
+        "rounding errors of the updates add up"
+        in find_exceptions(raised, recorded, "half").rejected
+    )
+    assert not find_exceptions(raised, recorded, "o2").rejected
 
 
 class Drawing(nn.Module):
@@ -294,8 +297,8 @@ def test_passes_are_those_that_were_computed_and_at_most_sixty(
 def test_search_ends_at_its_limit_of_passes() -> None:
     about = subject(Square)
     recorded = record(about)
-    free = survive(about, recorded, "fp16")
-    held = survive(about, recorded, "fp16", most=6)
+    free = find_exceptions(about, recorded, "fp16")
+    held = find_exceptions(about, recorded, "fp16", most=6)
     assert held.passes <= 6 < free.passes
     assert set(free.exceptions) <= set(held.exceptions) or "passes" in held.rejected
 
@@ -382,7 +385,7 @@ def test_damage_is_that_of_the_steepest_step_too() -> None:
     expected = (7 * found.gradient_damage + there.gradient_damage) / 8
     assert mean.gradient_damage == pytest.approx(expected)
     assert mean.wrong(bf16)
-    searched = survive(about, recorded, "bf16")
+    searched = find_exceptions(about, recorded, "bf16")
     assert searched.exceptions or searched.rejected
 
 
@@ -405,7 +408,7 @@ def test_damage_near_the_limit_is_the_mean_of_every_recorded_step() -> None:
     mean = over_each_step(found, about, recorded, bf16)
     assert mean.gradient_damage == pytest.approx((sum(damages) + found.gradient_damage) / 8)
     assert mean.wrong(bf16)
-    assert survive(about, recorded, "bf16").exceptions.keys() == {"gate"}
+    assert find_exceptions(about, recorded, "bf16").exceptions.keys() == {"gate"}
 
 
 def test_a_step_without_a_gradient_has_no_damage() -> None:
@@ -428,8 +431,11 @@ def test_an_optimizer_with_several_eps_is_advised_on() -> None:
         subject(), optimizer=lambda model: torch.optim.Adafactor(model.parameters(), lr=1e-3)
     )
     recorded = record(about)
-    assert not survive(about, recorded, "bf16").rejected
-    assert "the update is rounded away in 1 parameter" in survive(about, recorded, "half").rejected
+    assert not find_exceptions(about, recorded, "bf16").rejected
+    assert (
+        "the update is rounded away in 1 parameter"
+        in find_exceptions(about, recorded, "half").rejected
+    )
 
 
 def test_results_in_fp32_of_half_tensors_have_the_room_of_fp32() -> None:
@@ -451,9 +457,9 @@ def test_training_that_fp32_does_not_survive_is_refused() -> None:
 def test_trials_leave_the_record_as_it_was() -> None:
     about = subject()
     recorded = record(about)
-    alone = survive(about, recorded, "bf16-true")
-    survive(about, recorded, "fp16")
-    again = survive(about, recorded, "bf16-true")
+    alone = find_exceptions(about, recorded, "bf16-true")
+    find_exceptions(about, recorded, "fp16")
+    again = find_exceptions(about, recorded, "bf16-true")
     assert alone.damage == again.damage
     assert math.isfinite(alone.damage)
 
@@ -472,7 +478,7 @@ def test_update_that_is_not_a_number_is_rejected() -> None:
     about = replace(
         subject(), model=Unused(), optimizer=lambda model: torch.optim.Adam(model.parameters())
     )
-    found = survive(about, record(about), "half")
+    found = find_exceptions(about, record(about), "half")
     assert "inf or NaN" in found.rejected
     assert found.damage == math.inf
 
@@ -483,7 +489,7 @@ def test_scale_is_small_enough_for_every_recorded_step() -> None:
     # The step that is rehearsed, the last one, is right at the recipe's own scale.
     about = replace(about, batches=[*before, (values * 30, labels), *after])
     recorded = record(about)
-    found = survive(about, recorded, "fp16")
+    found = find_exceptions(about, recorded, "fp16")
     assert not found.rejected
     assert found.recipe.scaling is not None
     assert recorded.of_parameters.highest is not None

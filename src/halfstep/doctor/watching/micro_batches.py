@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Told:
+class MicroBatch:
     """A micro-batch that the trainer has reported.
 
     Attributes:
@@ -72,7 +72,7 @@ class Told:
         return (loss.float() if loss.dtype in HALVES else loss) * self.scale
 
 
-class Telling:
+class MicroBatches:
     """Reports micro-batches to the full watch, as if the full watch had recorded them itself.
 
     Args:
@@ -88,7 +88,7 @@ class Telling:
             kind: mark for shape in usual.values() for kind, mark, _ in shape
         }
 
-    def put_on_tape(self, window: Sequence[Told], *, heard: bool) -> None:
+    def put_on_tape(self, window: Sequence[MicroBatch], *, heard: bool) -> None:
         """Put micro-batches on the tape, with placeholders for their intermediate tensors.
 
         A replay computes the intermediate tensors again.
@@ -105,7 +105,7 @@ class Telling:
         for number, told in enumerate(window):
             logits, loss = torch.empty(0), torch.empty(())
             images, labels = told.given
-            notes = receiver.parties.model(told.model)
+            notes = receiver.registry.model(told.model)
             entry = self._call(told, told.model, (images,), logits)
             entry.random, entry.buffers = told.random, told.buffers
             entry.modules = notes.modules_of(told.model)
@@ -138,7 +138,7 @@ class Telling:
                 self._receiver.grammar.add(kind, mark, **dict(facts))
 
     def _call(
-        self, told: Told, function: Any, args: tuple[torch.Tensor, ...], result: torch.Tensor
+        self, told: MicroBatch, function: Any, args: tuple[torch.Tensor, ...], result: torch.Tensor
     ) -> Entry:
         tape, versions = (
             self._receiver.tape,
@@ -151,7 +151,7 @@ class Telling:
         tape.close(entry, result, None)
         return entry
 
-    def _scale(self, told: Told, loss: torch.Tensor) -> tuple[torch.Tensor, Multiplier]:
+    def _scale(self, told: MicroBatch, loss: torch.Tensor) -> tuple[torch.Tensor, Multiplier]:
         scaled, tape = torch.empty(()), self._receiver.tape
         multiplier = self._receiver.scaling.multiplier(told.scaler)
         entry = tape.open("scale", None, (loss,), {})
@@ -159,11 +159,11 @@ class Telling:
         tape.close(entry, scaled, multiplier)
         return scaled, multiplier
 
-    def _tell(self, told: Told, multiplier: Multiplier | None, *, again: bool) -> None:
+    def _tell(self, told: MicroBatch, multiplier: Multiplier | None, *, again: bool) -> None:
         grammar, marks = self._receiver.grammar, self._marks
         loss_format = format_name(told.root().dtype)
         formats = ",".join(format_name(dtype) for _, dtype in told.autocast)
-        number = self._receiver.parties.models.number(told.model)
+        number = self._receiver.registry.models.number(told.model)
         grammar.add("forward", marks.get("forward"), model=number, autocast=formats)
         if multiplier is not None:
             scaler = multiplier.scaler

@@ -22,7 +22,7 @@ from halfstep.advise.predict.gpus import gpu
 from halfstep.advise.predict.interval import Interval, around
 from halfstep.recipe import recipe
 
-from .test_survive import Distances, Square, subject
+from .test_exceptions import Distances, Square, subject
 
 if TYPE_CHECKING:
     from halfstep.advise.subject import Subject

@@ -17,7 +17,7 @@ from halfstep.advise.predict.gpus import gpu
 from halfstep.advise.report.page import page
 from halfstep.recipe import recipe
 
-from .test_survive import Square, subject
+from .test_exceptions import Square, subject
 
 if TYPE_CHECKING:
     from halfstep.advise.subject import Subject

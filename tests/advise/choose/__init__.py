@@ -1,0 +1,1 @@
+"""Tests of the search for safe recipes and their exceptions."""
