@@ -1,4 +1,4 @@
-"""The loop itself computes inf or NaN without gradients: in a batch, a target or a weight."""
+"""The loop itself computes inf or NaN outside autograd: in a batch, a target or a weight."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _finding(bad: Bad) -> Finding:
     place = ", ".join(map(str, bad.index))
     line = maker.site.text if maker.site else ""
     return Finding(
-        summary=f"the loop computes {counted(bad.count, f'{bad.value} value')} without gradients: "
+        summary=f"the loop computes {counted(bad.count, f'{bad.value} value')} outside autograd: "
         f"{maker.op} made inf or NaN from finite numbers, and step {bad.iteration} reads them",
         facts=(f"the first one is at index [{place}]",),
         change=(
@@ -67,7 +67,7 @@ def _remedy(makers: tuple[Maker, ...]) -> str:
 
 RULE = Rule(
     code="COMPUTED_INPUT_NOT_FINITE",
-    name="inf or NaN that the loop computes without gradients",
+    name="an input with inf or NaN that the loop computed outside autograd",
     rows=(35,),
     citations=("vanvalenlab/deepcell-toolbox#71", "google-deepmind/deepmind-research#346"),
     needs=frozenset({"inputs"}),

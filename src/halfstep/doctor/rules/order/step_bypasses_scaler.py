@@ -9,11 +9,16 @@ from halfstep.doctor.verdict import Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+_STATES = {
+    "scaled": "the gradients were still multiplied by the loss scale",
+    "unscaled": "the gradients had already been unscaled",
+}
+
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a step outside `scaler.step()` on gradients of a scaled loss."""
     for shape, event in evidence.loop.of("step"):
-        if event.facts["by_scaler"] or event.facts["gradients"] not in {"scaled", "unscaled"}:
+        if event.facts["by_scaler"] or event.facts["gradients"] not in _STATES:
             continue
         before = event.facts["gradients"] == "scaled"
         if (
@@ -45,7 +50,7 @@ def judge(evidence: Evidence) -> Finding | None:
                     f"{evidence.loop.share(event, 'by_scaler', 'gradients')}, optimizer.step() "
                     "was called outside scaler.step()"
                 ),
-                f"the gradients were {event.facts['gradients']} at that call",
+                f"{_STATES[event.facts['gradients']]} when it was called",
             ),
             change=change
             if doubled
