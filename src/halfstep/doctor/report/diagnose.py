@@ -14,6 +14,7 @@ from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+_EXPLAINED = 0.01  # the share of a gradient from which the headroom says how little is lost
 _NO_KERNEL = re.compile(
     r"not implemented for '(Half|BFloat16)'|could not create a primitive descriptor"
 )
@@ -137,8 +138,16 @@ def _headroom(evidence: Evidence) -> str:
     if precision.bits_to_overflow is None:
         return ""
     where = f" (in module {precision.largest_module})" if precision.largest_module else ""
-    flushed = max((each.flushed for each in precision.agreements), default=0.0)
+    worst = max(precision.agreements, key=lambda each: each.flushed, default=None)
+    share, more = 0.0, ""
+    if worst is not None:
+        share = worst.flushed
+        if share >= _EXPLAINED and worst.exact_norm:
+            more = (
+                f"; in {worst.parameter}, the norm of these elements is "
+                f"{worst.lost / worst.exact_norm:.2%} of the gradient's norm"
+            )
     return (
         f"headroom: the largest half-precision value{where} is {precision.bits_to_overflow:.1f} "
-        f"bits below overflow; underflow sets at most {flushed:.1%} of a gradient to 0"
+        f"bits below overflow; underflow sets at most {share:.1%} of a gradient to 0{more}"
     )

@@ -1,0 +1,24 @@
+"""Tests of the text about a program in which nothing was found."""
+
+from __future__ import annotations
+
+import pytest
+
+from halfstep.doctor.record import Evidence, GradientAgreement, Precision
+from halfstep.doctor.report.diagnose import diagnose
+
+
+@pytest.mark.parametrize(
+    ("flushed", "ending"),
+    [
+        (0.45, "45.0% of a gradient to 0; in head.weight, the norm of these elements is 0.20% of"),
+        (0.003, "0.3% of a gradient to 0"),
+    ],
+)
+def test_headroom_says_how_small_the_lost_elements_are(flushed: float, ending: str) -> None:
+    lost = GradientAgreement("head.weight", 1.0, flushed, lost=0.002, norm=1.0, exact_norm=1.0)
+    kept = GradientAgreement("body.weight", 1.0, 0.0, lost=0.0, norm=3.0, exact_norm=3.0)
+    precision = Precision(iteration=3, agreements=(kept, lost), bits_to_overflow=5.0)
+    said = diagnose(Evidence(signals=frozenset({"precision"}), precision=precision)).headroom
+    assert ending in said
+    assert ("in head.weight" in said) == (flushed > 0.01)
