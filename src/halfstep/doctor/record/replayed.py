@@ -74,8 +74,7 @@ class Maker:
         site: The line that called the operator.
         rounded: Rounded values of the arguments that were numbers in half-precision tensors.
         additions: Number of additions and subtractions of tensors between it and the birth, if all
-            operators between them are linear, so that its rounding error is not hidden; None
-            otherwise.
+            operators between them are linear, and so pass its rounding error on; None otherwise.
     """
 
     op: str
