@@ -118,6 +118,18 @@ def test_an_operator_in_half_whose_rounding_is_not_the_cause_is_not_named(name) 
     assert not any("is computed from the result" in each for each in finding.facts)
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("NORM_STATISTICS_POISONED", "in step 2: the result of cast is up to"),
+        ("PENALTY_ON_SCALED_GRADIENTS", "in 4 of 4 steps, autograd.grad()"),
+    ],
+)
+def test_a_fact_says_where_and_how_often(code: str, said: str) -> None:
+    finding = diagnose(watched(code, "broken", errors=())).verdicts[0].finding
+    assert any(said in each for each in finding.facts), finding.facts
+
+
 def test_a_line_of_the_program_keeps_its_names() -> None:
     evidence = watched("OUTSIDE_DOMAIN", "broken_in_a_function_with_other_names", errors=())
     finding = diagnose(evidence).verdicts[0].finding

@@ -34,6 +34,7 @@ def judge(evidence: Evidence) -> Finding | None:
             facts=(
                 f"not finite: {', '.join(bad[:3])}; every parameter is finite",
                 skipped,
+                *_overflow(evidence),
                 (
                     f"{evidence.evaluation.bad} of {evidence.evaluation.calls} calls in evaluation "
                     "gave NaN"
@@ -48,11 +49,22 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
+def _overflow(evidence: Evidence) -> tuple[str, ...]:
+    """Return a fact on the operator that made the skipped step bad, if it is known."""
+    for birth in evidence.births:
+        if birth.culprit and birth.overflowed and birth.inputs:
+            return (
+                f"{birth.appears}: the result of {birth.operator} is up to {birth.exact:.4g}, "
+                f"above the maximum of {birth.output.format}",
+            )
+    return ()
+
+
 RULE = Rule(
     code="NORM_STATISTICS_POISONED",
     name="running statistics poisoned by a skipped step",
     rows=(16,),
     citations=("pytorch/pytorch#115500", "pytorch/pytorch#58392"),
-    needs=frozenset({"static", "numbers", "evaluation"}),
+    needs=frozenset({"static", "numbers", "evaluation", "births"}),
     judge=judge,
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
-from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Event, Evidence, Shape
+    from halfstep.doctor.record import Event, Evidence, Loop
 
 FLUSHED = 0.2
 COSINE = 0.9
@@ -33,7 +32,7 @@ def judge(evidence: Evidence) -> Finding | None:
     shape, event = double[0]
     if event.facts["scaled"]:
         twice = [each for each in shape.of("scale") if each.facts["already"]]
-        return _scaled(shape, event) if twice else None
+        return _scaled(evidence.loop, event) if twice else None
     scales = evidence.loop.of("scale")
     if event.facts["half"] != "fp16" or not scales:
         return None
@@ -50,13 +49,13 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
-def _scaled(shape: Shape, event: Event) -> Finding:
+def _scaled(loop: Loop, event: Event) -> Finding:
     return Finding(
         summary="a penalty is computed from gradients that are still multiplied by the loss scale, "
         "and the scaler multiplies the penalty again: the weight of the penalty depends on the "
         "loss scale",
         facts=(
-            f"in {counted(shape.count, 'step')}, autograd.grad() was given a scaled loss",
+            f"{loop.share(event, 'scaled')}, autograd.grad() was given a scaled loss",
             "the penalty was given to scaler.scale() without a division by the loss scale",
         ),
         change=_CHANGE,
