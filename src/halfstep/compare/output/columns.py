@@ -29,9 +29,9 @@ ON_FRONT = "◆"
 DISTURBED = "‡"
 
 MEANINGS = (
-    "best %, final %: validation accuracy after the best and after the last epoch. train time: the "
-    "training steps alone; wall time: from reading the data to the end. The command `halfstep "
-    "recipes` prints what each recipe sets."
+    "best %, final %: validation accuracy after the best and after the last epoch. vs: the "
+    "difference in best %. train time: the training steps alone; wall time: from reading the data "
+    "to the end. The command `halfstep recipes` prints what each recipe sets."
 )
 
 Cells = tuple[str, ...]

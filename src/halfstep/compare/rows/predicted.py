@@ -183,9 +183,9 @@ def lines(prediction: Prediction, rows: Sequence[Row]) -> list[list[str]]:
     ]
 
 
-_LIMITS = (
-    "limit: what the step mainly waits for: arithmetic (compute), memory traffic (bandwidth), the "
-    "start of kernels on the GPU (launches), or the CPU that launches them (host)"
+_BOUND_BY = (
+    "bound by: what takes most of the step's time: arithmetic (compute), memory traffic "
+    "(bandwidth), the start of kernels on the GPU (launches), or the CPU that launches them (host)"
 )
 _TF32 = {"tf32": ", which is fp32 with products in TF32", "fp32": ": the GPU has no TF32"}
 
@@ -199,7 +199,7 @@ def notes(prediction: Prediction) -> list[str]:
     said = [
         f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
         f"{MARK} {cover}; memory has no interval.",
-        f"{MARK} {_LIMITS}.",
+        f"{MARK} {_BOUND_BY}.",
         f"{MARK} memory includes 1 GiB that PyTorch takes on any GPU.",
         f"{MARK} speed is relative to {over}{not_run}.",
     ]

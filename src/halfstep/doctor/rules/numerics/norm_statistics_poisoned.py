@@ -53,10 +53,11 @@ def _overflow(evidence: Evidence) -> tuple[str, ...]:
     """Return a fact on the operator that made the skipped step bad, if it is known."""
     for birth in evidence.births:
         if birth.culprit and birth.overflowed and birth.inputs:
-            return (
+            fact = (
                 f"{birth.appears}: the result of {birth.operator} is up to {birth.exact:.4g}, "
-                f"above the maximum of {birth.output.format}",
+                f"above the maximum of {birth.output.format}"
             )
+            return (fact,)
     return ()
 
 
