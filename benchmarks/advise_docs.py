@@ -33,15 +33,15 @@ DATA = {
     "en": {
         "set aside": "12 families set aside, RTX 3090",
         "earlier": "the same families, an earlier cost model",
-        "new": "the same, only speeds that no version had been scored on",
+        "new": "an earlier cost model, only speeds that were new to it",
         "left out": "each of 31 families left out, RTX 3090",
         "gpu": "ResNet-50 and BERT, the GPU left out",
-        "architecture": "ResNet-50 and BERT, its architecture left out",
+        "architecture": "ResNet-50 and BERT, all GPUs of the same architecture left out",
     },
     "zh": {
         "set aside": "测试集（12 个系列），RTX 3090",
         "earlier": "同一测试集，较早的开销模型",
-        "new": "同上，只取此前没有版本评过分的数据",
+        "new": "较早的开销模型，只取对它来说全新的数据",
         "left out": "按系列交叉验证（31 个系列），RTX 3090",
         "gpu": "ResNet-50 和 BERT，按 GPU 交叉验证",
         "architecture": "ResNet-50 和 BERT，按 GPU 架构交叉验证",
