@@ -82,7 +82,7 @@ SUMS = {
         "recipes called safe",
         "recipes called safe that are unsafe",
         "tasks whose regret is within the seeds' noise",
-        "the same, among recipes that train as fp32 does",
+        "the same, if the lowest loss is taken only over recipes that train as fp32 does",
     ),
     "zh": (
         "任务",
