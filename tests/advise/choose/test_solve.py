@@ -79,6 +79,20 @@ def test_only_a_reference_that_fits_is_about_as_fast(found: Answer) -> None:
     assert "about as fast" not in chosen(replace(choice, options=(slower,)), found.advice)
 
 
+def test_a_gpu_that_waits_for_the_cpu_is_told_from_which_batch_on_it_would_not(
+    found: Answer,
+) -> None:
+    choice = replace(found.choices[1], options=())
+    busy = replace(choice.reference, bound="host", busy_batch=1234, largest_batch=5000)
+    said = chosen(replace(choice, reference=busy), found.advice)
+    assert "up to a batch of about 1,300, the CPU takes longer" in said
+    assert said.endswith("try a larger --batch-size")
+    full = replace(busy, largest_batch=1000)
+    assert "up to" not in chosen(replace(choice, reference=full), found.advice)
+    other = replace(busy, bound="bandwidth")
+    assert "CPU" not in chosen(replace(choice, reference=other), found.advice)
+
+
 def test_autocast_comes_first_where_it_is_about_as_fast(found: Answer) -> None:
     named = {each.trial.base: each for each in found.choices[1].options}
     assert {"bf16", "o2"} <= set(named)

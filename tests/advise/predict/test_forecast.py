@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from halfstep.advise.choose import advice
 from halfstep.advise.predict import step
-from halfstep.advise.predict.forecast import Forecaster, forecast
+from halfstep.advise.predict.forecast import Forecast, Forecaster, forecast
 from halfstep.advise.predict.gpus import gpu
 from halfstep.advise.predict.interval import around
 from halfstep.advise.predict.memory import largest_batch, needed, usable
@@ -286,3 +286,17 @@ def test_a_forecast_counts_the_samples_of_all_micro_steps() -> None:
     assert four.seconds.value > 2 * one.seconds.value
     assert four.rate.value == pytest.approx(4 * four.batch / four.seconds.value)
     assert (one.samples, four.samples) == ("4", "4 x 4")
+
+
+def test_the_busy_batch_is_where_the_gpu_stops_waiting_for_the_host() -> None:
+    def reference(batch: int) -> Forecast:
+        return Forecaster(subject(), batch=batch).reference(gpu("h100"))
+
+    small = reference(4)
+    assert small.bound == "host"
+    assert small.busy_batch is not None
+    assert reference(small.busy_batch // 2).bound == "host"
+    large = reference(2 * small.busy_batch)
+    assert large.bound != "host"
+    assert large.busy_batch is None
+    assert Forecaster(subject(), batch=4, largest=False).reference(gpu("h100")).busy_batch is None

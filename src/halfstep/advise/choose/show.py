@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from halfstep.advise.choose.advice import Advice
     from halfstep.advise.choose.solve import Choice
     from halfstep.advise.choose.trial import Trial
+    from halfstep.advise.predict.forecast import Forecast
 
 ROUNDING = (
     "rounding error: squared error of the gradient, as a share of its variance between batches"
@@ -120,14 +121,9 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
     if best is None and not choice.reference.fits:
         return f"{where}: {none_fits(choice.reference)}"
     if best is None:
-        waits = choice.reference.bound == "host"
-        hint = (
-            "; the CPU takes longer to launch the kernels than the GPU to run them: try a larger "
-            "--batch-size"
-        )
         return (
             f"{where}: use {choice.reference.recipe}; no {_others(advice)} is predicted to be "
-            f"clearly faster{hint if waits else ''}"
+            f"clearly faster{_waiting(choice.reference)}"
         )
     cost, speed_up = best.cost, best.cost.speed_up
     assert speed_up is not None
@@ -145,6 +141,21 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
         f"{where}: use {best.trial.base}{beside}, predicted to be {value} [{low}, {high}] times as "
         f"fast as {choice.reference.recipe} and to need {cost.memory / 2**30:.1f} of "
         f"{cost.limit / 2**30:.1f} GiB{more}"
+    )
+
+
+def _waiting(reference: Forecast) -> str:
+    """Say that the GPU waits for the CPU, and from which batch size on it would not."""
+    if reference.bound != "host":
+        return ""
+    batch, largest = reference.busy_batch, reference.largest_batch
+    limit = ""
+    if batch is not None and largest is not None and batch <= largest:
+        digits = 10 ** max(0, math.floor(math.log10(batch)) - 1)
+        limit = f"up to a batch of about {math.ceil(batch / digits) * digits:,}, "
+    return (
+        f"; {limit}the CPU takes longer to launch the kernels than the GPU to run them: try a "
+        "larger --batch-size"
     )
 
 

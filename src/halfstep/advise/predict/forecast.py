@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,8 @@ class Forecast:
         largest_batch: Estimated largest number of samples of a micro-step that fits; 0 if no sample
             fits, None if it was not requested.
         unknown: Number of calls of each operator whose cost is estimated only from its bytes.
+        busy_batch: If the host limits the step, the estimated number of samples of a micro-step
+            from which on the GPU does; None if it limits this step, or if it was not estimated.
         lacks: The format of the recipe's products if the GPU has no units for it, else "".
         unsafe: Why the recipe is unsafe with the optimizer for every model; "" if it is not.
     """
@@ -68,6 +71,7 @@ class Forecast:
     limit: int
     largest_batch: int | None
     unknown: dict[str, int]
+    busy_batch: int | None = None
     lacks: str = ""
     unsafe: str = ""
 
@@ -166,7 +170,10 @@ class Forecaster:
             UserError: If a step cannot be traced.
         """
         name = "tf32" if gpu.has("tf32") else "fp32"
-        return self._one(name, gpu, self._traced(find_recipe("fp32")), self._full(gpu), None)
+        traces = self._traced(find_recipe("fp32"))
+        works = [workload(trace.calls, gpu, tf32=True) for trace in traces]
+        found = self._one(name, gpu, traces, works[0], None)
+        return replace(found, busy_batch=_busy_batch(traces, works))
 
     def predict(self, recipe: Recipe, gpu: Gpu) -> Forecast:
         """Predict a step under a recipe.
@@ -219,6 +226,16 @@ class Forecaster:
             largest_batch=largest_batch(traces[0], traces[1], limit) if self._largest else None,
             unknown=traces[0].unknown,
         )
+
+
+def _busy_batch(traces: Sequence[Trace], works: Sequence[Workload]) -> int | None:
+    """Estimate the batch from which on kernels take longer than their launches, linearly."""
+    times = [step_time(work) for work in works]
+    if times[0].bound != "host" or len(times) == 1:
+        return None
+    (small, large), (first, second) = times, (trace.batch for trace in traces)
+    each = (large.device - small.device) / (second - first)
+    return first + math.ceil((small.host - small.device) / each) if each > 0 else None
 
 
 def forecast(
