@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from doctor.loops import Around, batches, classifier, half_steps, loss_of
-from doctor.rules.test_rules import PROGRAMS, codes, missing_in_torch
+from doctor.rules.test_rules import PROGRAMS, RULES, codes, missing_in_torch
 from halfstep import cpu_half
 from halfstep.doctor import Evidence, Watch, diagnose
 from halfstep.doctor.remedies import squares_in_fp32
@@ -128,6 +128,20 @@ def test_an_operator_in_half_whose_rounding_is_not_the_cause_is_not_named(name) 
 def test_a_fact_says_where_and_how_often(code: str, said: str) -> None:
     finding = diagnose(watched(code, "broken", errors=())).verdicts[0].finding
     assert any(said in each for each in finding.facts), finding.facts
+
+
+def test_statistics_are_poisoned_only_by_a_step_that_was_left_out() -> None:
+    overflowed = watched("NORM_STATISTICS_IN_HALF", "broken_by_a_variance_above_fp16", errors=())
+    assert any(model.overflowed_variances for model in overflowed.static.models)
+    overflowed = replace(overflowed, evaluation=replace(overflowed.evaluation, bad=1))
+    assert RULES["NORM_STATISTICS_POISONED"].judge(overflowed) is None
+
+    evidence = watched("NORM_STATISTICS_POISONED", "broken", errors=())
+    (model,) = evidence.static.models
+    broken = replace(model, bad_parameters=("0.weight",))
+    diverged = replace(evidence, static=replace(evidence.static, models=(broken, model)))
+    assert RULES["NORM_STATISTICS_POISONED"].judge(evidence) is not None
+    assert RULES["NORM_STATISTICS_POISONED"].judge(diverged) is None
 
 
 def test_a_line_of_the_program_keeps_its_names() -> None:

@@ -8,6 +8,8 @@ from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads i
 
 Fact = bool | int | float | str | None
 
+_HALVES = {"fp16", "bf16"}
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:
@@ -83,6 +85,17 @@ class ModelFacts:
     calls: int = 0
     training_calls: int = 0
     positions: tuple[str, ...] = ()
+
+    @property
+    def half_statistics(self) -> list[ModuleFacts]:
+        """The norms that keep their running statistics in half precision."""
+        return [each for each in self.modules if each.settings.get("running_var") in _HALVES]
+
+    @property
+    def overflowed_variances(self) -> list[str]:
+        """Names of running variances in half precision that are not finite."""
+        names = [f"{each.path}.running_var" for each in self.half_statistics]
+        return [each for each in names if each in self.bad_buffers]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,6 @@ from halfstep.plurals import counted
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
-_HALVES = {"fp16", "bf16"}
-
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find running statistics in fp16 or bf16."""
@@ -19,18 +17,21 @@ def judge(evidence: Evidence) -> Finding | None:
         module
         for model in evidence.static.models
         if model.training_calls
-        for module in model.modules
-        if module.settings.get("running_var") in _HALVES
+        for module in model.half_statistics
     ]
     if not found:
         return None
     form = found[0].settings["running_var"]
+    overflowed = [name for model in evidence.static.models for name in model.overflowed_variances]
     broken = any(model.bad_parameters for model in evidence.static.models)
     return Finding(
         summary=f"{found[0].kind} keeps running statistics in {form}: "
         + ("a variance can overflow, and " if form == "fp16" else "")
         + "small updates of the averages are rounded away",
-        facts=(f"{counted(len(found), 'such module')}; the first one is module {found[0].path}",),
+        facts=(
+            f"{counted(len(found), 'such module')}; the first one is module {found[0].path}",
+            *([f"overflowed: {', '.join(overflowed[:3])}"] if overflowed else []),
+        ),
         change=(
             "+ for module in model.modules():",
             "+     if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):",
