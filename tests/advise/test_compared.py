@@ -13,6 +13,7 @@ from halfstep.advise.predict.gpus import gpu, parse_gpus
 from halfstep.compare.cells.directory import COMPARISON
 from halfstep.compare.cells.results import Result
 from halfstep.compare.output.records import as_json
+from halfstep.compare.plan.grid import Arm
 from halfstep.compare.plan.plan import plan
 from halfstep.errors import UserError
 
@@ -74,7 +75,9 @@ def test_rows_are_traced_once_for_all_gpus_and_read_back_later(
 def test_points_of_a_grid_have_steps_of_their_own(tmp_path: Path) -> None:
     asked = planned(tmp_path, "fp16", axes=["batch_size=32,256"])
     (found,) = predict(asked, [gpu("t4")])
-    assert [each.arm.recipe for each in found.references] == ["fp32", "fp32"]
+    assert [each.arm for each in found.references] == [
+        Arm("fp32", arm.point) for arm in asked.grid.arms
+    ]
     assert found.references[0].memory != found.references[1].memory
     small, large = (row.memory for row in found.rows)
     assert small is not None

@@ -15,9 +15,10 @@ PAGE = (EXPERIMENTS / "rates-on-digits.md").read_text()
 def shown(run):
     if run["status"] == "finished":
         return f"{float(run['final_accuracy']):.1%}".replace("%", " %")
-    collapsed = f", collapsed at {run['reason'].split(' step ')[1].split(',')[0]}"
     broken = f"NaN at {float(run['first_nonfinite_step'] or 0):.0f}"
-    return broken + (collapsed if run["status"] == "collapsed" else "")
+    if run["status"] != "collapsed":
+        return broken
+    return f"{broken}, collapsed at {re.search(r' step ([0-9]+)', run['reason'])[1]}"
 
 
 def runs(optimizer):

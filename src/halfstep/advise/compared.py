@@ -21,7 +21,7 @@ from halfstep.recipe import recipe as find_recipe
 from halfstep.train.config.schema import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from halfstep.advise.predict.gpus import Gpu
     from halfstep.advise.predict.interval import Interval
@@ -45,6 +45,7 @@ def predict(
     """
     known = _known(plan)
     cells = {cell.arm: cell for cell in reversed(plan.grid.cells)}
+    one_of_each_point = {arm.point: arm for arm in plan.grid.arms}.values()
     forecasters: dict[Any, Forecaster] = {}
 
     def one(arm: Arm, cell: Cell, gpu: Gpu) -> Predicted:
@@ -61,18 +62,13 @@ def predict(
             tuple(found[arm, gpu.key] for arm in plan.grid.arms),
             tuple(
                 reference
-                for arm, cell in _one_of_each_point(cells).items()
+                for arm in one_of_each_point
                 if Arm(over, arm.point) not in cells
-                and (reference := one(Arm(over, arm.point), cell, gpu)).seconds
+                and (reference := one(Arm(over, arm.point), cells[arm], gpu)).seconds
             ),
         )
         for gpu, over in ((gpu, "tf32" if gpu.has("tf32") else "fp32") for gpu in there)
     )
-
-
-def _one_of_each_point(cells: Mapping[Arm, Cell]) -> dict[Arm, Cell]:
-    arms = {arm.point: arm for arm in cells}
-    return {arm: cells[arm] for arm in arms.values()}
 
 
 def _predict(
