@@ -102,9 +102,12 @@ def custom_function(frame: FrameType) -> str:
     if code.co_name != "apply" or code.co_filename != torch.autograd.function.__file__:
         return ""
     kind = frame.f_locals.get("cls") or getattr(frame.f_locals.get("self"), "_forward_cls", None)
-    if kind is None or kind.__module__.partition(".")[0] == "torch":
-        return ""
-    return str(kind.__name__)
+    return "" if kind is None or is_of_torch(kind) else str(kind.__name__)
+
+
+def is_of_torch(kind: type[Any]) -> bool:
+    """Return whether torch itself defines a class."""
+    return kind.__module__.partition(".")[0] == "torch"
 
 
 def raising_function(traceback: TracebackType | None) -> str:

@@ -13,7 +13,6 @@ import torch
 
 from halfstep.doctor.record import Grown
 from halfstep.doctor.tensors.local import local
-from halfstep.doctor.tensors.summary import norm_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,7 +48,11 @@ class Sizes:
 
 
 def _norms(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    # In fp32, the square of an element above 1.8e19 would be inf.
     return [
-        torch.linalg.vector_norm(local(each).detach(), dtype=norm_dtype(each))
-        for each in parameters
+        torch.linalg.vector_norm(local(each).detach(), dtype=_in_fp64(each)) for each in parameters
     ]
+
+
+def _in_fp64(tensor: torch.Tensor) -> torch.dtype:
+    return torch.complex128 if tensor.is_complex() else torch.float64

@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from halfstep.doctor.internals import fetchers
+from halfstep.doctor.internals import fetchers, is_of_torch
 from halfstep.doctor.watching.warning_lines import naming_program
 from halfstep.step_observer import observe
 
@@ -55,6 +55,7 @@ class Attachment:
         self._rests = False
         self._replace(nn.Module, "zero_grad", self._method("on_zero"))
         self._wrap_autograd()
+        self._wrap_autograd_functions()
         self._wrap_scaler()
         self._wrap_optimizers()
         self._wrap_schedulers()
@@ -148,6 +149,21 @@ class Attachment:
 
         self._replace(torch.autograd, "backward", make)
 
+    def _wrap_autograd_functions(self) -> None:
+        receiver = self._receiver
+
+        def make(original: Any) -> Any:  # a class method, in Python or in C
+            def apply(kind: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+                bound = original.__get__(None, kind)
+                if torch.compiler.is_compiling() or is_of_torch(kind) or not receiver.is_in_loop():
+                    return bound(*args, **kwargs)
+                function: Any = functools.wraps(kind, updated=())(functools.partial(bound))
+                return receiver.on_function(function, args, kwargs)
+
+            return classmethod(apply)
+
+        self._replace(torch.autograd.Function, "apply", make)
+
     def _wrap_scaler(self) -> None:
         kind = torch.amp.GradScaler
         scaling = self._receiver.scaling
@@ -204,9 +220,9 @@ class Attachment:
 
             @functools.wraps(function)
             def call(*args: Any, **kwargs: Any) -> Any:
-                if torch.compiler.is_compiling() or not receiver.is_here():
+                if torch.compiler.is_compiling() or not receiver.is_in_loop():
                     return function(*args, **kwargs)
-                return receiver.on_compiled(function, args, kwargs)
+                return receiver.on_function(function, args, kwargs)
 
             return call
 
@@ -289,7 +305,9 @@ def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[],
     """Replace an attribute by the result of `make`; return a function that restores it."""
     inherited = name not in vars(owner)
     original = getattr(owner, name) if inherited else vars(owner)[name]
-    ours = functools.wraps(original)(make(original))
+    ours = make(original)
+    if callable(ours):
+        functools.update_wrapper(ours, original)
     setattr(owner, name, ours)
 
     def undo() -> None:

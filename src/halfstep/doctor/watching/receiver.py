@@ -122,6 +122,10 @@ class Receiver:
         """Return whether this is the loop's thread outside doctor's work, or a traced replay."""
         return self.guard.is_here or (self.stack.on and self.guard.is_own)
 
+    def is_in_loop(self) -> bool:
+        """Return whether the loop itself runs, in the thread that doctor watches."""
+        return self.guard.is_here and self.guard.is_outside
+
     def forget_process(self) -> None:
         """Stop watching in a forked process."""
         self.guard.leave_process()
@@ -187,10 +191,8 @@ class Receiver:
             entry.autocast, entry.mark = autocast_state(), calling_line()
             self.investigation.evaluation([entry], self.registry.names(), self.grammar.iteration)
 
-    def on_compiled(self, original: Any, args: Any, kwargs: Any) -> Any:
-        """Run and record a call of a compiled function."""
-        if not self.guard.is_outside:
-            return original(*args, **kwargs)
+    def on_function(self, original: Any, args: Any, kwargs: Any) -> Any:
+        """Run and record a call of a compiled function or of a user's autograd function."""
         state = random_state()
         with self.guard.inside():
             result = original(*args, **kwargs)

@@ -96,3 +96,34 @@ class Sign(torch.autograd.Function):
 
 def healthy_straight_through() -> None:
     train(Sign)
+
+
+class Swish(torch.autograd.Function):
+    """Its backward computes an exponential in the format of its input."""
+
+    @staticmethod
+    def forward(ctx, features):
+        ctx.save_for_backward(features)
+        return features * torch.sigmoid(features)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (features,) = ctx.saved_tensors
+        exponential = torch.exp(features)
+        share = exponential / (1 + exponential)
+        return gradient * (share + features * share * (1 - share))
+
+
+def broken_in_a_function_that_the_loop_applies() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(6, 6), nn.Linear(6, 3)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for images, labels in batches(8):
+        optimizer.zero_grad()
+        with half_autocast():
+            outputs = second(Swish.apply(first(images * 20)))
+            loss = nn.functional.cross_entropy(outputs, labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()

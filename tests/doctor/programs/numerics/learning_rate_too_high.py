@@ -110,3 +110,19 @@ def broken_by_a_weight_decay() -> None:
 
 def broken_beside_a_weight_decay() -> None:
     train(20.0, decay=0.1)
+
+
+def broken_by_a_warmup_that_divides_by_zero_almost() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(step, 1e-50) ** -0.5)
+    scaler = torch.amp.GradScaler("cpu")
+    for images, labels in batches(12):
+        optimizer.zero_grad()
+        with half_autocast():
+            loss = nn.functional.cross_entropy(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()

@@ -69,3 +69,18 @@ def broken_by_a_gradient_above_the_maximum_of_fp16() -> None:
         scaler.scale(1e6 * outputs.float().square().mean()).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+def broken_by_a_hook_that_is_not_repeated() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for images, labels in batches(10):
+        optimizer.zero_grad()
+        with half_autocast():
+            outputs = model(images)
+        outputs.register_hook(lambda gradient: gradient / 0)
+        scaler.scale(nn.functional.cross_entropy(outputs.float(), labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()

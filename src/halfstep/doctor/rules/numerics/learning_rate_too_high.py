@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
+import math
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ STILL_ABOVE = 2.0
 FACTOR = 8.0
 FACTOR_A_STEP = 1.05
 FACTOR_WITH_LOSS = 2.0  # if the loss in fp32 grew too
+EXTREME = 1e4
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -41,7 +42,7 @@ def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
     losses = [
         abs(step.loss)
         for step in evidence.numbers.steps
-        if step.iteration < bad.iteration and step.loss is not None and isfinite(step.loss)
+        if step.iteration < bad.iteration and step.loss is not None and math.isfinite(step.loss)
     ]
     if len(losses) < 2:
         return None
@@ -106,7 +107,7 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
     smaller = replays.get("first size")
     if smaller is None or not _is_better(smaller, replays.get("plain")):
         return None
-    worst = max(growth.parameters, key=lambda each: each.after if isfinite(each.after) else 0)
+    worst = max(growth.parameters, key=lambda each: each.after if math.isfinite(each.after) else 0)
     exact = replays.get("fp32")
     what = "the same step" if smaller.finite else "the loss of the same step"
     return Finding(
@@ -117,7 +118,7 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
             f"{what} is finite after scaling the parameters back to their initial norms",
             *larger,
         ),
-        change=_change(evidence, steps[-1]),
+        change=_change(evidence, steps[-1], growth.factor),
         confidence=LIKELY,
         ruled_out=("precision, although the step is finite in fp32: the weights have diverged",)
         if exact is not None and exact.finite
@@ -128,7 +129,7 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
 def _larger_loss(steps: list[StepNumbers], exact: Replay | None) -> tuple[str, ...]:
     """Return a fact if the bad step's loss in fp32 is far above the losses before it."""
     losses = [each.loss for each in steps if each.loss is not None and each.loss > 0]
-    if exact is None or exact.loss is None or not losses or not isfinite(exact.loss):
+    if exact is None or exact.loss is None or not losses or not math.isfinite(exact.loss):
         return ()
     if exact.loss < GROWTH * min(losses):
         return ()
@@ -141,8 +142,8 @@ def _larger_loss(steps: list[StepNumbers], exact: Replay | None) -> tuple[str, .
 
 def _is_better(smaller: Replay, plain: Replay | None) -> bool:
     """Return whether smaller parameters make the step finite, or at least the loss."""
-    lost = plain is not None and plain.loss is not None and not isfinite(plain.loss)
-    return smaller.finite or (lost and smaller.loss is not None and isfinite(smaller.loss))
+    lost = plain is not None and plain.loss is not None and not math.isfinite(plain.loss)
+    return smaller.finite or (lost and smaller.loss is not None and math.isfinite(smaller.loss))
 
 
 def _at(step: StepNumbers) -> str:
@@ -150,14 +151,23 @@ def _at(step: StepNumbers) -> str:
     return f"at a {'negative ' if rate < 0 else ''}learning rate of {rate:g}"
 
 
-def _change(evidence: Evidence, step: StepNumbers) -> tuple[str, ...]:
+def _change(evidence: Evidence, step: StepNumbers, factor: float = 1.0) -> tuple[str, ...]:
+    """Return a lower learning rate.
+
+    Args:
+        evidence: The evidence.
+        step: The step whose learning rate was too high.
+        factor: How many times larger the parameters became in few steps.
+    """
     rate = step.learning_rate
     if rate < 0:
         return ("+ # end the schedule at 0: below 0, each step increases the loss",)
     optimizer = evidence.static.optimizers[step.optimizer]
-    change: tuple[str, ...] = (f"- lr={rate:g}", f"+ lr={rate / 10:g}  # or use warmup")
+    # An update is proportional to the rate, so a tenth is far from enough after an extreme growth.
+    lower = rate / (10 if factor < EXTREME else 10 ** (2 + math.floor(math.log10(factor))))
+    change: tuple[str, ...] = (f"- lr={rate:g}", f"+ lr={lower:g}  # or use warmup")
     decay = optimizer.settings.get("weight_decay")
-    if isinstance(decay, float) and rate * decay > 1:  # Either factor may be the wrong one.
+    if isinstance(decay, float) and lower * decay > 0.1:  # Either factor may be the wrong one.
         change += (
             f"- weight_decay={decay:g}",
             f"+ weight_decay={decay / 1000:g}  # lr * decay << 1",
@@ -176,6 +186,7 @@ RULE = Rule(
         "ACTIVATIONS_TOO_LARGE",
         "ATTENTION_LOGITS_OVERFLOW",
         "EXP_OVERFLOW",
+        "SCHEDULE_MOVES_OVER_SKIPS",
         "UPDATE_NOT_FINITE",
     ),
 )

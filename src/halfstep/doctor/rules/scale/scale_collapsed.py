@@ -29,8 +29,13 @@ def _by_scaler(evidence: Evidence) -> Finding | None:
         return None
     unscaled = [each for each in evidence.replays if each.name == "lower scale" and not each.note]
     if any(each.finite for each in unscaled):
-        return None
-    if unscaled:
+        if numbers.smallest_scale >= 1:
+            return None
+        fact = (
+            "doctor repeats the step with finite gradients, so inf or NaN comes from a part that "
+            "it does not record, such as a hook of a tensor"
+        )
+    elif unscaled:
         fact = "the same step at a loss scale of 1 is not finite"
     elif all(_has_no_finite_loss(each) for each in numbers.steps[-SKIPS:]):
         fact = f"the loss of the last {SKIPS} steps is not finite before it is scaled"
