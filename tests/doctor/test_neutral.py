@@ -204,3 +204,19 @@ def test_formats_are_those_of_the_first_step_though_a_model_is_cast_back_later()
     assert static.optimizers[0].formats == {"fp16": 2}
     assert static.models[0].formats == {"fp16": 2}
     assert static.models[0].first_half == "weight"
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")
+def test_a_traced_graph_has_nothing_of_doctor() -> None:
+    model, images = network().eval(), torch.ones(2, 6)
+
+    def scaled(images: torch.Tensor) -> torch.Tensor:
+        return images * images.sum() + torch.tensor(2.0)
+
+    def traced() -> list[list[str]]:
+        graphs = [torch.jit.trace(each, images).inlined_graph for each in (model, scaled)]
+        return [[node.kind() for node in graph.nodes()] for graph in graphs]
+
+    alone = traced()
+    with Watch():
+        assert traced() == alone

@@ -103,6 +103,13 @@ def test_a_program_without_a_step_is_not_called_healthy(tmp_path, capsys) -> Non
     assert "no optimizer made a step" in capsys.readouterr().err
 
 
+def test_a_program_finds_its_own_file_as_under_python(tmp_path, capsys, monkeypatch) -> None:
+    (tmp_path / "program.py").write_text("print(__file__)\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "program.py"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'program.py'}\n"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the scaler is on where there is CUDA")
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_scaler_that_torch_switched_off_is_said_to_be_unchecked(script, capsys, broken) -> None:

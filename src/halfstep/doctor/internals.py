@@ -6,6 +6,7 @@ file, so a change in torch fails a test before users notice it.
 
 from __future__ import annotations
 
+import functools
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,11 @@ def current_node() -> Any:
     return torch._C._current_autograd_node()
 
 
+def is_tracing() -> bool:
+    """Return whether `torch.jit.trace` or an export to ONNX records a graph."""
+    return bool(torch._C._is_tracing())
+
+
 def node_number(node: Any) -> int:
     """Return the sequence number of an autograd node from the forward pass."""
     return int(node._sequence_nr())
@@ -157,6 +163,22 @@ def no_reentrant_checkpoints() -> Iterator[None]:
         yield
     finally:
         setattr(checkpoint, "CheckpointFunction", original)  # noqa: B010
+
+
+def repeatable(kind: type[torch.autograd.Function]) -> Callable[..., Any] | None:
+    """Return a function that applies an autograd function again; None for one that torch defines.
+
+    Reentrant checkpoints are repeated as `no_reentrant_checkpoints` replaces them.
+    """
+    if kind is checkpoint.CheckpointFunction:
+        return _reentrant_checkpoint
+    if is_of_torch(kind):
+        return None
+    return functools.wraps(kind, updated=())(functools.partial(kind.apply))
+
+
+def _reentrant_checkpoint(*args: Any) -> Any:
+    return checkpoint.CheckpointFunction.apply(*args)
 
 
 def calling_frame() -> FrameType:

@@ -187,7 +187,7 @@ def _run_script(path: Path) -> None:
     # runpy.run_path would free the program's objects at its end; doctor still examines them.
     code = compile(path.read_bytes(), str(path), "exec")
     main = ModuleType("__main__")
-    main.__dict__.update(__file__=str(path), __builtins__=__builtins__, __spec__=None)
+    main.__dict__.update(__file__=str(path.absolute()), __builtins__=__builtins__, __spec__=None)
     sys.modules["__main__"] = main
     exec(code, main.__dict__)  # noqa: S102  # it is what was asked for
 

@@ -6,6 +6,7 @@ A module of `programs` may have more than its two: functions named `broken_...` 
 from __future__ import annotations
 
 import contextlib
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -297,8 +298,9 @@ def test_the_optimizer_that_owns_the_parameter_is_named() -> None:
     assert verdict.finding.confidence == "certain"
 
 
-def test_updates_by_hand_are_not_judged() -> None:
-    found = diagnose(watched("PARAMETERS_NOT_FINITE", "updates_by_hand", errors=()))
+@pytest.mark.parametrize("name", ["updates_by_hand", "updates_by_hand_beside_an_unused_optimizer"])
+def test_updates_by_hand_are_not_judged(name: str) -> None:
+    found = diagnose(watched("PARAMETERS_NOT_FINITE", name, errors=()))
     assert not found.verdicts
     assert "no optimizer made a step" in found.headline
 
@@ -342,3 +344,13 @@ def test_a_program_that_never_steps_is_not_called_sound() -> None:
     assert diagnose(watch.close()).headline == (
         "the training was not checked, because no optimizer made a step; nothing else was found"
     )
+
+
+def test_training_in_another_thread_is_said_to_be_unchecked() -> None:
+    with Watch() as watch:
+        worker = threading.Thread(target=half_steps, args=(classifier(),))
+        worker.start()
+        worker.join()
+    found = diagnose(watch.close())
+    assert not found.verdicts
+    assert "runs in another thread than the one that doctor watches" in found.headline

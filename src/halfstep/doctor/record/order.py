@@ -96,6 +96,19 @@ def raised(loop: Loop, text: str) -> tuple[Shape, Event] | None:
     return next((pair for pair in loop.of("raised") if text in str(pair[1].facts["error"])), None)
 
 
+def cleared_after(shape: Shape, event: Event) -> set[str]:
+    """Return the optimizers whose gradients were cleared after an event, before any use of them."""
+    cleared: set[str] = set()
+    used: set[str] = set()
+    for each in shape.events[shape.events.index(event) + 1 :]:
+        optimizer = str(each.facts.get("optimizer"))
+        if each.kind == "zero" and optimizer not in used:
+            cleared.add(optimizer)
+        elif each.kind in {"unscale", "scaler step", "step", "raised"}:
+            used.add(optimizer)
+    return cleared
+
+
 def events_before(shape: Shape, event: Event) -> tuple[Event, ...]:
     """Return the events of an iteration before an event."""
     return shape.events[: shape.events.index(event)]

@@ -72,9 +72,12 @@ def _renamed(line: str, known: dict[str, str]) -> str:
 
 
 def _unchecked(evidence: Evidence) -> str:
-    if "loop" in evidence.signals and not evidence.loop.iterations:
-        return "the training was not checked, because no optimizer made a step"
-    return ""
+    if "loop" not in evidence.signals or evidence.loop.iterations:
+        return ""
+    why = "no optimizer made a step"
+    if evidence.elsewhere:
+        why = "the model runs in another thread than the one that doctor watches"
+    return f"the training was not checked, because {why}"
 
 
 def _off_without_gpu(evidence: Evidence) -> str:

@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from halfstep.doctor.internals import fetchers, is_of_torch
+from halfstep.doctor.internals import fetchers, repeatable
 from halfstep.doctor.watching.warning_lines import naming_program
 from halfstep.step_observer import observe
 
@@ -154,10 +154,11 @@ class Attachment:
 
         def make(original: Any) -> Any:  # a class method, in Python or in C
             def apply(kind: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-                bound = original.__get__(None, kind)
-                if torch.compiler.is_compiling() or is_of_torch(kind) or not receiver.is_in_loop():
-                    return bound(*args, **kwargs)
-                function: Any = functools.wraps(kind, updated=())(functools.partial(bound))
+                function = None
+                if not torch.compiler.is_compiling() and receiver.is_in_loop():
+                    function = repeatable(kind)
+                if function is None:
+                    return original.__get__(None, kind)(*args, **kwargs)
                 return receiver.on_function(function, args, kwargs)
 
             return classmethod(apply)

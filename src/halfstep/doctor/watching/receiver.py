@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.doctor.internals import current_node, is_loss
+from halfstep.doctor.internals import current_node, is_loss, is_tracing
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.evaluations import Evaluations
@@ -115,8 +115,9 @@ class Receiver:
         self.is_autocast_off = False
 
     def is_outside(self) -> bool:
-        """Return whether the loop itself runs, not a model, an optimizer or doctor."""
-        return self.guard.is_outside
+        """Return whether the loop itself runs, not a model, an optimizer, doctor or a trace."""
+        # Whatever doctor computed would become a part of the traced graph.
+        return self.guard.is_outside and not is_tracing()
 
     def is_here(self) -> bool:
         """Return whether this is the loop's thread outside doctor's work, or a traced replay."""
@@ -124,7 +125,7 @@ class Receiver:
 
     def is_in_loop(self) -> bool:
         """Return whether the loop itself runs, in the thread that doctor watches."""
-        return self.guard.is_here and self.guard.is_outside
+        return self.guard.is_here and self.is_outside()
 
     def forget_process(self) -> None:
         """Stop watching in a forked process."""
@@ -202,7 +203,7 @@ class Receiver:
         return result
 
     def _heard(self, call: Call, result: Any) -> None:
-        if self.guard.is_outside:
+        if self.is_outside():
             with self.guard.own():
                 self.hearing.take(call, result)
 

@@ -47,12 +47,17 @@ def broken_by_a_division_before_the_first_step() -> None:
     half_steps(model)
 
 
-def updates_by_hand() -> None:
+def updates_by_hand(*, unused: bool = False) -> None:
     """The loop updates the parameters without an optimizer, at a learning rate that is too high."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    _ = torch.optim.SGD(model.parameters(), lr=0.1) if unused else None
     for images, _ in batches(40):
         model.zero_grad()
         functional.mse_loss(model(images), images.sum(1, keepdim=True)).backward()
         with torch.no_grad():
             for each in model.parameters():
                 each.sub_(30.0 * each.grad)
+
+
+def updates_by_hand_beside_an_unused_optimizer() -> None:
+    updates_by_hand(unused=True)

@@ -43,3 +43,17 @@ def broken_by_a_scaler_that_has_multiplied_nothing() -> None:
         loss.backward()
         scaler.step(optimizer)  # torch raises
         scaler.update()
+
+
+def healthy_with_a_first_backward_whose_gradients_are_cleared() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    functional.cross_entropy(model(torch.ones(4, 6)), torch.zeros(4, dtype=torch.long)).backward()
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            loss = functional.cross_entropy(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()

@@ -2,6 +2,7 @@
 
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from doctor.loops import batches, classifier, half_autocast
 
@@ -35,3 +36,21 @@ def broken() -> None:
 
 def mended() -> None:
     train(clamped=True)
+
+
+def broken_in_a_reentrant_checkpoint_of_the_loop() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+
+    def block(images: torch.Tensor) -> torch.Tensor:
+        return model(images) + _exp(images.abs().half() * 40).mean()
+
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        with half_autocast():
+            outputs = checkpoint(block, images.requires_grad_(), use_reentrant=True)
+            loss = functional.cross_entropy(outputs.float(), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()

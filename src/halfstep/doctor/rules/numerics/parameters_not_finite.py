@@ -22,7 +22,8 @@ def judge(evidence: Evidence) -> Finding | None:
         not each.skipped and each.iteration < birth.iteration for each in evidence.numbers.steps
     ):
         return None
-    if not evidence.static.optimizers and evidence.loop.of("backward"):
+    backwards = len(evidence.loop.of("backward"))
+    if not evidence.numbers.steps and backwards > bool(evidence.static.optimizers):
         return None  # The loop updates the parameters itself.
     name = birth.output.name.removeprefix(_PARAMETER)
     bad = next((each for each in evidence.inputs if each.name == name), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.order import cleared_after
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 def judge(evidence: Evidence) -> Finding | None:
     """Find gradients of an unscaled loss that a scaler then unscales."""
     for shape, event in evidence.loop.of("backward"):
-        reached = str(event.facts["reaches"]).split(",")
+        reached = {*str(event.facts["reaches"]).split(",")} - cleared_after(shape, event)
         stepped = {str(each.facts["optimizer"]) for each in shape.of("scaler step")}
         # A scaler that has never scaled a loss raises an error instead of unscaling.
         stepped |= {
@@ -22,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
             for each in shape.of("raised")
             if each.facts["gradients"] == "plain"
         }
-        if event.facts["scaled"] or not stepped & {*reached}:
+        if event.facts["scaled"] or not stepped & reached:
             continue
         return Finding(
             summary="backward() runs on a loss that scaler.scale() has not multiplied, but the "
