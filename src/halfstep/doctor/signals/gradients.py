@@ -66,6 +66,23 @@ class Gradients:
             ]
         )
 
+    def shares(self, memories: set[int]) -> bool:
+        """Return whether a probe's gradient is at one of these addresses."""
+        return bool(memories) and any(
+            each.grad is not None and memory(each.grad) in memories for each in self.probes
+        )
+
+    def take(self, scale: Multiplier | None) -> None:
+        """Note that a backward has added gradients of a loss.
+
+        Args:
+            scale: The loss scale; None for a loss that was not scaled.
+        """
+        self.holds.add("plain" if scale is None else "scaled")
+        if scale is not None:
+            self.scales.add(scale)
+            self.unscaled = False
+
     def forget(self, *, unseen: bool = False) -> None:
         """Reset the state, because the gradients were cleared.
 

@@ -2,68 +2,44 @@
 
 This module does not compute with tensors or wait for a device. Version counters show whether
 gradients were written to. The loss scale of gradients is that of the losses whose backward passes
-made them. Iterations with the same events are stored once.
+made them.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
 
-from halfstep.doctor.record import Event, Fact, Loop, Shape
-from halfstep.doctor.record.sites import Mark, site
 from halfstep.doctor.signals.discards import Discards
 from halfstep.doctor.signals.facts import parameters_of
 from halfstep.doctor.signals.gradients import Gradients, memory, probes
+from halfstep.doctor.signals.iterations import Iterations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torch.optim import Optimizer
 
+    from halfstep.doctor.record import Loop
+    from halfstep.doctor.record.sites import Mark
     from halfstep.doctor.tape.tape import Multiplier
 
-KINDS = {
-    "forward": "a model was called for training: model, autocast",
-    "scale": "a loss was multiplied: scaler, format, already (part of it was multiplied before)",
-    "backward": "scaled, autocast, format, reaches (optimizers), mixed",
-    "grad": "autograd.grad was called: scaled, create_graph, half (a format of its graph)",
-    "unscale": "scaler, optimizer, again (divided already, by way of another optimizer)",
-    "write": "gradients were changed by the loop: optimizer, scaled, linear (by no limit)",
-    "read": "the norm of gradients was read by the loop: optimizer, scaled",
-    "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, stale, foreign",
-    "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again, stale",
-    "drop": "the loop left the step of an optimizer out: optimizer",
-    "raised": "a scaler's call raised: call, error, scaler, optimizer, gradients, foreign",
-    "update": "scaler, optimizers, steps",
-    "zero": "gradients were cleared: optimizer",
-    "schedule": "a scheduler moved: optimizer, skipped (all steps since it moved last)",
-}
-SHAPES = 64
 
-
-class Grammar:
-    """Collects the events of a loop in order; `freeze` returns them as a `Loop`.
+class Grammar(Iterations):
+    """Derives the events of a loop and the states of gradients; `freeze` returns a `Loop`.
 
     Attributes:
-        iteration: The number of the current iteration, from 0.
-        latest: The events of the last closed iteration; the key of its shape.
         discards: Counts the gradients that the loop clears without using them.
     """
 
     def __init__(self) -> None:
-        self.iteration = 0
-        self._events: list[tuple[str, Mark | None, tuple[tuple[str, Fact], ...]]] = []
-        self._shapes: OrderedDict[Any, list[int]] = OrderedDict()
+        super().__init__()
         self._gradients: WeakKeyDictionary[Optimizer, Gradients] = WeakKeyDictionary()
         self._numbers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
-        self._stepped = False
         self._since_update: dict[int, list[int]] = {}
         self._factors: dict[Mark | None, float] = {}
-        self.latest: Any = None
         self.discards = Discards()
 
     def follow(
@@ -90,73 +66,17 @@ class Grammar:
         """Return the state of an optimizer's gradients."""
         return self._gradients[optimizer]
 
-    def add(self, kind: str, mark: Mark | None, /, **facts: Fact) -> None:
-        """Record an event; the first event of an iteration closes the previous iteration."""
-        if self._stepped and kind in {"forward", "scale", "backward", "grad"}:
-            self.close_iteration()
-        if kind in {"step", "scaler step", "drop"}:
-            self._stepped = True
-        self._events.append((kind, mark, tuple(facts.items())))
-
-    def close_iteration(self) -> None:
-        """End the current iteration, unless it has no events."""
-        self._stepped = False
-        if not self._events:
-            return
-        key = tuple(self._events)
-        self.latest = key
-        known = self._shapes.get(key)
-        if known is not None:
-            known[0] += 1
-            known[2] = self.iteration
-        elif len(self._shapes) < SHAPES:
-            self._shapes[key] = [1, self.iteration, self.iteration]
-        self._events = []
-        self.iteration += 1
-
-    def repeat(self, shape: Any, count: int) -> None:
-        """Count iterations with the same events as an earlier one; call it between iterations.
-
-        Args:
-            shape: The value of `latest` after the earlier iteration.
-            count: Number of iterations to add.
-        """
-        self.iteration += count
-        self.latest = shape
-        known = self._shapes.get(shape)
-        if known is not None and count:
-            known[0] += count
-            known[2] = self.iteration - 1
-
-    def reopen(self) -> None:
-        """Make the last closed iteration the current iteration again."""
-        self.iteration -= 1
-        self._events, self._stepped = list(self.latest), True
-        known = self._shapes.get(self.latest)
-        if known is not None:
-            known[0] -= 1
-            known[2] = self.iteration - 1
-
     @property
     def followed(self) -> list[Gradients]:
         """The states of the gradients of all optimizers."""
         return list(self._gradients.values())
-
-    @property
-    def made(self) -> int:
-        """Number of iterations with a step."""
-        return self.iteration + self._stepped
-
-    @property
-    def between_iterations(self) -> bool:
-        """Whether the next forward begins a new iteration."""
-        return self._stepped or not self._events
 
     def notice_writes(
         self,
         mark: Mark | None,
         written: Iterable[torch.Tensor] = (),
         factor: float | torch.Tensor | None = None,
+        by: str = "",
     ) -> None:
         """Record a write for each optimizer whose gradients the loop itself has written to.
 
@@ -164,18 +84,17 @@ class Grammar:
             mark: The source line of the write.
             written: Tensors that were written to; possibly the `.data` of gradients.
             factor: The factor or divisor of a multiplication or division; None for other writes.
+            by: Name of the function that wrote; "" if unknown.
         """
         linear = self._is_linear(mark, factor)
         given = set(map(memory, written))
         for optimizer, gradients in self._gradients.items():
             now = gradients.look()
             # Versions do not show writes through `.data` or to gradients that the loop assigned.
-            touched = bool(given) and any(
-                each.grad is not None and memory(each.grad) in given for each in gradients.probes
-            )
+            touched = gradients.shares(given)
             if now == gradients.seen:
                 if touched:
-                    self._written(mark, optimizer, gradients, linear=linear)
+                    self._written(mark, optimizer, gradients, linear=linear, by=by)
                 continue
             changed = touched or any(
                 old[0] and old[0] == new[0] and old[1] != new[1]
@@ -186,7 +105,25 @@ class Grammar:
             if cleared:
                 gradients.forget()
             elif changed:
-                self._written(mark, optimizer, gradients, linear=linear)
+                self._written(mark, optimizer, gradients, linear=linear, by=by)
+
+    def divided(self, mark: Mark | None, written: Iterable[torch.Tensor]) -> None:
+        """Record that the loop itself has divided these gradients by the loss scale."""
+        given = set(map(memory, written))
+        for optimizer, gradients in self._gradients.items():
+            if not gradients.shares(given):
+                continue
+            if gradients.state() == "scaled":
+                self.add("divide", mark, optimizer=self._numbers[optimizer])
+                gradients.unscaled = True
+            gradients.seen = gradients.look()
+
+    def limited(self, mark: Mark | None, parameter: torch.Tensor) -> None:
+        """Record that a hook of a parameter has limited the scaled gradient of a backward."""
+        for optimizer, gradients in self._gradients.items():
+            known = any(kind == "hook" and at == mark for kind, at, _ in self._events)
+            if id(parameter) in gradients.parameters and not known:
+                self.add("hook", mark, optimizer=self._numbers[optimizer])
 
     def is_stirred(self) -> bool:
         """Return whether any gradients have changed since the last check."""
@@ -205,11 +142,17 @@ class Grammar:
         return not read and self._factors.setdefault(mark, factor) == factor
 
     def _written(
-        self, mark: Mark | None, optimizer: Optimizer, gradients: Gradients, *, linear: bool
+        self,
+        mark: Mark | None,
+        optimizer: Optimizer,
+        gradients: Gradients,
+        *,
+        linear: bool,
+        by: str,
     ) -> None:
         scaled, number = gradients.state() == "scaled", self._numbers[optimizer]
         gradients.spent = False  # The loop changed them on purpose: a reuse is no error.
-        self.add("write", mark, optimizer=number, scaled=scaled, linear=linear)
+        self.add("write", mark, optimizer=number, scaled=scaled, linear=linear, by=by)
 
     def settle(self) -> None:
         """Mark the current gradients as seen, so that their changes do not count as writes."""
@@ -230,7 +173,6 @@ class Grammar:
             autocast: Whether the backward ran under autocast.
             loss_format: Format of the tensor that backward was called on.
         """
-        kind = "plain" if scale is None else "scaled"
         reached, mixed = [], False
         for optimizer, gradients in self._gradients.items():
             now = gradients.look()
@@ -242,10 +184,7 @@ class Grammar:
             gradients.stale |= had and gradients.spent
             gradients.by_another = gradients.spent = gradients.claimed = False
             gradients.cleared.clear()
-            gradients.holds.add(kind)
-            if scale is not None:
-                gradients.scales.add(scale)
-                gradients.unscaled = False
+            gradients.take(scale)
             mixed |= len(gradients.holds) > 1
             gradients.seen, gradients.used = now, False
         self.add(
@@ -257,6 +196,12 @@ class Grammar:
             reaches=",".join(map(str, sorted(reached))),
             mixed=mixed,
         )
+
+    def arrived(self, optimizer: Optimizer, scale: Multiplier | None) -> None:
+        """Note that a backward that still runs has made gradients of an optimizer."""
+        gradients = self.state(optimizer)
+        gradients.take(scale)
+        gradients.seen = gradients.look()
 
     def unscale(self, mark: Mark | None, scaler: int, optimizer: Optimizer) -> None:
         """Record that the loop calls a scaler's `unscale_`."""
@@ -347,10 +292,6 @@ class Grammar:
         """Return the optimizers whose gradients are scaled, and were not used yet."""
         return [each for each, state in self._gradients.items() if state.waits_for_scaler]
 
-    def last_backward(self) -> Mark | None:
-        """Return the line of the last backward of the current iteration."""
-        return next((mark for kind, mark, _ in reversed(self._events) if kind == "backward"), None)
-
     def _claim(self) -> None:
         self.discards.reset()
         for gradients in self._gradients.values():
@@ -422,18 +363,4 @@ class Grammar:
 
     def freeze(self) -> Loop:
         """Return the events so far."""
-        shapes = [
-            Shape(
-                tuple(Event(kind, dict(facts), site(mark)) for kind, mark, facts in key),
-                count,
-                first,
-                last,
-            )
-            for key, (count, first, last) in self._shapes.items()
-        ]
-        if self._events:  # The current iteration, which no later one has closed.
-            events = tuple(
-                Event(kind, dict(facts), site(mark)) for kind, mark, facts in self._events
-            )
-            shapes.append(Shape(events, 1, self.iteration, self.iteration, complete=self._stepped))
-        return Loop(self.made, tuple(shapes), self.discards.freeze())
+        return self.loop(self.discards.freeze())

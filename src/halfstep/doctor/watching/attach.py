@@ -22,6 +22,7 @@ from torch.optim.optimizer import (
 )
 
 from halfstep.doctor.internals import fetchers, repeatable
+from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.watching.warning_lines import naming_program
 from halfstep.step_observer import observe
 
@@ -56,6 +57,7 @@ class Attachment:
         self._replace(nn.Module, "zero_grad", self._method("on_zero"))
         self._wrap_autograd()
         self._wrap_autograd_functions()
+        self._wrap_hooks()
         self._wrap_scaler()
         self._wrap_optimizers()
         self._wrap_schedulers()
@@ -164,6 +166,19 @@ class Attachment:
             return classmethod(apply)
 
         self._replace(torch.autograd.Function, "apply", make)
+
+    def _wrap_hooks(self) -> None:
+        receiver = self._receiver
+
+        def make(original: Any) -> Any:
+            def register_hook(tensor: torch.Tensor, hook: Any) -> Any:
+                if receiver.is_in_loop() and tensor.is_leaf and tensor.requires_grad:
+                    hook = receiver.hooks.watched(hook, tensor, calling_line())
+                return original(tensor, hook)
+
+            return register_hook
+
+        self._replace(torch.Tensor, "register_hook", make)
 
     def _wrap_scaler(self) -> None:
         kind = torch.amp.GradScaler

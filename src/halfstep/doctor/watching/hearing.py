@@ -106,10 +106,12 @@ class Hearing:
             self._differentiated(call)
         elif name in _ZEROES:
             self._grammar.zeroed_gradients(calling_line(), _written(call))
+        elif name in _MULTIPLIES and self._scaling.undoes(_factor(call)):
+            self._grammar.divided(calling_line(), _written(call))
         elif name in _MULTIPLIES:
             self._grammar.notice_writes(calling_line(), _written(call), _factor(call))
         elif name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
-            self._grammar.notice_writes(calling_line(), _written(call))
+            self._grammar.notice_writes(calling_line(), _written(call), by=name)
         elif name in _NORMS:
             self._grammar.notice_read(calling_line(), given)
 

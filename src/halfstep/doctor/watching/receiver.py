@@ -18,6 +18,7 @@ from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.evaluations import Evaluations
 from halfstep.doctor.signals.facts import gradients_of, parameters_of, state_step
 from halfstep.doctor.signals.grammar import Grammar
+from halfstep.doctor.signals.hooks import Hooks
 from halfstep.doctor.signals.origins import Origins
 from halfstep.doctor.signals.positions import Positions
 from halfstep.doctor.signals.registry import Registry
@@ -68,12 +69,14 @@ class Receiver:
         investigation: Results of replays.
         measuring: The numbers of each step.
         hold_back: Prevents bad steps from being applied.
+        hooks: Hooks of parameters that limit gradients.
         is_autocast_off: Whether torch has switched off an autocast for CUDA, because there is no
             GPU.
     """
 
     def __init__(self, *, hold_back: bool = False, bundle: Path | None = None) -> None:
         self.hold_back = HoldBack(on=hold_back)
+        self.hooks = Hooks()
         self.stack = ModuleStack()
         self.listener = Listener(self._heard)
         self.guard = Guard(self.listener)
@@ -112,6 +115,7 @@ class Receiver:
         self._stepping: list[Inside | None] = []
         self._look: Look | None = None
         self._begun = -1
+        self._running: Multiplier | None = None  # loss scale of the backward that runs
         self.is_autocast_off = False
 
     def is_outside(self) -> bool:
@@ -221,7 +225,8 @@ class Receiver:
             self.grammar.notice_writes(mark)
             scale = self.tape.scale_of(tensors)
             self._open_backward(tensors, args, kwargs, mark, scale)
-        with self.guard.inside():
+            self._running = scale
+        with self.guard.inside(), self.hooks.examined(on=scale is not None):
             result = original(*args, **kwargs)
         with self.guard.own():
             losses = tensors_in(tensors)
@@ -231,6 +236,8 @@ class Receiver:
                 autocast=bool(autocast_state()),
                 loss_format=format_name(losses[0].dtype) if losses else "",
             )
+            for parameter, registered in self.hooks.limits():
+                self.grammar.limited(registered, parameter)
         return result
 
     def _open_backward(
@@ -371,9 +378,12 @@ class Receiver:
             notes = self.registry.optimizer(optimizer)
             notes.steps += 1
             mark = calling_line()
+            if current_node() is not None:  # A hook steps as soon as a gradient is complete.
+                self.grammar.arrived(optimizer, self._running)
+            elif not self.scaling.steps:
+                self.grammar.notice_writes(mark)
             if not self.scaling.steps:
                 notes.scale = None
-                self.grammar.notice_writes(mark)
             self.grammar.step(mark, optimizer, by_scaler=self.scaling.steps)
             self.registry.note_reached(optimizer)
             gradients = gradients_of(optimizer)

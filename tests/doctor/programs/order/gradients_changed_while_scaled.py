@@ -68,3 +68,51 @@ def healthy_with_gradients_halved_at_once() -> None:
 
 def healthy_with_a_mask_on_gradients() -> None:
     train_with(lambda gradients: gradients[0].mul_(torch.eye(16, 6)))
+
+
+def train_with_hooks(hook) -> None:
+    model = classifier()
+    for each in model.parameters():
+        each.register_hook(hook)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_hooks_that_clamp() -> None:
+    train_with_hooks(lambda gradient: gradient.clamp(-1, 1))
+
+
+def broken_by_hooks_that_limit_the_norm() -> None:
+    train_with_hooks(lambda gradient: gradient / max(1.0, gradient.norm().item()))
+
+
+def healthy_with_hooks_that_mask() -> None:
+    train_with_hooks(
+        lambda gradient: gradient * (torch.arange(gradient.numel()) % 2).view_as(gradient)
+    )
+
+
+def healthy_with_hooks_that_multiply_by_a_constant() -> None:
+    train_with_hooks(lambda gradient: gradient * 0.1)
+
+
+def healthy_with_hooks_that_only_look() -> None:
+    train_with_hooks(lambda gradient: gradient.norm().item() < 0 or None)
+
+
+def healthy_with_gradients_that_the_loop_unscales() -> None:
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        for each in model.parameters():
+            each.grad /= scaler.get_scale()
+        if torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).isfinite():
+            optimizer.step()

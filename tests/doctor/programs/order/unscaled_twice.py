@@ -34,3 +34,27 @@ def mended() -> None:
 
 def broken_at_the_end_of_a_window() -> None:
     train(again=True, window=2)
+
+
+def train_by_hand(*, call: bool) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        factor = 1 / scaler.get_scale()
+        for each in model.parameters():
+            each.grad.mul_(factor)
+        if call:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_a_division_before_the_step() -> None:
+    train_by_hand(call=False)
+
+
+def broken_by_a_division_before_unscale() -> None:
+    train_by_hand(call=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.order import optimizer_name
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfstep.doctor.record import Event, Evidence
+
+
+_ADDS = {"add_", "sub_", "_foreach_add_", "_foreach_sub_"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -21,7 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if event.facts["scaled"] and not event.facts["linear"]
     ]
     if not changed:
-        return None
+        return _by_hook(evidence)
     event = changed[0]
     line = event.site.text if event.site else "torch.nn.utils.clip_grad_norm_(...)"
     name = optimizer_name(evidence.loop, event.facts["optimizer"])
@@ -40,13 +43,46 @@ def judge(evidence: Evidence) -> Finding | None:
     ]
     if norms:
         facts.append(f"the optimizer was given a gradient norm of {norms[len(norms) // 2]:.3g}")
+    # A difference of gradients, for example, would fit their loss scale.
+    adds = event.facts["by"] in _ADDS
     return Finding(
         summary="gradients are changed while they are still multiplied by the loss scale: "
-        "clipping to 1 then acts like clipping to 1/scale",
+        f"{_effect(event)}",
         facts=tuple(facts),
         change=change,
+        confidence=LIKELY if adds else CERTAIN,
         site=event.site,
     )
+
+
+def _by_hook(evidence: Evidence) -> Finding | None:
+    """Find a hook of a parameter that limits scaled gradients."""
+    for _, event in evidence.loop.of("hook"):
+        line = event.site.text if event.site else "parameter.register_hook(...)"
+        name = optimizer_name(evidence.loop, event.facts["optimizer"])
+        return Finding(
+            summary="a hook changes gradients while they are still multiplied by the loss scale: "
+            "clipping to 1 then acts like clipping to 1/scale",
+            facts=("hooks run in backward(), before scaler.unscale_()",),
+            change=(
+                f"- {line}",
+                "+ # clip after the backward instead, right before scaler.step():",
+                f"+ scaler.unscale_({name})",
+                "+ torch.nn.utils.clip_grad_value_(model.parameters(), clip_value=1.0)",
+            ),
+            confidence=LIKELY,
+            site=event.site,
+        )
+    return None
+
+
+def _effect(write: Event) -> str:
+    """Say what a write does to scaled gradients."""
+    if write.facts["by"] in _ADDS:
+        return "what is added is later divided by the loss scale, too"
+    if write.facts["by"] == "nan_to_num_":
+        return "the scaler sees no inf or NaN, so it never lowers the loss scale"
+    return "clipping to 1 then acts like clipping to 1/scale"
 
 
 def _after(evidence: Evidence, write: Event) -> Iterator[tuple[Event, ...]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, Shape
 
 _STATES = {
     "scaled": "the gradients were still multiplied by the loss scale",
@@ -26,10 +26,10 @@ def judge(evidence: Evidence) -> Finding | None:
             and not event.facts["again"]
             and not any(each.facts["skipped"] for each in shape.of("scaler step"))
         ):
-            if shape.of("scaler step"):
+            if shape.of("scaler step") or _skips_by_itself(evidence, shape):
                 continue
             summary = (
-                "the scaler unscales the gradients, but the loop calls optimizer.step() itself: "
+                "the gradients are unscaled, but the loop calls optimizer.step() itself: "
                 "steps with inf or NaN are not skipped"
             )
         elif before:
@@ -60,12 +60,18 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
+def _skips_by_itself(evidence: Evidence, shape: Shape) -> bool:
+    """Return whether the loop unscales the gradients, and has applied no inf or NaN."""
+    bad = evidence.numbers.first_bad
+    return bool(shape.of("divide")) and (bad is None or bad.skipped)
+
+
 RULE = Rule(
     code="STEP_BYPASSES_SCALER",
     name="a step bypassing the gradient scaler",
     rows=(1,),
     citations=("IAHispano/Applio#860",),
-    needs=frozenset({"loop"}),
+    needs=frozenset({"loop", "numbers"}),
     judge=judge,
     explains=("LEARNING_RATE_TOO_HIGH", "CLIPPED_BY_INFINITE_NORM"),
 )

@@ -1,0 +1,132 @@
+"""Collects the events of a loop by iteration; iterations with the same events are stored once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from halfstep.doctor.record import Event, Loop, Shape
+from halfstep.doctor.record.sites import site
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Discarded, Fact
+    from halfstep.doctor.record.sites import Mark
+
+KINDS = {
+    "forward": "a model was called for training: model, autocast",
+    "scale": "a loss was multiplied: scaler, format, already (part of it was multiplied before)",
+    "backward": "scaled, autocast, format, reaches (optimizers), mixed",
+    "grad": "autograd.grad was called: scaled, create_graph, half (a format of its graph)",
+    "unscale": "scaler, optimizer, again (divided already, by way of another optimizer)",
+    "write": "gradients were changed by the loop: optimizer, scaled, linear (by no limit), by",
+    "divide": "the loop itself divided gradients by the loss scale: optimizer",
+    "hook": "a hook of a parameter limited its scaled gradient: optimizer",
+    "read": "the norm of gradients was read by the loop: optimizer, scaled",
+    "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, stale, foreign",
+    "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again, stale",
+    "drop": "the loop left the step of an optimizer out: optimizer",
+    "raised": "a scaler's call raised: call, error, scaler, optimizer, gradients, foreign",
+    "update": "scaler, optimizers, steps",
+    "zero": "gradients were cleared: optimizer",
+    "schedule": "a scheduler moved: optimizer, skipped (all steps since it moved last)",
+}
+SHAPES = 64
+
+
+class Iterations:
+    """Collects events in order; `loop` returns them as a `Loop`.
+
+    Attributes:
+        iteration: The number of the current iteration, from 0.
+        latest: The events of the last closed iteration; the key of its shape.
+    """
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.latest: Any = None
+        self._events: list[tuple[str, Mark | None, tuple[tuple[str, Fact], ...]]] = []
+        self._shapes: OrderedDict[Any, list[int]] = OrderedDict()
+        self._stepped = False
+
+    def add(self, kind: str, mark: Mark | None, /, **facts: Fact) -> None:
+        """Record an event; the first event of an iteration closes the previous iteration."""
+        if self._stepped and kind in {"forward", "scale", "backward", "grad"}:
+            self.close_iteration()
+        if kind in {"step", "scaler step", "drop"}:
+            self._stepped = True
+        self._events.append((kind, mark, tuple(facts.items())))
+
+    def close_iteration(self) -> None:
+        """End the current iteration, unless it has no events."""
+        self._stepped = False
+        if not self._events:
+            return
+        key = tuple(self._events)
+        self.latest = key
+        known = self._shapes.get(key)
+        if known is not None:
+            known[0] += 1
+            known[2] = self.iteration
+        elif len(self._shapes) < SHAPES:
+            self._shapes[key] = [1, self.iteration, self.iteration]
+        self._events = []
+        self.iteration += 1
+
+    def repeat(self, shape: Any, count: int) -> None:
+        """Count iterations with the same events as an earlier one; call it between iterations.
+
+        Args:
+            shape: The value of `latest` after the earlier iteration.
+            count: Number of iterations to add.
+        """
+        self.iteration += count
+        self.latest = shape
+        known = self._shapes.get(shape)
+        if known is not None and count:
+            known[0] += count
+            known[2] = self.iteration - 1
+
+    def reopen(self) -> None:
+        """Make the last closed iteration the current iteration again."""
+        self.iteration -= 1
+        self._events, self._stepped = list(self.latest), True
+        known = self._shapes.get(self.latest)
+        if known is not None:
+            known[0] -= 1
+            known[2] = self.iteration - 1
+
+    @property
+    def made(self) -> int:
+        """Number of iterations with a step."""
+        return self.iteration + self._stepped
+
+    @property
+    def between_iterations(self) -> bool:
+        """Whether the next forward begins a new iteration."""
+        return self._stepped or not self._events
+
+    def last_backward(self) -> Mark | None:
+        """Return the line of the last backward of the current iteration."""
+        return next((mark for kind, mark, _ in reversed(self._events) if kind == "backward"), None)
+
+    def loop(self, discarded: Discarded) -> Loop:
+        """Return the events so far.
+
+        Args:
+            discarded: Gradients that the loop cleared without using them.
+        """
+        shapes = [
+            Shape(
+                tuple(Event(kind, dict(facts), site(mark)) for kind, mark, facts in key),
+                count,
+                first,
+                last,
+            )
+            for key, (count, first, last) in self._shapes.items()
+        ]
+        if self._events:  # The current iteration, which no later one has closed.
+            events = tuple(
+                Event(kind, dict(facts), site(mark)) for kind, mark, facts in self._events
+            )
+            shapes.append(Shape(events, 1, self.iteration, self.iteration, complete=self._stepped))
+        return Loop(self.made, tuple(shapes), discarded)
