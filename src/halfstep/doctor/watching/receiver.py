@@ -224,7 +224,11 @@ class Receiver:
             self.begin()
             self.grammar.notice_writes(mark)
             scale = self.tape.scale_of(tensors)
-            self._open_backward(tensors, args, kwargs, mark, scale)
+            directions = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+            if scale is None and tensors_in(directions):
+                # Usually gradients of the backward before: a batch that is trained in parts.
+                scale = self._running
+            self._open_backward(tensors, directions, mark, scale)
             self._running = scale
         with self.guard.inside(), self.hooks.examined(on=scale is not None):
             result = original(*args, **kwargs)
@@ -241,9 +245,8 @@ class Receiver:
         return result
 
     def _open_backward(
-        self, tensors: Any, args: Any, kwargs: Any, mark: Mark | None, scale: Multiplier | None
+        self, tensors: Any, directions: Any, mark: Mark | None, scale: Multiplier | None
     ) -> None:
-        directions = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
         entry = self.tape.open("backward", None, (tensors,), {"grad_tensors": directions})
         entry.mark = mark
         losses = tensors_in(tensors)

@@ -57,3 +57,21 @@ def healthy_with_a_first_backward_whose_gradients_are_cleared() -> None:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+def healthy_with_a_batch_that_is_trained_in_parts() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(4):
+        with torch.no_grad(), half_autocast():
+            outputs = model(images).float()
+        outputs.requires_grad_()
+        scaler.scale(functional.cross_entropy(outputs, labels)).backward()
+        optimizer.zero_grad()
+        for part, gradient in zip(images.chunk(2), outputs.grad.chunk(2), strict=True):
+            with half_autocast():
+                again = model(part).float()
+            again.backward(gradient)
+        scaler.step(optimizer)
+        scaler.update()
