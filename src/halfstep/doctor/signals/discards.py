@@ -37,20 +37,21 @@ class Discards:
         self._mark: Mark | None = None
         self._scale: float | None = None
 
-    def take(self, gradients: Sequence[torch.Tensor]) -> bool:
-        """Count gradients that the loop is about to clear.
+    def take(self, gradients: Sequence[torch.Tensor] | None) -> bool:
+        """Count gradients that the loop is about to clear, or that it has set to None.
 
         Args:
             gradients: The gradients; from the fourth time in a row on, this waits for the device.
+                None if they are gone: only repeating the step shows whether they were finite.
 
         Returns:
-            Whether these are the first gradients of the row that were found to contain inf or NaN.
+            Whether these are the first gradients of the row that contain inf or NaN, or may do so.
         """
         self._count += 1
         if self._count < FEWEST or self._finite:
             return False
         first, self._read = not self._read, True
-        self._finite = sample_is_finite(gradients, self._count)
+        self._finite = gradients is not None and sample_is_finite(gradients, self._count)
         return first and not self._finite
 
     def note(self, mark: Mark | None, scale: float | None) -> None:
@@ -58,7 +59,7 @@ class Discards:
         self._mark, self._scale = mark, scale
 
     def freeze(self) -> Discarded:
-        """Return the count; it is 0 unless all gradients that were read contained inf or NaN."""
+        """Return the count; it is 0 if gradients were read and finite, or none were read."""
         if not self._read or self._finite:
             return Discarded()
         return Discarded(self._count, self._scale, site(self._mark))

@@ -54,7 +54,7 @@ class Attachment:
     def resume(self) -> None:
         """Add all hooks and wrappers, except the wrapper of module calls, which is in place."""
         self._rests = False
-        self._replace(nn.Module, "zero_grad", self._method("on_zero"))
+        self._replace(nn.Module, "zero_grad", self._method(self._receiver.clearing.on_zero))
         self._wrap_autograd()
         self._wrap_autograd_functions()
         self._wrap_hooks()
@@ -111,14 +111,14 @@ class Attachment:
 
         return call
 
-    def _method(self, told: str) -> Callable[[Any], Any]:
+    def _method(self, told: Callable[..., Any]) -> Callable[[Any], Any]:
         receiver = self._receiver
 
         def make(original: Any) -> Any:
             def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
                 if torch.compiler.is_compiling() or not receiver.is_here():
                     return original(owner, *args, **kwargs)
-                return getattr(receiver, told)(original, owner, args, kwargs)
+                return told(original, owner, args, kwargs)
 
             return call
 
@@ -209,7 +209,7 @@ class Attachment:
         self._replace(Optimizer, "__init__", self._afterwards(receiver.on_made_optimizer))
         self._replace(Optimizer, "add_param_group", self._afterwards(receiver.on_changed_optimizer))
         self._replace(Optimizer, "load_state_dict", self._afterwards(receiver.on_loaded_optimizer))
-        self._replace(Optimizer, "zero_grad", self._method("on_zero"))
+        self._replace(Optimizer, "zero_grad", self._method(self._receiver.clearing.on_zero))
 
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
             return receiver.before_step(optimizer, args, kwargs) if receiver.is_here() else None
@@ -225,7 +225,7 @@ class Attachment:
     def _wrap_schedulers(self) -> None:
         for kind in {LRScheduler, ReduceLROnPlateau, *_all_subclasses(LRScheduler)}:
             if "step" in vars(kind):
-                self._replace(kind, "step", self._method("on_schedule"))
+                self._replace(kind, "step", self._method(self._receiver.on_schedule))
 
     def _wrap_compile(self) -> None:
         receiver = self._receiver

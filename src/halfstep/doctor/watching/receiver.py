@@ -16,7 +16,7 @@ from halfstep.doctor.internals import current_node, is_loss, is_tracing
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.evaluations import Evaluations
-from halfstep.doctor.signals.facts import gradients_of, parameters_of, state_step
+from halfstep.doctor.signals.facts import gradients_of, state_step
 from halfstep.doctor.signals.grammar import Grammar
 from halfstep.doctor.signals.hooks import Hooks
 from halfstep.doctor.signals.origins import Origins
@@ -31,6 +31,7 @@ from halfstep.doctor.tape.modules import ModuleStack
 from halfstep.doctor.tape.tape import Copies, Entry, Tape, autocast_state, random_state
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.widen import HALVES
+from halfstep.doctor.watching.clearing import Clearing
 from halfstep.doctor.watching.hearing import Hearing
 from halfstep.doctor.watching.hold_back import HoldBack
 from halfstep.doctor.watching.measuring import Measuring
@@ -66,6 +67,7 @@ class Receiver:
         registry: Models, optimizers, scalers.
         scaling: Actions of scalers.
         hearing: Calls of torch functions by the loop.
+        clearing: Gradients that the loop clears.
         investigation: Results of replays.
         measuring: The numbers of each step.
         hold_back: Prevents bad steps from being applied.
@@ -111,6 +113,15 @@ class Receiver:
             self.positions,
             origins,
             begin=self.begin,
+        )
+        self.clearing = Clearing(
+            self.guard,
+            self.grammar,
+            self.tape,
+            self.registry,
+            self.scaling,
+            self.investigation,
+            follow=self._known,
         )
         self._stepping: list[Inside | None] = []
         self._look: Look | None = None
@@ -222,6 +233,7 @@ class Receiver:
         with self.guard.own():
             mark = calling_line()
             self.begin()
+            self.clearing.notice_dropped()
             self.grammar.notice_writes(mark)
             scale = self.tape.scale_of(tensors)
             directions = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
@@ -284,50 +296,6 @@ class Receiver:
             notes = self.registry.optimizer(optimizer)
             notes.resumed_at = state_step(optimizer)
             notes.resumed_in = self.grammar.made
-
-    def on_zero(self, original: Any, owner: Any, args: Any, kwargs: Any) -> Any:
-        """Run and record the `zero_grad` of an optimizer or a module."""
-        with self.guard.own():
-            self._clears(owner)
-        with self.guard.inside():
-            result = original(owner, *args, **kwargs)
-        with self.guard.own():
-            if isinstance(owner, torch.optim.Optimizer):
-                self._known(owner)
-                self.grammar.zeroed(calling_line(), [owner])
-            else:
-                self.grammar.zeroed_parameters(calling_line(), owner.parameters())
-        return result
-
-    def _clears(self, owner: Optimizer | nn.Module) -> None:
-        """Note which parameters had gradients; count scaled gradients that nothing has used.
-
-        Gradients do not count while those of another optimizer wait for a scaler: a backward for
-        the other optimizer may have left them.
-        """
-        self.registry.note_gradients()
-        waiting = self.grammar.waiting()
-        if not waiting:
-            return
-        if isinstance(owner, torch.optim.Optimizer):
-            cleared = {*map(id, parameters_of(owner))}
-        else:
-            cleared = {*map(id, owner.parameters())}
-        moved = [each for optimizer in waiting for each in parameters_of(optimizer)]
-        if not {*map(id, moved)} <= cleared:
-            return
-        gradients = [each.grad for each in moved if each.grad is not None]
-        if self.grammar.discards.take(gradients):
-            scale = self.scaling.scale_of(waiting[0])
-            self.grammar.discards.note(self.grammar.last_backward(), scale)
-            self.investigation.step(
-                self.tape.snapshot(latest=True),
-                self.registry.names(),
-                self.grammar.iteration,
-                "the loop clears gradients with inf or NaN",
-                scale=scale,
-                moved=moved,
-            )
 
     def on_schedule(self, original: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
         """Run and record a step of a learning-rate scheduler."""

@@ -200,3 +200,18 @@ def drops_gradients_that_no_scale_would_help() -> None:
             continue
         scaler.step(optimizer)
         scaler.update()
+
+
+def broken_by_gradients_that_are_set_to_none() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    for images, labels in batches(10):
+        scaler.scale(loss_of(model, images, labels)).backward()
+        if not all(each.grad.isfinite().all() for each in model.parameters()):
+            for each in model.parameters():
+                each.grad = None
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()

@@ -1,0 +1,114 @@
+"""Records when the loop clears gradients, and counts those that nothing has used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.record.sites import calling_line
+from halfstep.doctor.signals.facts import parameters_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.replay.investigation import Investigation
+    from halfstep.doctor.signals.grammar import Grammar
+    from halfstep.doctor.signals.registry import Registry
+    from halfstep.doctor.tape.guard import Guard
+    from halfstep.doctor.tape.tape import Tape
+    from halfstep.doctor.watching.scaling import Scaling
+
+
+class Clearing:
+    """Follows `zero_grad`, and gradients that the loop sets to None.
+
+    Args:
+        guard: Distinguishes doctor's own work from the loop's.
+        grammar: Receives the events.
+        tape: Provides the calls of the step.
+        registry: Provides the names of parameters.
+        scaling: Provides the loss scale.
+        investigation: Repeats a step whose gradients nothing has used.
+        follow: Called with an optimizer that may not be known yet.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        grammar: Grammar,
+        tape: Tape,
+        registry: Registry,
+        scaling: Scaling,
+        investigation: Investigation,
+        *,
+        follow: Callable[[Optimizer], int],
+    ) -> None:
+        self._guard = guard
+        self._grammar = grammar
+        self._tape = tape
+        self._registry = registry
+        self._scaling = scaling
+        self._investigation = investigation
+        self._follow = follow
+
+    def on_zero(self, original: Any, owner: Any, args: Any, kwargs: Any) -> Any:
+        """Run and record the `zero_grad` of an optimizer or a module."""
+        with self._guard.own():
+            self._clears(owner)
+        with self._guard.inside():
+            result = original(owner, *args, **kwargs)
+        with self._guard.own():
+            if isinstance(owner, torch.optim.Optimizer):
+                self._follow(owner)
+                self._grammar.zeroed(calling_line(), [owner])
+            else:
+                self._grammar.zeroed_parameters(calling_line(), owner.parameters())
+        return result
+
+    def _clears(self, owner: Optimizer | nn.Module) -> None:
+        """Note which parameters had gradients; count scaled gradients that nothing has used.
+
+        Gradients do not count while those of another optimizer wait for a scaler: a backward for
+        the other optimizer may have left them.
+        """
+        self._registry.note_gradients()
+        waiting = self._grammar.waiting()
+        if not waiting:
+            return
+        if isinstance(owner, torch.optim.Optimizer):
+            cleared = {*map(id, parameters_of(owner))}
+        else:
+            cleared = {*map(id, owner.parameters())}
+        moved = [each for optimizer in waiting for each in parameters_of(optimizer)]
+        if not {*map(id, moved)} <= cleared:
+            return
+        self._discards(waiting, moved, [each.grad for each in moved if each.grad is not None])
+
+    def notice_dropped(self) -> None:
+        """Count scaled gradients that nothing has used, and that the loop has set to None."""
+        waiting = self._grammar.waiting()
+        moved = [each for optimizer in waiting for each in parameters_of(optimizer)]
+        if moved and all(each.grad is None for each in moved):
+            self._discards(waiting, moved, None)
+
+    def _discards(
+        self,
+        waiting: list[Optimizer],
+        moved: list[torch.Tensor],
+        gradients: list[torch.Tensor] | None,
+    ) -> None:
+        if self._grammar.discards.take(gradients):
+            scale = self._scaling.scale_of(waiting[0])
+            self._grammar.discards.note(self._grammar.last_backward(), scale)
+            self._investigation.step(
+                self._tape.snapshot(latest=True),
+                self._registry.names(),
+                self._grammar.iteration,
+                "the loop clears gradients with inf or NaN",
+                scale=scale,
+                moved=moved,
+            )
