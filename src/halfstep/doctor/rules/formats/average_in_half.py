@@ -34,9 +34,10 @@ def judge(evidence: Evidence) -> Finding | None:
             f"sampled parameters with such an average: {len({each.parameter for each in stuck})}",
         ),
         change=(
-            "- average = copy.deepcopy(model)",
+            f"- average = copy.deepcopy(model)  # or another copy in {worst.format}",
             "+ average = copy.deepcopy(model).float()",
-            "+ # and update it with parameter.float()",
+            *((f"  {worst.site.text}",) if worst.site else ()),
+            "+ # in this line, parameter.float(); and fp32 inputs where the average is evaluated",
         ),
         site=worst.site,
         module=worst.parameter.rpartition(".")[0],

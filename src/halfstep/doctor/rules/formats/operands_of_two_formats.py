@@ -69,8 +69,8 @@ def judge(evidence: Evidence) -> Finding | None:
     else:
         article = "an" if half == "fp16" else "a"
         summary = (
-            f"{article} {half} result of autocast meets an fp32 tensor where autocast is off, or "
-            "in an operator that autocast does not cast"
+            f"{article} {half} tensor, such as a result of autocast, meets an fp32 tensor where "
+            "autocast is off, or in an operator that autocast does not cast"
         )
         change = (
             f"- {text}",
