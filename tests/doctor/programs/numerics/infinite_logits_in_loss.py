@@ -56,3 +56,11 @@ def healthy_with_every_class() -> None:
         classifier(),
         lambda outputs, labels: functional.cross_entropy(outputs, labels, label_smoothing=0.1),
     )
+
+
+def broken_by_the_mask_of_a_label() -> None:
+    def loss_function(outputs, labels):
+        logits = outputs.float().masked_fill(torch.arange(3) == 2, float("-inf"))
+        return functional.cross_entropy(logits, labels)
+
+    half_steps(classifier(), loss_function)

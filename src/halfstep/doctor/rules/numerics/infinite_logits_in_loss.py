@@ -1,4 +1,4 @@
-"""The loss gives every class a weight, but some logits are masked with -inf."""
+"""The loss reads logits that are masked with -inf: of every class, or of the label."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Birth, Evidence
 
 _READ_ONLY_LABELS = ("nll_loss", "ctc_loss")  # losses that read only the logits of the labels
 
@@ -17,9 +17,11 @@ def judge(evidence: Evidence) -> Finding | None:
     for birth in evidence.births:
         if not birth.culprit or not birth.on_purpose:
             continue
+        masked = birth.upstream("aten._log_softmax", "aten.log_softmax")
+        if masked and "nll_loss" in birth.op and birth.value == "inf":
+            return _of_the_label(birth)
         if any(each in birth.op for each in _READ_ONLY_LABELS):
             continue
-        masked = birth.upstream("aten._log_softmax", "aten.log_softmax")
         if not masked or ("softmax" in birth.op and birth.dead_rows):
             continue
         return Finding(
@@ -39,9 +41,24 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
+def _of_the_label(birth: Birth) -> Finding:
+    return Finding(
+        summary="the logit of a label is masked with -inf: its probability is 0, and the loss is "
+        "inf",
+        facts=(birth.appears, "the loss reads only the logits of the labels"),
+        change=(
+            "- logits = logits.masked_fill(mask, float('-inf'))",
+            "+ mask = mask.scatter(-1, labels.unsqueeze(-1), False)  # keep the labels' own logits",
+            "+ logits = logits.masked_fill(mask, float('-inf'))",
+        ),
+        site=birth.user_site,
+        module=birth.module,
+    )
+
+
 RULE = Rule(
     code="INFINITE_LOGITS_IN_LOSS",
-    name="masked logits under label smoothing",
+    name="a loss of masked logits",
     rows=(33,),
     citations=(
         "candle-org/MindAct#1633",
