@@ -248,6 +248,33 @@ def test_the_same_seed_gives_the_same_bytes(here: Path, capsys: pytest.CaptureFi
     assert left("three", "--seed", "1")["advice.json"] != first["advice.json"]
 
 
+def test_the_recommendation_comes_before_its_verification_and_the_lines_name_their_gpu(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = Program(here, "verified_program", PROGRAM)
+    given = ["--recipes", "bf16", "--gpu", "h100", "--batch-size", "4194304", "--budget", "20s"]
+    assert program.advise(*given) == 0
+    said = capsys.readouterr().out
+    order = [
+        "on H100 SXM5 80GB: use bf16, predicted",
+        "advise now verifies bf16 in short training runs; --no-verify leaves this out.",
+        "bf16, verified in short training runs",
+        "# bf16 on H100 SXM5 80GB, in Python:\nEngine(model, optimizer, recipe='bf16')\n",
+        '# or without halfstep: with torch.autocast("cuda", dtype=torch.bfloat16)',
+    ]
+    places = [said.index(each) for each in order]
+    assert places == sorted(places)
+    assert said.count(order[0]) == 1
+
+
+def test_what_a_plain_loop_does_is_printed_only_for_recipes_that_it_can_do() -> None:
+    scaled = show._without_engine({"base": "fp16", "loss_scale": {"init": 4096.0}})
+    assert scaled.endswith('torch.amp.GradScaler("cuda", init_scale=4096)')
+    assert "matmul" in show._without_engine({"base": "tf32"})
+    assert not show._without_engine({"base": "bf16", "exceptions": {"head": "fp32"}})
+    assert not show._without_engine({"base": "o2"})
+
+
 def test_only_costs_that_exceptions_changed_are_printed_again(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -130,10 +130,16 @@ def fastest(found: Sequence[Forecast], examine: str) -> list[str]:
         else:
             assert best.speed_up is not None
             low, value, high = map(units.ratio, best.speed_up)
+            alike = [
+                each.recipe
+                for each in fitting
+                if each is not best and each.seconds.value <= GAIN * best.seconds.value
+            ]
+            more = f" (about as fast: {', '.join(alike)})" if alike else ""
             said.append(
                 f"on {gpu.name}: {best.recipe} is predicted to be the fastest recipe that fits, "
-                f"{value} [{low}, {high}] times as fast as {reference.recipe}; whether it is safe "
-                f"for the model was not examined. To examine it: {examine} --gpu {gpu.key}"
+                f"{value} [{low}, {high}] times as fast as {reference.recipe}{more}; whether it is "
+                f"safe for the model was not examined. To examine it: {examine} --gpu {gpu.key}"
             )
     return said
 

@@ -164,7 +164,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
 
     with without_collections():
         from halfstep.advise import answer
-        from halfstep.advise.choose import advice
+        from halfstep.advise.choose import advice, show
         from halfstep.advise.choose.verify import Verifier
         from halfstep.advise.predict import forecast
         from halfstep.advise.predict.gpus import GIB, parse_gpus
@@ -200,7 +200,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         forecaster = forecast.Forecaster(about, batch=batch_size, memory=memory, tell=tell)
         if there:
             costs = forecast.forecasts(forecaster, names, there, partly=not cost_only)
-    console = Console()
+    console = Console(quiet=as_json)
     given = {
         "--batches": batches,
         "--loss": loss,
@@ -210,7 +210,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         "--batch-size": batch_size,
         "--max-memory": max_memory,
     }
-    if costs and not as_json:  # printed now, because the next stages take much longer
+    if costs:  # printed now, because the next stages take much longer
         _print_costs(
             console,
             about.name,
@@ -232,16 +232,16 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
                 budget=left(),
                 tell=tell,
             )
-    if verify is not False and found.advice:
+    before, verifies = found, verify is not False and found.advice is not None
+    _print(console, found, costs, _enough(before_search + found.needed), verifies=verifies)
+    if verifies:
         with _told() as tell:
             found = answer.verify(found, Verifier(about, seed, left(), tell))
-    written = files.write(out, found) if out is not None else []
+    show.settings(console, found, before)
+    if out is not None:
+        _print_files(console, found, files.write(out, found), out)
     if as_json:
         typer.echo(json_text(found.as_json(), indent=1))
-    else:
-        _print(console, found, costs, _enough(before_search + found.needed))
-        if out is not None:
-            _print_files(console, found, written, out)
     if found.interrupted:
         raise KeyboardInterrupt
 
@@ -313,8 +313,15 @@ def _print_costs(
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def _print(console: "Console", found: "Answer", shown: "Sequence[Forecast]", more: str) -> None:
-    """Print the answer, and the costs that have changed since they were first printed."""
+def _print(
+    console: "Console",
+    found: "Answer",
+    shown: "Sequence[Forecast]",
+    more: str,
+    *,
+    verifies: bool,
+) -> None:
+    """Print the answer, the costs that have changed since they were first printed, what follows."""
     from halfstep.advise import table
     from halfstep.advise.choose import show
 
@@ -323,6 +330,13 @@ def _print(console: "Console", found: "Answer", shown: "Sequence[Forecast]", mor
     if changed := table.changed(found.costs, shown):
         table.show(console, found.subject.name, changed, table.CHANGED)
     show.conclude(console, found, more)
+    if verifies and found.recommended:
+        names = ", ".join(trial.base for trial in found.recommended)
+        console.print(
+            f"advise now verifies {names} in short training runs; --no-verify leaves this out.",
+            soft_wrap=True,
+            highlight=False,
+        )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from halfstep.show import units
 from halfstep.train.config import text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from rich.console import Console
 
@@ -81,7 +81,7 @@ def noise(advice: Advice) -> str:
 
 
 def conclude(console: Console, found: Answer, more: str = "") -> None:
-    """Print the safe recipes, the choice for each GPU, verifications, and the settings to write.
+    """Print the safe recipes and the choice for each GPU.
 
     Args:
         console: The terminal.
@@ -94,14 +94,21 @@ def conclude(console: Console, found: Answer, more: str = "") -> None:
         console.print(Text(safe(found.advice), style="bold"), soft_wrap=True)
     if line := not_examined(found):
         console.print(f"{line}; {more}", soft_wrap=True, markup=False, highlight=False)
-    for choice in found.choices:
-        console.print(Text(chosen(choice, found.advice), style="bold"), soft_wrap=True)
-        for recipe, reason in choice.left.items():
-            if recipe not in found.unexamined and not _is_rejected(found.advice, recipe):
-                console.print(f"  not {recipe}: {reason}", soft_wrap=True, markup=False)
+    _choices(console, found, found.choices)
+
+
+def settings(console: Console, found: Answer, before: Answer) -> None:
+    """Print the verifications, the choices that they have changed, and the lines to write.
+
+    Args:
+        console: The terminal.
+        found: The answer.
+        before: The answer that `conclude` has printed.
+    """
     for name, each in found.verified.items():
         said = f"{name}, verified in short training runs: {SETTLED[each.settled]}; {each.said}"
         console.print(said, soft_wrap=True, markup=False, highlight=False)
+    _choices(console, found, [each for each in found.choices if each not in before.choices])
     trials = found.recommended if found.choices else found.advice_with_exceptions
     specs = {trial.base: trial.spec for trial in trials}
     for name, spec in {**specs, **found.references}.items():
@@ -110,8 +117,41 @@ def conclude(console: Console, found: Answer, more: str = "") -> None:
         else:
             given = spec if len(spec) > 1 else name
             where, lines = "in Python", f"Engine(model, optimizer, recipe={given!r})"
-        console.print(Text(f"# {name}, {where}:", style="dim"))
+            if plain := _without_engine(spec):
+                lines += f"\n# or without halfstep: {plain}"
+        gpus = ", ".join(each.gpu.name for each in found.choices if _recipe(each) == name)
+        console.print(Text(f"# {name}{f' on {gpus}' if gpus else ''}, {where}:", style="dim"))
         console.print(Text(lines), soft_wrap=True)
+
+
+def _choices(console: Console, found: Answer, choices: Iterable[Choice]) -> None:
+    for choice in choices:
+        console.print(Text(chosen(choice, found.advice), style="bold"), soft_wrap=True)
+        for recipe, reason in choice.left.items():
+            if recipe not in found.unexamined and not _is_rejected(found.advice, recipe):
+                console.print(f"  not {recipe}: {reason}", soft_wrap=True, markup=False)
+
+
+def _recipe(choice: Choice) -> str:
+    return choice.best.trial.base if choice.best else choice.reference.recipe
+
+
+def _without_engine(spec: Mapping[str, Any]) -> str:
+    """Return how a plain loop of PyTorch computes in a recipe; "" if that takes more than a line.
+
+    Args:
+        spec: The recipe as in a config.
+    """
+    if "exceptions" in spec:
+        return ""
+    scale = spec.get("loss_scale")
+    init = scale["init"] if isinstance(scale, dict) else 2.0**16
+    return {
+        "tf32": 'torch.set_float32_matmul_precision("high")',
+        "bf16": 'with torch.autocast("cuda", dtype=torch.bfloat16): around the forward pass',
+        "fp16": 'with torch.autocast("cuda", dtype=torch.float16): around the forward pass, and '
+        f'torch.amp.GradScaler("cuda", init_scale={init:g})',
+    }.get(spec["base"], "")
 
 
 def chosen(choice: Choice, advice: Advice | None) -> str:

@@ -68,6 +68,8 @@ class Averages:
         if count == self._known:
             return
         self._known = count
+        # A second model changes the names that the registry gives; a parameter keeps its first one.
+        named = {id(each()): name for alike in self._parameters.values() for name, each in alike}
         self._parameters = {}
         optimizers = registry.optimizers.alive().values()
         moved = {id(each) for optimizer in optimizers for each in parameters_of(optimizer)}
@@ -79,7 +81,8 @@ class Averages:
         stride = max(1, len(chosen) // PARAMETERS)
         for name, each in chosen[::stride][:PARAMETERS]:
             shape = tuple(each.shape)
-            self._parameters.setdefault(shape, []).append((name, weakref.ref(each)))
+            first = named.get(id(each), name)
+            self._parameters.setdefault(shape, []).append((first, weakref.ref(each)))
 
     def concerns(self, halves: list[torch.Tensor]) -> bool:
         """Return whether `take` should examine these tensors: one of them is outside any graph."""

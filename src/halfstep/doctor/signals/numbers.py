@@ -221,7 +221,7 @@ class Series:
         said = [f"{self._skips} skipped"] if self._skips else []
         if self._first_bad is not None:
             return [*said, f"inf or NaN first in step {self._first_bad.iteration}"]
-        return said or ["all finite"] if self._first else []
+        return said or ["no inf or NaN so far"] if self._first else []
 
     @property
     def run_of_skips(self) -> int:

@@ -29,9 +29,10 @@ def judge(evidence: Evidence) -> Finding | None:
         facts=(
             (
                 f"{worst.parameter}: of the average's elements that differ from the parameter, "
-                f"{worst.stuck / worst.lagging:.0%} did not change in {worst.updates} updates"
+                f"{worst.stuck / worst.lagging:.0%} did not change in the {worst.updates} updates "
+                "that doctor examined"
             ),
-            f"sampled parameters with such an average: {len({each.parameter for each in stuck})}",
+            f"examined parameters with such an average: {len({each.parameter for each in stuck})}",
         ),
         change=(
             f"- average = copy.deepcopy(model)  # or another copy in {worst.format}",
