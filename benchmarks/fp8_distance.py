@@ -4,7 +4,8 @@ The rehearsal and the tensor core multiply the same FP8 factors. The rehearsal s
 tensor core aligns and truncates blocks of products, and its fast accumulation keeps fewer bits of
 the running sum. The package `mmaemu` computes the exact result of an H100 PCIe on a CPU. Distances
 are relative: the norm of the difference over the norm of the rehearsal. Forward products use the
-fast accumulation, and gradients the exact one, as in Transformer Engine and torchao.
+fast accumulation, and gradients the exact one, as in Transformer Engine and torchao. The results
+of a GPU with FP8 units are compared too, if there is one.
 
     pip install 'halfstep[bench]'
     python benchmarks/fp8_distance.py
@@ -47,6 +48,10 @@ class Distance:
         different_in_bf16: Share of the results in bf16 that differ.
         of_fp8: Distance between the product of the unquantised factors, in float64, and the
             rehearsal: the error of FP8 itself.
+        on_gpu: Distance between the results of the GPU here and of the rehearsal, in fp32; None
+            without such a GPU.
+        same_on_gpu: Share of the GPU's results in fp32 that equal the emulated tensor core's, bit
+            for bit.
     """
 
     factors: str
@@ -57,6 +62,8 @@ class Distance:
     in_bf16: float
     different_in_bf16: float
     of_fp8: float
+    on_gpu: float | None = None
+    same_on_gpu: float | None = None
 
 
 class OwnLargest:
@@ -101,6 +108,24 @@ def by_tensor_core(
     return result
 
 
+def has_fp8_units() -> bool:
+    """Return whether there is a GPU with FP8 tensor cores."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
+
+
+def by_gpu(left: Quantised, right: Quantised, *, fast: bool) -> torch.Tensor:
+    """Return left @ right.t() in fp32, as the GPU here computes it."""
+    result: torch.Tensor = torch._scaled_mm(  # noqa: SLF001  # as torchao calls it
+        left.values.cuda(),
+        right.values.cuda().t(),
+        (1 / left.scale).cuda(),
+        (1 / right.scale).cuda(),
+        out_dtype=torch.float32,
+        use_fast_accum=fast,
+    )
+    return result.cpu()
+
+
 def rehearsed(
     value: torch.Tensor, weight: torch.Tensor, product: str, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -124,6 +149,7 @@ def distance(name: str, value: torch.Tensor, product: str) -> Distance:
     for dtype in (torch.float32, torch.bfloat16):
         ours[dtype] = rehearsed(value, weight, product, dtype)
         theirs[dtype] = by_tensor_core(left, right, dtype, fast=fast)
+    gpu = by_gpu(left, right, fast=fast) if has_fp8_units() else None
     return Distance(
         factors=name,
         product=product,
@@ -133,6 +159,8 @@ def distance(name: str, value: torch.Tensor, product: str) -> Distance:
         in_bf16=relative(theirs[torch.bfloat16], ours[torch.bfloat16]),
         different_in_bf16=float((theirs[torch.bfloat16] != ours[torch.bfloat16]).double().mean()),
         of_fp8=relative(value.double() @ weight.double().t(), ours[torch.float32]),
+        on_gpu=None if gpu is None else relative(gpu, ours[torch.float32]),
+        same_on_gpu=None if gpu is None else float((gpu == theirs[torch.float32]).double().mean()),
     )
 
 
@@ -153,16 +181,19 @@ def main() -> None:
     ]
     print(
         f"{'factors':34}{'product':10}{'sums of':>8}{'fp32':>10}{'bf16':>10}{'differ':>9}{'FP8':>9}"
+        + (f"{'GPU':>10}{'same':>9}" if has_fp8_units() else "")
     )
     for each in found:
         print(
             f"{each.factors:34}{each.product:10}{each.inner:8}{each.before_rounding:10.1e}"
             f"{each.in_bf16:10.1e}{each.different_in_bf16:9.1%}{each.of_fp8:9.1e}"
+            + ("" if each.on_gpu is None else f"{each.on_gpu:10.1e}{each.same_on_gpu:9.1%}")
         )
     environment = {
         "torch": torch.__version__,
         "mmaemu": mmaemu.__version__,
         "python": platform.python_version(),
+        "gpu": torch.cuda.get_device_name() if has_fp8_units() else None,
         "profile": "hopper: H100 PCIe, cuBLASLt 12.8.3.14, sums not split",
     }
     document = {"environment": environment, "distances": [asdict(each) for each in found]}

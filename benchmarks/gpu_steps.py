@@ -7,7 +7,8 @@ PyTorch's own loop (if `torch.amp` has such a recipe), with the engine, and for 
 with the engine and a compiled model. These ways take turns of a few steps, timed by CUDA events. A
 ratio is relative to PyTorch's loop in the same round, or to the engine in fp32 if PyTorch has no
 such recipe. The results also contain the prediction of `halfstep advise` for the step, if advise
-knows the GPU (`--gpu` names another).
+knows the GPU (`--gpu` names another, or "none"). `--predict FILE` adds the predictions to a result,
+on any machine, and measures nothing.
 
 On a CPU (`--device cpu`), the steps are timed by the clock, and peak memory is not measured.
 """
@@ -15,6 +16,7 @@ On a CPU (`--device cpu`), the steps are timed by the clock, and peak memory is 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from contextlib import nullcontext
@@ -32,6 +34,7 @@ from halfstep.advise.predict.forecast import Forecaster
 from halfstep.advise.predict.gpus import gpu as find_gpu
 from halfstep.advise.subject import Subject
 from halfstep.errors import UserError, reason
+from halfstep.files import json_text, write_atomically
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ RECIPES = ("fp32", "tf32", "bf16", "fp16", "o2", "bf16-sr", "fp16+act2")
 OWN = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The recipes that PyTorch also has, with the format of its autocast."""
 WARM_UP = 3
+_HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,15 @@ def made(setting: Setting) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model = timm.create_model(setting.model, num_classes=1000).to(setting.device)
     fused = setting.device.type == "cuda"
     return model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=fused)
+
+
+def batch_of(setting: Setting) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random images and labels, the same each time."""
+    generator = torch.Generator().manual_seed(0)
+    shape = setting.batch, 3, setting.pixels, setting.pixels
+    images = torch.randn(shape, generator=generator)
+    labels = torch.randint(0, 1000, (setting.batch,), generator=generator)
+    return images.to(setting.device), labels.to(setting.device)
 
 
 def by_torch(setting: Setting, recipe: str) -> Callable[..., None]:
@@ -149,12 +162,7 @@ def measure(
     setting: Setting, recipes: list[str], rounds: int, steps: int, refused: dict[str, str]
 ) -> list[Row]:
     """Let all ways take turns; add the reason to `refused` for each way that fails."""
-    device = setting.device
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(setting.batch, 3, setting.pixels, setting.pixels, generator=generator).to(
-        device
-    )
-    batch = images, torch.randint(0, 1000, (setting.batch,), generator=generator).to(device)
+    batch = batch_of(setting)
     ways: dict[tuple[str, str], Callable[..., None]] = {}
     peaks: dict[tuple[str, str], int | None] = {}
     for recipe in recipes:
@@ -223,6 +231,24 @@ def known(name: str) -> str | None:
     return None
 
 
+def add_predictions(path: Path, gpu: str | None) -> None:
+    """Add the predictions of advise to the rows of a result; `gpu` is by default its device."""
+    document = json.loads(path.read_text())
+    document["predicted for"] = gpu = gpu or known(document["device"])
+    if gpu is None:
+        raise SystemExit(f"{path}: advise does not know {document['device']}; write --gpu NAME")
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in document["rows"]:
+        key = f"{row['model']}, {row['batch']}, {row['pixels']}"
+        if key not in found:
+            setting = Setting(row["model"], row["batch"], row["pixels"], _HOST, "eager", ())
+            alike = (each for each in document["rows"] if each["model"] == row["model"])
+            recipes = list(dict.fromkeys(each["recipe"] for each in alike))
+            found[key] = predicted(setting, recipes, gpu, document["refused"])
+        row["predicted"] = found[key].get(row["recipe"])
+    write_atomically(path, json_text(document, indent=2) + "\n")
+
+
 def main() -> None:
     """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -230,18 +256,24 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--pixels", type=int, default=224)
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES))
-    parser.add_argument("--compiled", nargs="+", default=["bf16"], help="recipes")
+    parser.add_argument("--compiled", nargs="*", default=["bf16"], help="recipes")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--backend", default="inductor", help="of torch.compile")
     parser.add_argument("--gpu", help="that advise predicts; by default the one that is here")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--predict", type=Path, metavar="FILE", help="a result of this script")
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.predict is not None:
+        add_predictions(given.predict, given.gpu)
+        return
+    if given.out is None:
+        parser.error("--out is missing")
     device = torch.device(given.device)
     compiled = tuple(given.compiled)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    gpu = given.gpu or known(name)
+    gpu = None if given.gpu == "none" else given.gpu or known(name)
     rows: list[Row] = []
     refused: dict[str, str] = {}
     for model in given.models:

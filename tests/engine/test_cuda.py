@@ -51,7 +51,9 @@ def test_an_overflow_is_skipped_whole(fused):
     with Engine(model, optimizer, recipe="fp16") as engine:
         before = {name: value.clone() for name, value in model.state_dict().items()}
         for factor in (torch.inf, 1.0):
-            loss = engine.model(torch.randn(16, 1, 8, 8, device="cuda")).square().mean() * factor
+            with engine.autocast():
+                outputs = engine.model(torch.randn(16, 1, 8, 8, device="cuda"))
+                loss = outputs.float().square().mean() * factor
             engine.backward(loss)
             result = engine.step()
             if factor == torch.inf:

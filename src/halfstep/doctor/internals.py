@@ -214,8 +214,14 @@ def is_operator(value: Any) -> bool:
 
 
 def is_of_files(operator: Any) -> bool:
-    """Return whether an operator reads or writes a file."""
-    return any(argument.name == "filename" for argument in operator._schema.arguments)
+    """Return whether an operator reads or writes a file, or may do so.
+
+    The arguments of some operators have no names, such as those of torchvision 0.26 for files.
+    """
+    return any(
+        each.name == "filename" or (str(each.type) == "str" and each.name.startswith("_"))
+        for each in operator._schema.arguments
+    )
 
 
 def fetchers() -> tuple[type[Any], ...]:

@@ -97,7 +97,7 @@ def watch(
                 f"{kind}: hold_back=True needs fused optimizers and unsharded parameters; "
                 f"write {kind}(..., fused=True)"
             )
-    observer = Watch(hold_back=hold_back)
+    observer = Watch(hold_back=hold_back, waits=True)
     observer.know(_listed(model), optimizers, scaler)
     return Session(observer, quiet=quiet)
 

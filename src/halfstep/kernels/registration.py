@@ -6,6 +6,7 @@ The process has one dispatcher, so a registration applies to every thread.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -93,12 +94,14 @@ class Overrides(Counted):
         if self._on_top:
             self._on_top.keep()
         library = torch.library.Library("aten", "IMPL")  # `_give_back` destroys it
-        for name, kernel in self._kernels().items():
-            if kernel is None:
-                library.impl(name, torch.library.fallthrough_kernel, self._dispatch_key)
-                continue
-            replacement = _replacing(f"aten::{name}", self._dispatch_key, kernel)
-            library.impl(name, replacement, self._dispatch_key, with_keyset=True)
+        with warnings.catch_warnings():  # torch 2.11 warns of an override, once for all operators
+            warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+            for name, kernel in self._kernels().items():
+                if kernel is None:
+                    library.impl(name, torch.library.fallthrough_kernel, self._dispatch_key)
+                    continue
+                replacement = _replacing(f"aten::{name}", self._dispatch_key, kernel)
+                library.impl(name, replacement, self._dispatch_key, with_keyset=True)
         if self._on_top:
             self._on_top.put_in_place()
         self._library = library

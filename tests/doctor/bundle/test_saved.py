@@ -21,6 +21,8 @@ from halfstep.doctor.bundle.files import read, write_evidence
 from halfstep.doctor.replay.rerun import Rerun
 from halfstep.doctor.saved import explain
 
+OF_FILES = "of_files.write.default"
+
 
 class Network(nn.Module):
     """What a step may rest on: dropout, running statistics, an embedding, strides, a fault."""
@@ -206,6 +208,15 @@ def test_a_step_calls_operators_on_tensors_alone(bundle, capsys, name) -> None:
     change(bundle / "step.json", lambda record: first_operator(record).update(name=name))
     assert main(["doctor", str(bundle)]) == 0
     assert f"cannot be run here: ValueError: there is no operator {name}" in capsys.readouterr().err
+
+
+def test_a_text_without_a_name_may_be_the_name_of_a_file(bundle, capsys) -> None:
+    library = torch.library.Library("of_files", "FRAGMENT")
+    library.define("write(Tensor _0, str _1) -> Tensor")
+    library.impl("write", lambda tensor, path: tensor, "CompositeExplicitAutograd")
+    change(bundle / "step.json", lambda record: first_operator(record).update(name=OF_FILES))
+    assert main(["doctor", str(bundle)]) == 0
+    assert f"there is no operator {OF_FILES}" in capsys.readouterr().err
 
 
 def test_an_argument_that_is_none_is_not_looked_up(bundle, capsys) -> None:

@@ -26,6 +26,14 @@ PROGRAMS = {
 }
 CODES = sorted(PROGRAMS)
 RULES = {rule.code: rule for rule in rules()}
+UNPROTECTED = (
+    "CLIPPED_BY_INFINITE_NORM",
+    "FULLY_MASKED_ROW",
+    "GRADIENTS_OVERFLOW",
+    "LOG_OF_ZERO",
+    "ROOT_AT_ZERO",
+)
+"""Programs without a scaler: their optimizer applies the bad step."""
 
 
 @cache
@@ -140,3 +148,23 @@ def test_an_exponential_is_clamped_where_it_does_not_overflow(name: str) -> None
     compute = getattr(torch, name)
     assert compute(limit - 0.01).half().isfinite()
     assert compute(limit + 0.01).half().isinf()
+
+
+@pytest.mark.usefixtures("_processor_runs_behind")
+@pytest.mark.parametrize("code", UNPROTECTED)
+def test_a_device_that_runs_behind_changes_no_verdict_on_an_unprotected_step(code: str) -> None:
+    watch = Watch(waits=True)
+    with contextlib.suppress(Exception), watch:
+        PROGRAMS[code].broken()
+    assert codes(watch.close()) == [code]
+
+
+@pytest.mark.usefixtures("_processor_runs_behind")
+@pytest.mark.parametrize("code", UNPROTECTED)
+def test_no_cause_is_guessed_if_the_update_was_made_before_the_loss_was_read(code: str) -> None:
+    watch = Watch()
+    with contextlib.suppress(Exception), watch:
+        PROGRAMS[code].broken()
+    diagnosis = diagnose(watch.close())
+    assert [verdict.code for verdict in diagnosis.verdicts] == ["NOT_FINITE"]
+    assert any("before its loss was read" in note for note in diagnosis.notes)

@@ -50,12 +50,13 @@ def test_a_bad_step_leaves_parameters_as_they_were(make) -> None:
 
 
 @pytest.mark.usefixtures("_processor_runs_behind")
-@pytest.mark.parametrize("hold_back", [False, True])
-def test_a_device_that_runs_behind_still_has_the_parameters_of_the_bad_step(hold_back) -> None:
-    # Its numbers are read in the next step: without being held back the bad one is applied by then.
+@pytest.mark.parametrize("options", [{}, {"hold_back": True}, {"waits": True}], ids=str)
+def test_a_device_that_runs_behind_still_has_the_parameters_of_the_bad_step(options) -> None:
+    # Its numbers are read in the next step, unless doctor waits: without being held back the bad
+    # one is applied by then.
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
     optimizer = FUSED[1](model.parameters())
-    observer = Watch(hold_back=hold_back)
+    observer = Watch(**options)
     observer.know([model], [optimizer], None)
     with observer:
         for number, (images, labels) in enumerate(batches(6)):
@@ -68,7 +69,8 @@ def test_a_device_that_runs_behind_still_has_the_parameters_of_the_bad_step(hold
             optimizer.step()
     plain = next(each for each in observer.close().replays if each.name == "plain")
     assert plain.iteration == BAD
-    assert plain.same is hold_back
+    assert plain.same is (True if options else None)
+    assert ("before its loss was read" in plain.note) is (not options)
 
 
 def test_without_the_request_results_are_the_programs_own() -> None:

@@ -23,6 +23,7 @@ class Environment:
         hold_back: Whether doctor makes fused optimizers skip bad steps.
         scaler_off: Whether a gradient scaler for CUDA is off because there is no GPU.
         autocast_off: Whether an autocast for CUDA is off because there is no GPU.
+        graphs: Number of CUDA graphs that the program captured.
     """
 
     torch: str = ""
@@ -32,6 +33,7 @@ class Environment:
     hold_back: bool = False
     scaler_off: bool = False
     autocast_off: bool = False
+    graphs: int = 0
 
 
 @dataclass(frozen=True, slots=True)

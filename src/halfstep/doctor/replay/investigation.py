@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 MOST = 4
 GROWN = 2.0
+_OVERWRITTEN = (
+    "its update had put inf or NaN into the parameters before its loss was read; `halfstep "
+    "doctor`, in front of the command that starts the training, reads the loss before the update"
+)
 _MOVED = "the last step is not finite with the parameters that its update made"
 
 
@@ -89,6 +93,8 @@ class Investigation:
         *,
         scale: float | None,
         moved: Sequence[torch.Tensor] = (),
+        is_late: bool = False,
+        is_skipped: bool = False,
     ) -> None:
         """Investigate a bad training step.
 
@@ -99,28 +105,40 @@ class Investigation:
             why: The reason for the investigation.
             scale: Loss scale of the step; None without a scaler.
             moved: The tensors that the step's optimizer updates, possibly copies of the parameters.
+            is_late: Whether the step is over, so that its gradients may be gone.
+            is_skipped: Whether the optimizer skips the step, and so keeps the parameters.
         """
         if self._count >= MOST or self.done:
             return
         self._count += 1
-        with self._repeating(iteration):
-            self._investigate(entries, parameters, iteration, why, scale, moved)
-
-    def _investigate(
-        self,
-        entries: list[Entry],
-        parameters: dict[str, torch.Tensor],
-        iteration: int,
-        why: str,
-        scale: float | None,
-        moved: Sequence[torch.Tensor],
-    ) -> None:
         self._forget_search()
         self.targets += target_ranges(entries)
         self._look_at_inputs(entries, parameters, iteration)
-        self._look_at_gradients(moved or [*parameters.values()], iteration)
+        if not is_late:
+            self._look_at_gradients(moved or [*parameters.values()], iteration)
+        if is_late and not is_skipped and any(each.what == "parameter" for each in self.inputs):
+            self.inputs = [each for each in self.inputs if each.what != "parameter"]
+            overwritten = Replay(
+                name="plain",
+                iteration=iteration,
+                why=why,
+                finite=False,
+                loss=None,
+                largest_gradient=None,
+                same=None,
+                scale=scale or 1.0,
+                note=_OVERWRITTEN,
+            )
+            self.replays.append(overwritten)
+            return
         replayer = Replayer(entries, parameters, self._stack, self._positions, iteration, why)
-        plain = replayer.plain()
+        with self._repeating(iteration):
+            self._replay(replayer, parameters, scale)
+
+    def _replay(
+        self, replayer: Replayer, parameters: dict[str, torch.Tensor], scale: float | None
+    ) -> None:
+        iteration, plain = replayer.iteration, replayer.plain()
         self.replays.append(plain)
         if plain.note:
             return
@@ -250,8 +268,7 @@ class Investigation:
 
     def _look_at_gradients(self, moved: Sequence[torch.Tensor], iteration: int) -> None:
         gradients = [each.grad for each in moved if each.grad is not None]
-        # On an accelerator, a bad step is noticed one step late, so `.grad` is the next step's.
-        if self.gradients.iteration >= 0 or any(each.device.type != "cpu" for each in gradients):
+        if self.gradients.iteration >= 0:
             return
         counted = [summary(each) for each in gradients if not each.is_sparse]
         self.gradients = BadGradients(

@@ -127,6 +127,11 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
             "but in fp32 on CUDA; to see what a GPU would do, train inside `with "
             "halfstep.cpu_half():`"
         )
+    if evidence.environment.graphs:
+        notes.add(
+            "doctor cannot watch the steps that a CUDA graph replays; to check them, train without "
+            "CUDA graphs under doctor"
+        )
     if evidence.environment.hold_back:
         notes |= {
             f"steps of {each.kind} are not held back; write {each.kind}(..., fused=True)"

@@ -1,7 +1,7 @@
 """Records the numbers of each step: loss, gradient norm, loss scale and learning rate.
 
 On an accelerator, the norm of all gradients is computed in one fused pass. It is copied to the host
-without waiting, and read at the next step.
+without waiting, and read at the next step, unless the caller needs it at once.
 
 On a CPU, numbers are read at once, but a pass over all gradients takes about 2% of a step. So after
 `FIRST` steps without problems, only a sample of the gradients is checked (`finite.py`). Their norm
@@ -43,6 +43,7 @@ class Reading:
         skipped: Whether the step is already known to be skipped.
         values: Loss, gradient norm, loss scale and found_inf; `_MISSING` for an absent one.
         arrived: The `torch.Event` of the copy of `values` to the host; None without a copy.
+        is_late: Whether the numbers are read after the step.
     """
 
     iteration: int
@@ -51,6 +52,7 @@ class Reading:
     skipped: bool
     values: torch.Tensor | list[float] = field(default_factory=list)
     arrived: Any = None
+    is_late: bool = False
 
 
 class Series:
@@ -62,11 +64,12 @@ class Series:
         spoiled: See `Numbers`; the owner of the series sets it.
 
     Args:
-        on_bad: Called with each step that is skipped, or whose loss or gradient norm is not finite.
+        on_bad: Called with each step that is skipped, or whose loss or gradient norm is not finite,
+            and with whether it is called after that step.
         whole: Whether to check all gradients of each step, not only a sample.
     """
 
-    def __init__(self, on_bad: Callable[[StepNumbers], None], *, whole: bool = False) -> None:
+    def __init__(self, on_bad: Callable[[StepNumbers, bool], None], *, whole: bool = False) -> None:
         self._on_bad = on_bad
         self._whole = whole
         self._taken: Counter[int] = Counter()
@@ -94,6 +97,7 @@ class Series:
         scale: torch.Tensor | None,
         skipped: bool,
         found_inf: torch.Tensor | None = None,
+        at_once: bool = False,
     ) -> list[torch.Tensor]:
         """Record the numbers of a step; on an accelerator, they are read at the next step.
 
@@ -107,6 +111,7 @@ class Series:
             scale: The loss scale of the step; None without one.
             skipped: Whether the step is already known to be skipped.
             found_inf: Scalar, nonzero if the optimizer skips the step on the device.
+            at_once: Whether to wait for an accelerator, and read the numbers now.
 
         Returns:
             The loss and the gradient norm as tensors on the device, without those that are None.
@@ -118,7 +123,7 @@ class Series:
             if norm is None and gradients and self._goes_through(gradients, optimizer, device):
                 norm = gradient_norm(gradients)
             reading = Reading(iteration, optimizer, learning_rate, skipped)
-            self._send(reading, (loss, norm, scale, found_inf), device)
+            self._send(reading, (loss, norm, scale, found_inf), device, at_once=at_once)
         return [each for each in (loss, norm) if each is not None]
 
     def pass_by(
@@ -152,7 +157,12 @@ class Series:
         return calm < FIRST or not sample_is_finite(gradients, number)
 
     def _send(
-        self, reading: Reading, values: Sequence[torch.Tensor | None], device: torch.device
+        self,
+        reading: Reading,
+        values: Sequence[torch.Tensor | None],
+        device: torch.device,
+        *,
+        at_once: bool,
     ) -> None:
         """Read the numbers of a step, or start their copy to the host."""
         if not runs_behind(device):
@@ -160,6 +170,11 @@ class Series:
             self._read(reading)
             return
         on_device = torch.stack([_scalar(each, device) for each in values])
+        if at_once:
+            reading.values = on_device.tolist()
+            self._read(reading)
+            return
+        reading.is_late = True
         reading.values = on_device.to("cpu", non_blocking=True)
         reading.arrived = torch.Event(device)
         reading.arrived.record()
@@ -202,7 +217,7 @@ class Series:
         if skipped or not is_good(step):
             self.troubles += 1
             self._troubled[reading.optimizer] = self._taken[reading.optimizer]
-            self._on_bad(step)
+            self._on_bad(step, reading.is_late)
 
     def _last_updates(self) -> tuple[StepNumbers, ...]:
         """Return for each optimizer the latest step in which it changed its parameters."""

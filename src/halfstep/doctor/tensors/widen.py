@@ -14,6 +14,8 @@ from torch.utils._pytree import tree_map
 
 from halfstep.doctor.internals import is_cast
 
+_CUDNN_RNN = torch.ops.aten._cudnn_rnn.default  # noqa: SLF001  # the operator's name
+_PACKED = 3  # index of its argument weight_buf
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -41,4 +43,8 @@ class Widen(TorchDispatchMode):
         if is_cast(func) and kwargs.get("dtype") in HALVES:
             # The cast has no effect now, but it must still return a new tensor.
             kwargs = {**kwargs, "dtype": torch.float32}
+        if func is _CUDNN_RNN:
+            # The weights are views of one tensor, and lose this when each is widened. Without the
+            # tensor, cuDNN packs them anew.
+            args = (*args[:_PACKED], None, *args[_PACKED + 1 :])
         return func(*tree_map(widened, args), **tree_map(widened, kwargs))

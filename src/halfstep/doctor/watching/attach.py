@@ -28,6 +28,7 @@ from halfstep.step_observer import observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from halfstep.doctor.watching.engine import EngineObserver
     from halfstep.doctor.watching.receiver import Receiver
@@ -65,6 +66,7 @@ class Attachment:
         self._wrap_save()
         self._wrap_autocast()
         self._wrap_loading()
+        self._wrap_graphs()
         self._wrap_warnings()
         self._undo.append(observe(self._observer))
         _watched_process(self._receiver)
@@ -310,6 +312,35 @@ class Attachment:
 
         for kind in fetchers():
             self._replace(kind, "fetch", make)
+
+    def _wrap_graphs(self) -> None:
+        # While a CUDA graph is captured, a read of a value is an error, and whatever doctor
+        # computed would become a part of the graph.
+        receiver = self._receiver
+        resting: list[AbstractContextManager[Any]] = []
+
+        def begins(original: Any) -> Any:
+            def capture_begin(*args: Any, **kwargs: Any) -> Any:
+                if receiver.is_here():
+                    receiver.graphs += 1
+                    resting.append(receiver.guard.own())
+                    resting[-1].__enter__()
+                return original(*args, **kwargs)
+
+            return capture_begin
+
+        def ends(original: Any) -> Any:
+            def capture_end(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    if resting:
+                        resting.pop().__exit__(None, None, None)
+
+            return capture_end
+
+        self._replace(torch.cuda.CUDAGraph, "capture_begin", begins)
+        self._replace(torch.cuda.CUDAGraph, "capture_end", ends)
 
     def _wrap_warnings(self) -> None:
         # Python looks this function up by its name for every warning.

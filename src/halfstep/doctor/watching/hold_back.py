@@ -37,6 +37,10 @@ class HoldBack:
         self.on = on
         self._held: Optimizer | None = None
 
+    def holds(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer, which no scaler steps, would skip a bad step."""
+        return self.on and not hasattr(optimizer, "found_inf") and can_hold_back(optimizer)
+
     def before_step(self, optimizer: Optimizer, numbers: list[torch.Tensor]) -> bool:
         """Make an optimizer skip its next step if the step is bad.
 
@@ -47,11 +51,7 @@ class HoldBack:
         Returns:
             Whether the optimizer can skip the step.
         """
-        if (
-            not (self.on and numbers)
-            or hasattr(optimizer, "found_inf")
-            or not can_hold_back(optimizer)
-        ):
+        if not (numbers and self.holds(optimizer)):
             return False
         each = torch.stack([number.float().reshape(()) for number in numbers])
         found_inf = each.isfinite().all().logical_not().float()

@@ -66,6 +66,7 @@ class Measuring:
         *,
         skipped: bool,
         found_inf: torch.Tensor | None,
+        at_once: bool = False,
     ) -> list[torch.Tensor]:
         """Measure a step.
 
@@ -74,6 +75,8 @@ class Measuring:
             gradients: The optimizer's gradients; None for a skipped step.
             skipped: Whether the step is already known to be skipped.
             found_inf: Scalar, nonzero if the optimizer skips the step on the device.
+            at_once: Whether to wait for an accelerator, and investigate a bad step before it is
+                applied.
 
         Returns:
             The loss and the gradient norm as tensors on the device, without those that are None.
@@ -91,6 +94,7 @@ class Measuring:
             scale=self._registry.optimizer(optimizer).scale,
             skipped=skipped,
             found_inf=found_inf,
+            at_once=at_once and not self._investigation.done,
         )
 
     @property
@@ -103,7 +107,7 @@ class Measuring:
         self._checked = self.series.troubles
         self.series.spoiled |= _has_bad(optimizer)
 
-    def _on_bad(self, step: StepNumbers) -> None:
+    def _on_bad(self, step: StepNumbers, is_late: bool) -> None:
         if step is self.series.first_bad:
             optimizers = self._registry.optimizers.alive()
             self.series.bad_owners = tuple(
@@ -132,6 +136,8 @@ class Measuring:
             why,
             scale=step.scale,
             moved=moved,
+            is_late=is_late,
+            is_skipped=step.skipped,
         )
 
 

@@ -55,6 +55,7 @@ class Receiver:
     Args:
         hold_back: Whether fused optimizers skip bad steps.
         bundle: Directory to which a bad step is written; None to write none.
+        waits: Whether to wait for an accelerator in each step that nothing undoes if it is bad.
 
     Attributes:
         grammar: The actions of the loop in order.
@@ -74,9 +75,13 @@ class Receiver:
         hooks: Hooks of parameters that limit gradients.
         is_autocast_off: Whether torch has switched off an autocast for CUDA, because there is no
             GPU.
+        graphs: Number of CUDA graphs that the program has begun to capture.
     """
 
-    def __init__(self, *, hold_back: bool = False, bundle: Path | None = None) -> None:
+    def __init__(
+        self, *, hold_back: bool = False, bundle: Path | None = None, waits: bool = False
+    ) -> None:
+        self._waits = waits
         self.hold_back = HoldBack(on=hold_back)
         self.hooks = Hooks()
         self.stack = ModuleStack()
@@ -128,6 +133,7 @@ class Receiver:
         self._begun = -1
         self._running: Multiplier | None = None  # loss scale of the backward that runs
         self.is_autocast_off = False
+        self.graphs = 0
 
     def is_outside(self) -> bool:
         """Return whether the loop itself runs, not a model, an optimizer, doctor or a trace."""
@@ -359,7 +365,14 @@ class Receiver:
             self.registry.note_reached(optimizer)
             gradients = gradients_of(optimizer)
             found_inf = getattr(optimizer, "found_inf", None)
-            numbers = self.measuring.take(optimizer, gradients, skipped=False, found_inf=found_inf)
+            by_scaler = self.scaling.steps or found_inf is not None
+            numbers = self.measuring.take(
+                optimizer,
+                gradients,
+                skipped=False,
+                found_inf=found_inf,
+                at_once=self._waits and not (by_scaler or self.hold_back.holds(optimizer)),
+            )
             if not self.scaling.steps:
                 self.hold_back.before_step(optimizer, numbers)
             if is_sampled(notes.steps - 1):

@@ -45,15 +45,22 @@ class Watch:
         bundle: Directory to which a bad step is written, to be replayed elsewhere; None to write
             none.
         rests: Whether ordinary steps of the trainer are watched only in part; see `resting.py`.
+        waits: Whether to wait for an accelerator before each step that nothing undoes if it is bad.
+            A bad step can then be repeated from the parameters before its update.
 
     Raises:
         ValueError: From `start`, if another watch is active.
     """
 
     def __init__(
-        self, *, hold_back: bool = False, bundle: Path | None = None, rests: bool = False
+        self,
+        *,
+        hold_back: bool = False,
+        bundle: Path | None = None,
+        rests: bool = False,
+        waits: bool = False,
     ) -> None:
-        self._receiver = Receiver(hold_back=hold_back, bundle=bundle)
+        self._receiver = Receiver(hold_back=hold_back, bundle=bundle, waits=waits)
         self._observer = EngineObserver(self._receiver, self._look_back)
         if rests:
             rest = Rest(self._receiver, attach=self._attach, detach=self._let_rest)
@@ -240,6 +247,7 @@ class Watch:
                 hold_back=receiver.hold_back.on,
                 scaler_off=receiver.scaling.off,
                 autocast_off=receiver.is_autocast_off,
+                graphs=receiver.graphs,
             ),
             static=receiver.registry.freeze(),
             loop=receiver.grammar.freeze(),
