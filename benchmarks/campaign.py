@@ -208,13 +208,18 @@ def _updates(result: dict[str, Any]) -> str:
 
 
 def _rehearsal(result: dict[str, Any]) -> str:
-    (row,) = [each for each in result["curves"] if each["how"] == "rehearsed"]
-    return f"cosine similarity to the gradients of fp32: at least {row['cosine_lowest']:.4f}"
+    lowest = {each["how"]: f"{each['cosine_lowest']:.4f}" for each in result["curves"]}
+    gpu = f"; on an {result['environment']['gpu']}: {lowest['gpu']}" if "gpu" in lowest else ""
+    return f"lowest cosine similarity to the gradients of fp32: {lowest['rehearsed']}{gpu}"
 
 
 def _fp8(result: dict[str, Any]) -> str:
     worst = max(each["before_rounding"] / each["of_fp8"] for each in result["distances"])
-    return f"difference from the emulated H100: at most {worst:.1%} of FP8's own rounding error"
+    same = [each["same_on_gpu"] for each in result["distances"] if each["same_on_gpu"] is not None]
+    real = f"; the emulated results equal those of an {result['environment']['gpu']}"
+    return f"difference from the emulated H100: at most {worst:.1%} of FP8's own rounding error" + (
+        real if same and min(same) == 1 else ""
+    )
 
 
 def _ranking(result: dict[str, Any]) -> str:

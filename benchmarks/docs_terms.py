@@ -8,6 +8,15 @@ from __future__ import annotations
 import re
 
 CELLS = {
+    "advise-gpus-validation.md": {
+        "model": "模型",
+        "recipe": "方案",
+        "step": "一步耗时",
+        "predicted step": "预测耗时",
+        "relative to PyTorch's loop": "与 PyTorch 自己的循环之比",
+        "tensors at the peak": "张量的显存峰值",
+        "error of the prediction": "预测误差",
+    },
     "compare.md": {
         "true speed": "真实速度",
         "advised, 3 seeds": "建议采用的比例，3 个种子",

@@ -6,7 +6,8 @@ For each model and recipe, the script measures the milliseconds of a step and it
 PyTorch's own loop (if `torch.amp` has such a recipe), with the engine, and for `--compiled` recipes
 with the engine and a compiled model. These ways take turns of a few steps, timed by CUDA events. A
 ratio is relative to PyTorch's loop in the same round, or to the engine in fp32 if PyTorch has no
-such recipe. The results also contain the prediction of `halfstep advise` for the step, if advise
+such recipe. TF32 is a setting of the whole process, so the recipe tf32 is measured after the
+others. The results also contain the prediction of `halfstep advise` for the step, if advise
 knows the GPU (`--gpu` names another, or "none"). `--predict FILE` adds the predictions to a result,
 on any machine, and measures nothing.
 
@@ -19,11 +20,13 @@ import argparse
 import json
 import statistics
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import docs_table
 import quiet_machine
 import timm
 import torch
@@ -32,6 +35,7 @@ from torch.nn import functional
 from halfstep import Engine
 from halfstep.advise.predict.forecast import Forecaster
 from halfstep.advise.predict.gpus import gpu as find_gpu
+from halfstep.advise.predict.memory import CONTEXT, PIECES
 from halfstep.advise.subject import Subject
 from halfstep.errors import UserError, reason
 from halfstep.files import json_text, write_atomically
@@ -40,6 +44,8 @@ from halfstep.recipe import recipe as find_recipe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+RESULTS = Path(__file__).resolve().parent / "results" / "gpu" / "steps.json"
+PAGE = "advise-gpus-validation.md"
 RECIPES = ("fp32", "tf32", "bf16", "fp16", "o2", "bf16-sr", "fp16+act2")
 OWN = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The recipes that PyTorch also has, with the format of its autocast."""
@@ -111,9 +117,11 @@ def by_torch(setting: Setting, recipe: str) -> Callable[..., None]:
     return step
 
 
-def by_engine(setting: Setting, recipe: str, *, compiled: bool) -> Callable[..., None]:
+def by_engine(
+    setting: Setting, recipe: str, engines: ExitStack, *, compiled: bool
+) -> Callable[..., None]:
     """Return a step of the engine, with an eager model or one that is compiled in place."""
-    engine = Engine(*made(setting), recipe=recipe)
+    engine = engines.enter_context(Engine(*made(setting), recipe=recipe))
     if compiled:
         engine.model.compile(backend=setting.backend)
 
@@ -161,26 +169,32 @@ def started(
 def measure(
     setting: Setting, recipes: list[str], rounds: int, steps: int, refused: dict[str, str]
 ) -> list[Row]:
-    """Let all ways take turns; add the reason to `refused` for each way that fails."""
+    """Let the ways take turns; add the reason to `refused` for each way that fails."""
     batch = batch_of(setting)
-    ways: dict[tuple[str, str], Callable[..., None]] = {}
+    taken: dict[tuple[str, str], list[float]] = {}
     peaks: dict[tuple[str, str], int | None] = {}
-    for recipe in recipes:
-        makes = {
-            "PyTorch": lambda recipe=recipe: by_torch(setting, recipe),
-            "engine": lambda recipe=recipe: by_engine(setting, recipe, compiled=False),
-            "engine, compiled": lambda recipe=recipe: by_engine(setting, recipe, compiled=True),
-        }
-        for way, make in makes.items():
-            if {"PyTorch": recipe in OWN, "engine": True}.get(way, recipe in setting.compiled):
-                try:
-                    ways[recipe, way], peaks[recipe, way] = started(make, batch)
-                except (ValueError, RuntimeError) as error:
-                    refused[f"{setting.model}, {recipe}, {way}"] = reason(error)
-    taken: dict[tuple[str, str], list[float]] = {each: [] for each in ways}
-    for _ in range(rounds):
-        for each, step in ways.items():
-            taken[each].append(seconds(step, batch, steps))
+    for group in (
+        [each for each in recipes if each != "tf32"],
+        [each for each in recipes if each == "tf32"],
+    ):
+        ways: dict[tuple[str, str], Callable[..., None]] = {}
+        with ExitStack() as engines:
+            for recipe in group:
+                makes = {
+                    "PyTorch": partial(by_torch, setting, recipe),
+                    "engine": partial(by_engine, setting, recipe, engines, compiled=False),
+                    "engine, compiled": partial(by_engine, setting, recipe, engines, compiled=True),
+                }
+                wanted = {"PyTorch": recipe in OWN, "engine": True}
+                for way, make in makes.items():
+                    if wanted.get(way, recipe in setting.compiled):
+                        try:
+                            ways[recipe, way], peaks[recipe, way] = started(make, batch)
+                        except (ValueError, RuntimeError) as error:
+                            refused[f"{setting.model}, {recipe}, {way}"] = reason(error)
+            for _ in range(rounds):
+                for each, step in ways.items():
+                    taken.setdefault(each, []).append(seconds(step, batch, steps))
     rows = []
     for (recipe, way), found in taken.items():
         peer = (recipe, "PyTorch") if (recipe, "PyTorch") in taken else ("fp32", "engine")
@@ -247,6 +261,31 @@ def add_predictions(path: Path, gpu: str | None) -> None:
             found[key] = predicted(setting, recipes, gpu, document["refused"])
         row["predicted"] = found[key].get(row["recipe"])
     write_atomically(path, json_text(document, indent=2) + "\n")
+    if path.resolve() == RESULTS:
+        docs_table.put(PAGE, "h100", table(document))
+
+
+def table(document: dict[str, Any]) -> list[str]:
+    """Return the engine's rows of a result with predictions, as a table for the docs."""
+    names = "model", "recipe", "step", "predicted step", "relative to PyTorch's loop"
+    names += "tensors at the peak", "error of the prediction"
+    lines = [f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
+    for row in document["rows"]:
+        if row["way"] != "engine":
+            continue
+        value, low, high = (
+            f"{1e3 * row['predicted']['predicted_seconds'][name]:.1f}"
+            for name in ("value", "low", "high")
+        )
+        ratio = f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+        tensors = (row["predicted"]["predicted_memory_bytes"] - CONTEXT) / PIECES
+        error = round(tensors / row["peak_bytes"] - 1, 3) + 0.0  # no -0.0
+        lines.append(
+            f"| {row['model']} | {row['recipe']} | {row['milliseconds']:.1f} ms "
+            f"| {value} ms [{low}, {high}] | {ratio if row['recipe'] in OWN else '-'} "
+            f"| {row['peak_bytes'] / 1e9:.2f} GB | {error:+.1%} |"
+        )
+    return lines
 
 
 def main() -> None:

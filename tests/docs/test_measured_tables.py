@@ -211,3 +211,15 @@ def test_compiled_models(script):
         assert 0.75 <= each["ratio"] <= 0.83
         assert each["graphs"] == (3 if (each["model"], each["recipe"]) == _CASTS_APART else 1)
     assert len(compiled) == 8
+
+
+def test_steps_on_an_h100(script):
+    module = script("gpu_steps")
+    result = json.loads(module.RESULTS.read_text())
+    assert between(module.PAGE, "h100") == module.table(result)
+    context, pieces = module.CONTEXT, module.PIECES
+    errors = [
+        (row["predicted"]["predicted_memory_bytes"] - context) / pieces / row["peak_bytes"] - 1
+        for row in result["rows"]
+    ]
+    assert max(map(abs, errors)) < 0.0215

@@ -44,7 +44,7 @@ def test_the_readme_has_these_figures_in_their_order(page: str) -> None:
 def test_the_page_gives_the_errors_with_a_family_left_out(page: str) -> None:
     figures = re.findall(r"\d+\.\d%", (ROOT / "docs" / page).read_text())
     nchw, nhwc = (written(LEFT_OUT["families left out"][layout]) for layout in ("nchw", "nhwc"))
-    assert figures == [nchw[1], nhwc[1], nchw[2], nhwc[2]]
+    assert figures[:4] == [nchw[1], nhwc[1], nchw[2], nhwc[2]]
 
 
 @pytest.mark.parametrize("page", ["advise-gpus-validation.md", "advise-gpus-validation.zh.md"])

@@ -90,6 +90,32 @@ def test_a_captured_step_trains_as_without_doctor() -> None:
     assert ends[0] == ends[1]
 
 
+class Packed(nn.Linear):
+    """Fails as a cuDNN RNN does under autocast, if its results are fp32."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        results = super().forward(images)
+        if results.dtype == torch.float32 and torch.backends.cudnn.enabled:
+            raise RuntimeError("cur_offset == offset INTERNAL ASSERT FAILED")
+        return results
+
+
+def test_an_fp32_run_that_cudnn_refuses_is_made_without_it() -> None:
+    model = Packed(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Watch() as watch:
+        for _ in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(torch.ones(2, 6)).float().square().mean()
+            loss.backward()
+            optimizer.step()
+    evidence = watch.close()
+    assert not evidence.precision.note
+    assert evidence.precision.agreements
+    assert torch.backends.cudnn.enabled
+
+
 @needs_gpu
 @pytest.mark.parametrize("half", [False, True], ids=["autocast", "half parameters"])
 def test_headroom_of_a_cudnn_lstm_is_known(half) -> None:

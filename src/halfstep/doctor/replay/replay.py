@@ -7,7 +7,6 @@ modes to their state at each call; afterwards, they are restored. Gradients are 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +15,12 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
 from halfstep.doctor.bundle.recorder import Recorder
 from halfstep.doctor.internals import no_reentrant_checkpoints
 from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.replay.memory import storage_key
-from halfstep.doctor.replay.runs import Outcome, Runs
+from halfstep.doctor.replay.runs import Outcome, Runs, no_cudnn, no_hooks
 from halfstep.doctor.replay.tracer import Tracer
 from halfstep.doctor.tape.modules import ModuleStack, unwrapped
 from halfstep.doctor.tape.tape import Entry, Slot, changed_since, given_tensors, random_state
@@ -188,18 +186,20 @@ class Replayer(Runs):
                 "the model exchanges numbers with other processes, which do not run this step again"
             )
             return outcome
+        wide = isinstance(mode, Widen)
         if leaves is None:
             # The gradient of a half leaf is half, so fp32 runs need fp32 copies of the leaves.
-            wide = isinstance(mode, Widen)
             leaves = _widened_leaves(self._parameters.values()) if wide else {}
         self._attempt(outcome, mode, scale, leaves)
-        if not outcome.note:
-            return outcome
+        # Under autocast, cuDNN packs the weights of an RNN as half precision even in an fp32 run.
         # A hook that a wrapper registers may fail outside of the wrapper's own backward.
-        again = Outcome([], {}, 1.0, [])
-        with _no_hooks():
-            self._attempt(again, mode, scale, leaves)
-        return outcome if again.note else again
+        for without in (*((no_cudnn(),) if wide else ()), no_hooks()):
+            if outcome.note:
+                again = Outcome([], {}, 1.0, [])
+                with without:
+                    self._attempt(again, mode, scale, leaves)
+                outcome = outcome if again.note else again
+        return outcome
 
     def _attempt(
         self, outcome: Outcome, mode: Any, scale: float | None, leaves: dict[int, torch.Tensor]
@@ -365,17 +365,6 @@ def _kept(models: list[nn.Module]) -> Iterator[None]:
         for module, training in modes:
             module.training = training
         state.restore()
-
-
-@contextmanager
-def _no_hooks() -> Iterator[None]:
-    """Ignore the hooks that a forward registers on tensors."""
-    register = torch.Tensor.register_hook
-    setattr(torch.Tensor, "register_hook", lambda *_: RemovableHandle(OrderedDict()))  # noqa: B010  # a method
-    try:
-        yield
-    finally:
-        setattr(torch.Tensor, "register_hook", register)  # noqa: B010
 
 
 def _agreement(name: str, mine: torch.Tensor, exact: torch.Tensor) -> GradientAgreement:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from halfstep.doctor.record import Replay
 from halfstep.doctor.tensors.summary import is_finite
@@ -145,3 +147,25 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor; of a sparse tensor, its coalesced values."""
     return tensor.coalesce().values() if tensor.is_sparse else tensor
+
+
+@contextmanager
+def no_cudnn() -> Iterator[None]:
+    """Let torch use kernels of its own in place of cuDNN's."""
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
+
+
+@contextmanager
+def no_hooks() -> Iterator[None]:
+    """Ignore the hooks that a forward registers on tensors."""
+    register = torch.Tensor.register_hook
+    setattr(torch.Tensor, "register_hook", lambda *_: RemovableHandle(OrderedDict()))  # noqa: B010  # a method
+    try:
+        yield
+    finally:
+        setattr(torch.Tensor, "register_hook", register)  # noqa: B010
