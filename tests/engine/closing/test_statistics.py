@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.tiny import Calls, differences, mlp, with_infinite_gradient
 from halfstep.engine import Engine, LossScaleCollapse
@@ -156,3 +157,29 @@ def test_a_copy_of_the_model_keeps_its_hands_off_the_original() -> None:
         engine.step()
     assert int(model[1].num_batches_tracked) == 0
     assert int(twin[1].num_batches_tracked) == 1
+
+
+class Kernels(TorchDispatchMode):
+    """Counts operators that compute, that is, all except views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.count += not (func.is_view or func.overloadpacket is torch.ops.aten.split_with_sizes)
+        return result
+
+
+def test_a_copy_takes_as_many_kernels_for_ten_norms_as_for_one() -> None:
+    counts = []
+    for norms in (1, 10):
+        model = nn.Sequential(*[nn.BatchNorm1d(4) for _ in range(norms)])
+        statistics = RunningStatistics(model)
+        with Kernels() as kernels, statistics.step_going_on():
+            pass
+        with kernels:
+            statistics.settle(torch.ones(()))
+        counts.append(kernels.count)
+    assert counts[0] == counts[1] < 12

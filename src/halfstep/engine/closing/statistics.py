@@ -20,13 +20,16 @@ from halfstep.optim.foreach import by_format
 from halfstep.techniques.base import as_function
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch.utils.hooks import RemovableHandle
 
 
 class RunningStatistics:
     """Copies and restores the running statistics of one model.
+
+    The buffers of a format are copied as one tensor. A copy of each buffer would launch a hundred
+    kernels on a GPU.
 
     A forward pass in training mode makes the copy if gradients are enabled, or inside
     `engine.autocast()`. A forward pass under `torch.no_grad()` between steps does not: the caller
@@ -45,7 +48,7 @@ class RunningStatistics:
         self._params = frozenset(model.parameters())
         self._layers = layers
         self._buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
-        self._saved: list[torch.Tensor] | None = None
+        self._saved: list[tuple[list[torch.Tensor], torch.Tensor]] | None = None
         self._in_step = False
         self._handles: list[RemovableHandle] = []
         if layers:
@@ -74,7 +77,7 @@ class RunningStatistics:
     def _save(self) -> None:
         if self._saved is None:
             with step_observer.active.work():
-                self._saved = [buffer.clone() for buffer in self._buffers]
+                self._saved = [(alike, _flat(alike)) for alike in by_format(self._buffers)]
 
     @contextmanager
     def step_going_on(self) -> Iterator[None]:
@@ -99,16 +102,11 @@ class RunningStatistics:
         """End a window: restore the statistics if `found_inf`, a scalar on any device, is not 0."""
         if self._saved is None:
             return
-        saved = dict(zip(self._buffers, self._saved, strict=True))
-        for alike in by_format(self._buffers):  # few kernel launches for all buffers
-            then = torch.cat([saved[buffer].flatten() for buffer in alike])
-            now = torch.cat([buffer.flatten() for buffer in alike])
-            settled = torch.where(found_inf.to(now.device) > 0, then, now)
-            parts = settled.split([buffer.numel() for buffer in alike])
-            shaped = [part.view_as(buffer) for part, buffer in zip(parts, alike, strict=True)]
+        for alike, then in self._saved:
+            settled = torch.where(found_inf.to(then.device) > 0, then, _flat(alike))
             # .data keeps the version counters, which a graph that still waits for its backward
             # checks.
-            torch._foreach_copy_([buffer.data for buffer in alike], shaped)
+            torch._foreach_copy_([buffer.data for buffer in alike], _parted(settled, alike))
         self._saved = None
 
     def forget(self) -> None:
@@ -117,14 +115,37 @@ class RunningStatistics:
 
     def state_dict(self) -> list[torch.Tensor] | None:
         """Return the copy of the statistics that an open window has, or None."""
-        return self._saved
+        if self._saved is None:
+            return None
+        copies = {
+            buffer: part
+            for alike, saved in self._saved
+            for buffer, part in zip(alike, _parted(saved, alike), strict=True)
+        }
+        return [copies[buffer] for buffer in self._buffers]
 
     def load_state_dict(self, saved: list[torch.Tensor] | None) -> None:
         """Load the copy that `state_dict` returned."""
-        pairs = zip(saved or [], self._buffers, strict=False)
-        self._saved = None if saved is None else [s.to(b.device, copy=True) for s, b in pairs]
+        self._saved = None
+        if saved is not None:
+            copies = dict(zip(self._buffers, saved, strict=False))
+            self._saved = [
+                (alike, _flat([copies[buffer].to(buffer.device) for buffer in alike]))
+                for alike in by_format([*copies])
+            ]
 
     def close(self) -> None:
         """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
+
+
+def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return all elements of tensors of one format as a new tensor, shape (elements,)."""
+    return torch.cat([each.flatten() for each in tensors])
+
+
+def _parted(flat: torch.Tensor, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return views of `flat` in the shapes of the buffers."""
+    parts = flat.split([buffer.numel() for buffer in buffers])
+    return [part.view_as(buffer) for part, buffer in zip(parts, buffers, strict=True)]
