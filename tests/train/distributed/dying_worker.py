@@ -9,6 +9,7 @@ import signal
 import sys
 import uuid
 
+import torch
 from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -50,6 +51,9 @@ def launch(*arguments):
 
 
 def worker(rank, count, *arguments):
+    # The fork leaves a broken pool of threads, which the first call replaces. If two threads of the
+    # backward make this call at once, one of them finds no pool (pytorch#178535).
+    torch.set_num_threads(torch.get_num_threads())
     if int(os.environ["RANK"]) == rank and distributed.restarts() == 0:
         MicroBatches.add = dying(MicroBatches.add, count)
     code = main([str(each) for each in arguments])
