@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 MOST = 4
 GROWN = 2.0
 _OVERWRITTEN = (
-    "its update had put inf or NaN into the parameters before its loss was read; `halfstep "
-    "doctor`, in front of the command that starts the training, reads the loss before the update"
+    "its update had put inf or NaN into the parameters before its loss was read; to read the loss "
+    "before the update, write `halfstep doctor -m halfstep` in place of `halfstep`"
 )
 _MOVED = "the last step is not finite with the parameters that its update made"
 
@@ -116,8 +116,11 @@ class Investigation:
         self._look_at_inputs(entries, parameters, iteration)
         if not is_late:
             self._look_at_gradients(moved or [*parameters.values()], iteration)
-        if is_late and not is_skipped and any(each.what == "parameter" for each in self.inputs):
-            self.inputs = [each for each in self.inputs if each.what != "parameter"]
+        spoiled = {
+            each for each in self.inputs if each.what == "parameter" and each.iteration == iteration
+        }
+        if is_late and not is_skipped and spoiled:
+            self.inputs = [each for each in self.inputs if each not in spoiled]
             overwritten = Replay(
                 name="plain",
                 iteration=iteration,
