@@ -172,7 +172,9 @@ def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
 
 def main() -> None:
     """Compare, print and write the results."""
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    out = parser.parse_args().out
     found = [
         distance(name, value, product)
         for product in ("forward", "gradient")
@@ -197,8 +199,8 @@ def main() -> None:
         "profile": "hopper: H100 PCIe, cuBLASLt 12.8.3.14, sums not split",
     }
     document = {"environment": environment, "distances": [asdict(each) for each in found]}
-    RESULTS.write_text(json.dumps(document, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    out.write_text(json.dumps(document, indent=2) + "\n")
+    print(f"written to {out}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def summary(folder: Path) -> Iterator[str]:
     with (folder / "parts.tsv").open() as file:
         for part in csv.reader(file, delimiter="\t"):
             yield f"| {' | '.join(part)} |"
-    tables = {"steps.json": steps, "feed.json": feed.table}
+    tables = {"steps.json": steps, "doctor.json": doctor, "feed.json": feed.table}
     for name, table in tables.items():
         if (folder / name).exists():
             yield from ("", name, "", *table(json.loads((folder / name).read_text())))
@@ -53,6 +53,19 @@ def steps(document: dict[str, Any]) -> list[str]:
         )
     refused = [f"- {which}: {why}" for which, why in document["refused"].items()]
     return [*lines, "", *refused] if refused else lines
+
+
+def doctor(document: dict[str, Any]) -> list[str]:
+    """Return the table of gpu_doctor.py: the time of a step under doctor."""
+    return [
+        "| model | recipe | way | plain ms | x |",
+        "| --- | --- | --- | --- | --- |",
+        *(
+            f"| {row['model']} | {row['recipe']} | {row['way']} | {row['plain_milliseconds']:.2f} "
+            f"| {row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f}) |"
+            for row in document["rows"]
+        ),
+    ]
 
 
 def main() -> None:

@@ -150,6 +150,7 @@ def main() -> None:
     """Compare, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     ways = ["fp32", "rehearsed", "native"]
     if torch.cuda.is_available():
@@ -175,8 +176,8 @@ def main() -> None:
         "steps": arguments.steps,
     }
     document = {"environment": environment, "curves": [asdict(each) for each in curves.values()]}
-    RESULTS.write_text(json.dumps(document, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    arguments.out.write_text(json.dumps(document, indent=2) + "\n")
+    print(f"written to {arguments.out}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def test_every_part_runs_and_is_in_the_summary(tmp_path):
     assert done.returncode == 0, (done.stderr, said)
     summary = (tmp_path / "summary.md").read_text()
     assert done.stdout.strip() == summary.strip()
-    for part in ("tests", "steps", "parts", "feed"):
+    for part in ("tests", "steps", "doctor", "fp8", "rehearsal", "parts", "feed"):
         assert f"| {part} |" in summary
     rows = json.loads((tmp_path / "steps.json").read_text())["rows"]
     ways = {(row["recipe"], row["way"]) for row in rows}
@@ -32,6 +32,7 @@ def test_every_part_runs_and_is_in_the_summary(tmp_path):
     for row in rows:
         if row["recipe"] == "fp32":
             assert row["predicted"]["predicted_seconds"]["value"] > 0
+    assert "| resnet10t | fp32 | doctor, hold_back |" in summary
     assert "halfstep, cache_images=ram" in summary
 
 
@@ -46,4 +47,4 @@ def test_a_part_that_fails_is_told_and_the_others_run(tmp_path):
     command = ["bash", str(ROOT / "benchmarks" / "gpu.sh"), str(tmp_path / "out")]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stdout.count("| 3 |") == 4
+    assert done.stdout.count("| 3 |") == 7

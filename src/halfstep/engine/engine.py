@@ -70,7 +70,8 @@ class Engine:
         model: One model or a list of models, already on their devices.
         optimizer: One optimizer or a list of optimizers over the models' parameters.
         recipe: A name, names joined by "+", a mapping of fields, or a `Recipe`.
-        accumulate: Number of micro-steps per optimizer step. The loss is averaged over them.
+        accumulate: Number of micro-steps per optimizer step; together they are a *window*. The loss
+            is averaged over them.
         clip_norm: Maximum 2-norm of each optimizer's gradients, after unscaling.
         clip_value: Maximum absolute value of a gradient element, after unscaling.
         clip_adaptive: Maximum ratio of gradient norm to weight norm for each output unit: a row
