@@ -345,6 +345,9 @@ def _without_function(path: str, field: str) -> UserError:
     return UserError(f"{field} is {path!r}, without a function; allowed: {said}")
 
 
+_OTHER_LOSS = "for another loss write --loss data.py:loss, a function of model and batch"
+
+
 def _cross_entropy(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
         # In a trace, the type is FakeTensor, which the user does not know.
@@ -356,7 +359,8 @@ def _cross_entropy(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -
         raise UserError(
             f"targets are {targets.dtype} of shape {list(targets.shape)}, and outputs have the "
             f"shape {list(outputs.shape)}; allowed without --loss: class numbers (int64), or "
-            "probabilities of the outputs' shape; for another loss write --loss data.py:loss, a "
-            "function of model and batch"
+            f"probabilities of the outputs' shape; {_OTHER_LOSS}"
         )
-    return functional.cross_entropy(outputs, targets)
+    given = f"outputs of shape {list(outputs.shape)} and targets of shape {list(targets.shape)}"
+    with failing(f"cross_entropy fails on {given} ({_OTHER_LOSS})"):
+        return functional.cross_entropy(outputs, targets)

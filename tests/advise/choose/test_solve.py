@@ -279,6 +279,18 @@ def test_pairs_with_the_same_batches_are_told(verifier: Verifier, *, shuffled: b
     assert ("every pair had the same batches in the same order" in said) is not shuffled
 
 
+def test_runs_in_which_the_loss_hardly_decreases_say_so(verifier: Verifier) -> None:
+    still = replace(
+        verifier.subject, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-9)
+    )
+    said = [
+        Verifier(about, steps=STEPS).verify(recipe("fp32")).said
+        for about in (still, verifier.subject)
+    ]
+    assert "fp32's loss hardly decreased" in said[0]
+    assert "hardly" not in said[1]
+
+
 def test_fp32_beside_itself_is_the_same_to_the_bit(verifier: Verifier) -> None:
     result = verifier.verify(recipe("fp32"))
     assert result.losses == result.fp32

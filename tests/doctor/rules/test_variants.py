@@ -88,6 +88,8 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
         ("COMPUTED_INPUT_NOT_FINITE", "broken_by_the_spread_of_one_sample", "correction=0"),
         ("DIVISION_BY_ZERO", "broken_by_a_norm_without_an_eps", "eps=1e-5"),
         ("UPDATE_SKIPPED", "broken_by_an_update_before_the_step", "+ scaler.update()"),
+        ("POSITIONS_IN_HALF", "broken", "+ positions = torch.arange("),
+        ("POSITIONS_IN_HALF", "broken_by_autocast", "+     angles = positions @ torch.tensor("),
         ("EPS_ROUNDS_TO_ZERO", "broken_in_one_of_two_lines", "all lines with this eps in fp32"),
     ],
 )

@@ -17,6 +17,7 @@ import statistics
 import time
 import zlib
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -51,6 +52,8 @@ NOISE = 2.0
 LEAST, MOST = 0.01, 0.1
 """Lower and upper bound of that limit, as shares of the decrease of the loss in training, if the
 spread between seeds is very small or very large."""
+MOVED = 0.05
+"""The least decrease of fp32's loss, as a share of its first value, for runs that show much."""
 
 Settled = Literal["good", "bad", "open"]
 
@@ -153,6 +156,12 @@ class Verifier:
             f"[{found.low:+.2g}, {found.high:+.2g}], limit {most:+.2g}; "
             f"{len(losses)} pairs of runs of {self.steps} steps{self._rates}{self._alike}"
         )
+        begun = statistics.fmean(each.first for each in fp32)
+        if lowered < MOVED * abs(begun):
+            said += (
+                f"; but fp32's loss hardly decreased ({begun:.3g} to {begun - lowered:.3g}), so "
+                "these runs cannot show a difference that appears later"
+            )
         if found.high <= most:
             return "good", said
         return ("bad" if found.low > most else "open"), said
@@ -213,9 +222,16 @@ class Verifier:
         if time.monotonic() + timed * each > self._began + self.budget:
             self.steps, self._longest = FEWEST_STEPS, each * FEWEST_STEPS
             return
-        began = time.monotonic()
-        _train(self.subject, find_recipe("fp32"), self.seed, timed)
-        each = (time.monotonic() - began) / timed
+        begun: list[float] = []  # the median leaves out a step that other programs slowed down
+        _train(
+            self.subject,
+            find_recipe("fp32"),
+            self.seed,
+            timed,
+            lambda _: begun.append(time.monotonic()),
+        )
+        begun.append(time.monotonic())
+        each = statistics.median(later - earlier for earlier, later in pairwise(begun))
         # A third of the budget is reserved for recipes slower than fp32, such as rehearsed ones.
         affordable = 2 / 3 * (self.budget - (time.monotonic() - self._began)) / each
         self.steps = max(FEWEST_STEPS, min(self.steps, int(affordable / (2 * FEWEST_PAIRS))))

@@ -18,6 +18,7 @@ from halfstep.doctor.record.measured import (
     Numbers,
     OwnScale,
     RoundedCount,
+    RoundTrip,
     Sample,
     StepNumbers,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "Precision",
     "Product",
     "Replay",
+    "RoundTrip",
     "RoundedCount",
     "Sample",
     "Saved",

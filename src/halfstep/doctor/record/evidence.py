@@ -29,6 +29,7 @@ from halfstep.doctor.record.measured import (
     Numbers,
     OwnScale,
     RoundedCount,
+    RoundTrip,
     Sample,
 )
 from halfstep.doctor.record.replayed import (
@@ -77,6 +78,7 @@ class Evidence:
     rounded: tuple[RoundedCount, ...] = ()
     growth: Growth = field(default_factory=Growth)
     own_scales: tuple[OwnScale, ...] = ()
+    trips: tuple[RoundTrip, ...] = ()
 
     def only(self, names: frozenset[str]) -> Evidence:
         """Return a record with only these signals."""

@@ -193,6 +193,29 @@ class RoundedCount:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """A line of the loop that casts a module to half precision, in place, and a cast back to fp32.
+
+    Attributes:
+        kind: Class of the module.
+        format: The half format.
+        count: Number of such pairs of casts of one module, the most of all modules.
+        steps_before: Number of optimizer steps before the last cast back.
+        steps_after: Number of optimizer steps after the first cast back.
+        is_trained: Whether an optimizer updates parameters of the module.
+        site: The line of the cast to half precision.
+    """
+
+    kind: str
+    format: str
+    count: int
+    steps_before: int
+    steps_after: int
+    is_trained: bool
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class OwnScale:
     """A loss scale in the loop's own code: a factor of the loss that decreases without a step.
 

@@ -275,6 +275,12 @@ class Registry:
     def _trained(self) -> list[torch.Tensor]:
         return [each for model in self.models.alive().values() for each in model.parameters()]
 
+    def owns_any_of(self, module: nn.Module) -> bool:
+        """Return whether an optimizer updates a parameter of a module."""
+        optimizers = self.optimizers.alive().values()
+        moved = {id(each) for one in optimizers for each in self._moved_by(one)}
+        return any(id(each) in moved for each in module.parameters())
+
     def names(self) -> dict[str, torch.Tensor]:
         """Return every parameter by its name in a model, or by its position in an optimizer."""
         models = self.models.alive()

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 class Attachment:
     """Adds the wrappers in its constructor, and removes them in `remove`.
 
-    While the watch rests, the wrapper of `nn.Module.__call__` stays in place and only calls the
-    module: replacing this method takes milliseconds, because Python updates every subclass.
+    While the watch rests, the wrappers of `nn.Module.__call__` and of its casts stay in place and
+    only call the module: replacing `__call__` takes milliseconds, because Python updates every
+    subclass.
 
     Args:
         receiver: Receives all events.
@@ -49,11 +50,14 @@ class Attachment:
         self._receiver, self._observer = receiver, observer
         self._undo: list[Callable[[], None]] = []
         self._rests = False
-        self._undo_calls = _replaced(nn.Module, "__call__", self._around_call)
+        self._undo_calls = [_replaced(nn.Module, "__call__", self._around_call)]
+        for name in ("half", "bfloat16", "float", "to"):
+            cast = self._method(receiver.on_cast)
+            self._undo_calls.append(_replaced(nn.Module, name, cast))
         self.resume()
 
     def resume(self) -> None:
-        """Add all hooks and wrappers, except the wrapper of module calls, which is in place."""
+        """Add all hooks and wrappers, except those of calls and casts, which are in place."""
         self._rests = False
         self._replace(nn.Module, "zero_grad", self._method(self._receiver.clearing.on_zero))
         self._wrap_autograd()
@@ -72,7 +76,7 @@ class Attachment:
         _watched_process(self._receiver)
 
     def rest(self) -> None:
-        """Remove all wrappers except that of module calls and those that other code has wrapped."""
+        """Remove all wrappers except those of calls and casts, and any that other code wrapped."""
         self._rests = True
         _watched_process(None)
         while self._undo:
@@ -81,7 +85,8 @@ class Attachment:
     def remove(self) -> None:
         """Remove all wrappers, except those that other code has wrapped."""
         self.rest()
-        self._undo_calls()
+        for undo in self._undo_calls:
+            undo()
 
     def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self._undo.append(_replaced(owner, name, make))

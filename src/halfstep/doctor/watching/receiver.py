@@ -22,6 +22,7 @@ from halfstep.doctor.signals.hooks import Hooks
 from halfstep.doctor.signals.origins import Origins
 from halfstep.doctor.signals.positions import Positions
 from halfstep.doctor.signals.registry import Registry
+from halfstep.doctor.signals.round_trips import RoundTrips, format_of
 from halfstep.doctor.signals.samples import Look, Samples, is_sampled
 from halfstep.doctor.signals.saves import Saves
 from halfstep.doctor.signals.threads import Elsewhere
@@ -65,6 +66,7 @@ class Receiver:
         saves: Saved checkpoints.
         elsewhere: Calls in other threads.
         positions: Whole numbers that a half-precision format rounds.
+        trips: Modules that the loop casts to half precision and back.
         registry: Models, optimizers, scalers.
         scaling: Actions of scalers.
         hearing: Calls of torch functions by the loop.
@@ -93,6 +95,7 @@ class Receiver:
         self.evaluations = Evaluations()
         self.saves = Saves()
         self.positions = Positions()
+        self.trips = RoundTrips()
         self.elsewhere = Elsewhere(threading.get_ident())
         self.registry = Registry()
         origins = Origins(self.tape.has_made)
@@ -392,6 +395,22 @@ class Receiver:
             with self.guard.own():
                 self.samples.extend(self._look.after())
             self._look = None
+
+    def on_cast(self, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Run and record a call of `half`, `bfloat16`, `float` or `to` of a module."""
+        if not self.is_outside():
+            return original(module, *args, **kwargs)
+        before = format_of(module)
+        result = original(module, *args, **kwargs)
+        with self.guard.own():
+            self.trips.cast(
+                module,
+                before,
+                steps=self.grammar.made,
+                is_trained=self.registry.owns_any_of(module),
+                mark=calling_line(),
+            )
+        return result
 
     def on_save(self, original: Any, args: Any, kwargs: Any) -> Any:
         """Record the object that `torch.save` saves, and run the call."""

@@ -268,5 +268,6 @@ class Watch:
             overflows=tuple(receiver.hearing.overflows.freeze()),
             rounded=tuple(receiver.positions.freeze()),
             growth=found.growth,
+            trips=tuple(receiver.trips.freeze(receiver.grammar.made)),
             own_scales=tuple(receiver.hearing.own_scales.freeze(receiver.grammar.made)),
         )

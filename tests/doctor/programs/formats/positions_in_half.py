@@ -32,6 +32,16 @@ class Encoder(nn.Module):
         return self.head(torch.cat([long, positions.expand(len(images), -1, -1)], -1)).mean(1)
 
 
+def bf16_steps(model) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(3):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outputs = model(images)
+        nn.functional.cross_entropy(outputs, labels).backward()
+        optimizer.step()
+
+
 def train(model) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for images, labels in batches(3):
@@ -60,6 +70,30 @@ class Diffusion(nn.Module):
 
 def broken_timesteps() -> None:
     train(Diffusion(torch.bfloat16))
+
+
+class Rotary(nn.Module):
+    """Multiplies positions and frequencies by a matrix product, which autocast casts."""
+
+    def __init__(self, *, cast: bool) -> None:
+        super().__init__()
+        self.head, self.cast = nn.Linear(9, 3), cast
+
+    def forward(self, images):
+        positions = torch.arange(LENGTH).float()[:, None]
+        with torch.autocast("cpu", enabled=self.cast):
+            angles = positions @ torch.tensor([[1.0, 0.1, 0.01]])
+        long = images[:, None].expand(-1, LENGTH, -1)
+        waves = angles.sin().float().expand(len(images), -1, -1)
+        return self.head(torch.cat([long, waves], -1)).float().mean(1)
+
+
+def broken_by_autocast() -> None:
+    bf16_steps(Rotary(cast=True))
+
+
+def healthy_without_autocast() -> None:
+    bf16_steps(Rotary(cast=False))
 
 
 class Buffered(nn.Module):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.sites import place
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, RoundedCount
 
 _EXACT = {"fp16": 2048, "bf16": 256}
 SHARE = 0.05
@@ -17,6 +18,7 @@ _CHANGE = (
     "+ positions = torch.arange(length, dtype=torch.float32)",
     "+ # and cast only the sines and cosines that are computed from them",
 )
+_NAMES_A_FORMAT = re.compile(r"\.(to|half|bfloat16|type|type_as)\(|dtype")
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -32,7 +34,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"only {each.distinct} of {each.count} values remain distinct",
                 f"rounded {place(each.module, each.site)}",
             ),
-            change=_CHANGE,
+            change=_change(each),
             site=each.site,
             module=each.module,
         )
@@ -46,6 +48,18 @@ def judge(evidence: Evidence) -> Finding | None:
                 module=model.positions[0].rpartition(".")[0],
             )
     return None
+
+
+def _change(rounded: RoundedCount) -> tuple[str, ...]:
+    """Return the change; if the line names no format, autocast casts the positions there."""
+    line = rounded.site.text if rounded.site is not None else ""
+    if not line or _NAMES_A_FORMAT.search(line):
+        return _CHANGE
+    return (
+        f"- {line}",
+        "+ with torch.autocast(device_type, enabled=False):  # autocast rounds the positions here",
+        f"+     {line}",
+    )
 
 
 RULE = Rule(

@@ -33,7 +33,9 @@ def judge(evidence: Evidence) -> Finding | None:
     if _accumulates(evidence, event):
         change = _moved(evidence, event, line, unscale, late)
     else:
-        change = (f"+ {unscale}", f"  {line}", *([f"- {unscale}"] if late else []))
+        # A second unscale_ before the same step is an error.
+        once = "" if "clip_grad" in line else "  # once, before any loop that contains this line:"
+        change = (f"+ {unscale}{once}", f"  {line}", *([f"- {unscale}"] if late else []))
     norms = [step.gradient_norm for step in evidence.numbers.steps if step.gradient_norm]
     facts = [
         (
@@ -134,7 +136,7 @@ def _moved(
 
 RULE = Rule(
     code="GRADIENTS_CHANGED_WHILE_SCALED",
-    name="clipping before unscale_",
+    name="gradients changed before unscale_",
     rows=(2,),
     citations=(
         "milesial/Pytorch-UNet#470",

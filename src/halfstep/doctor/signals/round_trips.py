@@ -1,0 +1,99 @@
+"""Follows modules that the loop casts to half precision and back to fp32, in place.
+
+`model.half()` rounds the parameters themselves. A later `model.float()` makes them fp32 again, but
+does not bring the lost digits back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from halfstep.doctor.record import RoundTrip
+from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.tensors.widen import HALVES
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    from torch import nn
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A module that the loop has cast to half precision at least once."""
+
+    halved: tuple[Mark | None, torch.dtype] | None = None
+    trips: int = 0
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line that casts modules: the most trips of one of them, and the steps before trips."""
+
+    most: int
+    first: int
+    last: int
+
+
+class RoundTrips:
+    """Collects the casts of modules to half precision that are followed by a cast to fp32."""
+
+    def __init__(self) -> None:
+        self._followed: WeakKeyDictionary[nn.Module, _Followed] = WeakKeyDictionary()
+        self._lines: dict[tuple[Mark | None, torch.dtype, str, bool], _Line] = {}
+
+    def cast(
+        self,
+        module: nn.Module,
+        before: torch.dtype | None,
+        *,
+        steps: int,
+        is_trained: bool,
+        mark: Mark | None,
+    ) -> None:
+        """Record that the loop has cast a module.
+
+        Args:
+            module: The module, after the cast.
+            before: The format of its parameters before the cast, from `format_of`.
+            steps: Number of optimizer steps before the cast.
+            is_trained: Whether an optimizer updates parameters of the module.
+            mark: The line of the cast.
+        """
+        after = format_of(module)
+        if after == before or before is None or after is None:
+            return
+        followed = self._followed.setdefault(module, _Followed())
+        if after in HALVES:
+            followed.halved = mark, after
+        elif followed.halved is not None and before == followed.halved[1]:
+            key = *followed.halved, type(module).__name__, is_trained
+            followed.trips, followed.halved = followed.trips + 1, None
+            line = self._lines.setdefault(key, _Line(0, steps, steps))
+            line.most, line.last = max(line.most, followed.trips), steps
+
+    def freeze(self, steps: int) -> Iterator[RoundTrip]:
+        """Yield the lines that cast a module, which is cast back later.
+
+        Args:
+            steps: Number of optimizer steps that the program made.
+        """
+        for (mark, form, kind, is_trained), line in self._lines.items():
+            yield RoundTrip(
+                kind=kind,
+                format=format_name(form),
+                count=line.most,
+                steps_before=line.last,
+                steps_after=steps - line.first,
+                is_trained=is_trained,
+                site=site(mark),
+            )
+
+
+def format_of(module: nn.Module) -> torch.dtype | None:
+    """Return the format of a module's first floating-point parameter; None without one."""
+    return next((each.dtype for each in module.parameters() if each.is_floating_point()), None)

@@ -1,0 +1,88 @@
+"""A model that is validated in bf16, by a cast in place."""
+
+import copy
+
+import torch
+from torch import nn
+
+from doctor.loops import batches
+
+CODE = "WEIGHTS_ROUNDED_IN_PLACE"
+
+
+def model_and_optimizer():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def train(validate) -> None:
+    model, optimizer = model_and_optimizer()
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        with torch.no_grad():
+            validate(model, images)
+
+
+def in_place(model, images) -> None:
+    model.bfloat16()
+    model(images.bfloat16())
+    model.float()
+
+
+def broken() -> None:
+    train(in_place)
+
+
+def mended() -> None:
+    train(lambda model, images: copy.deepcopy(model).bfloat16()(images.bfloat16()))
+
+
+def by_to(model, images) -> None:
+    model.to(torch.float16)
+    model.to("cpu", torch.float32)
+
+
+def broken_by_to() -> None:
+    train(by_to)
+
+
+def averaged(*, copied: bool) -> None:
+    model, optimizer = model_and_optimizer()
+    average = copy.deepcopy(model).requires_grad_(requires_grad=False)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mean, weight in zip(average.parameters(), model.parameters(), strict=True):
+                mean.lerp_(weight, 0.5)
+            in_place(copy.deepcopy(average) if copied else average, images)
+
+
+def broken_average() -> None:
+    averaged(copied=False)
+
+
+def healthy_copy_of_an_average() -> None:
+    averaged(copied=True)
+
+
+def healthy_before_the_first_step() -> None:
+    model, optimizer = model_and_optimizer()
+    model.half().float()
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def healthy_after_the_last_step() -> None:
+    model, optimizer = model_and_optimizer()
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    in_place(model, images)
