@@ -87,6 +87,14 @@ class RootOfZeros(Gate):
         return 3e3 * torch.sqrt(mapped * mapped + 1e-12)
 
 
+class Rotary(Gate):
+    """Its angles are a matrix product of positions, which autocast rounds."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        angles = torch.arange(600.0)[:, None] @ torch.tensor([[0.1, 0.01]])
+        return super().forward(values) + angles.float().sin().mean()
+
+
 class Net(nn.Module):
     def __init__(self, gate: type[nn.Module]) -> None:
         super().__init__()
@@ -151,6 +159,14 @@ def test_what_fp16_breaks_is_excepted_and_nothing_else(
     assert found.rehearsal is not None
     assert found.rehearsal.gradient_damage < 1e-3
     assert recorded.steps + found.passes <= 20
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "fp16", "o2"])
+def test_positions_that_become_equal_stay_in_fp32(recipe: str) -> None:
+    found, _ = trial(Rotary, recipe)
+    assert list(found.exceptions) == (["gate.matmul"] if recipe == "bf16" else [])
+    if recipe == "bf16":
+        assert "represents every whole number only up to 256" in found.exceptions["gate.matmul"]
 
 
 def test_scale_allows_for_gradients_that_leave_an_exception_in_half() -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.advise.choose.exponents import Exponents
+from halfstep.advise.choose.record import floating
+from halfstep.doctor.signals.positions import MOST, counts_up
 from halfstep.formats import FORMATS, format_name
 
 if TYPE_CHECKING:
@@ -95,6 +97,20 @@ def half_sites(dtypes: Mapping[CallKey, Dtypes]) -> dict[Site, str]:
         for dtype in each.outputs
         if format_name(dtype) in ("fp16", "bf16")
     }
+
+
+def counted_up(recorded: Record) -> dict[Site, float]:
+    """Return the sites that are given rising whole numbers, such as positions, with the largest."""
+    found: dict[Site, float] = {}
+    for call in recorded.calls:
+        for each in floating((call.args, call.kwargs)):
+            if not 1 < each.numel() <= MOST:
+                continue
+            values = each.detach().double().flatten()
+            if counts_up(values[:3]) and counts_up(values):
+                site = call.key.site
+                found[site] = max(found.get(site, 0.0), values[-1].item())
+    return found
 
 
 def is_masked(recorded: Record, site: Site) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from halfstep.advise.choose.borders import (
     about_to_overflow,
     around,
+    counted_up,
     covered,
     half_sites,
     is_masked,
@@ -126,6 +127,7 @@ class _Search:
         self._base = trial.recipe
         self._scale = None if trial.recipe.scaling is None else trial.recipe.scaling.init
         self._formats: dict[Site, str] = {}
+        self._counted = counted_up(recorded)
         self._once = [self._lower_scale, self._except_backward, self._lower_scale]
 
     def look_at_sites(self) -> None:
@@ -201,7 +203,8 @@ class _Search:
             fewer = {each: why for each, why in trial.exceptions.items() if each != pattern}
             if self._close(fewer) or overflowed_before(self._recorded, self._formats, [pattern]):
                 continue
-            if any(covered(site, [pattern]) and self._last_bit(site) for site in self._formats):
+            kept = (site for site in self._formats if self._last_bit(site) or self._equal(site))
+            if any(covered(site, [pattern]) for site in kept):
                 continue
             if not self._can_take(1):
                 break
@@ -250,7 +253,7 @@ class _Search:
         ranges = self._recorded.forward.get(site)
         if format_ and ranges and ranges.headroom(FORMATS[format_]) < 0:
             return f"its results reach 2^{ranges.highest}, beyond {format_}"
-        return self._last_bit(site) or self._costly(damage.error)
+        return self._last_bit(site) or self._equal(site) or self._costly(damage.error)
 
     def _last_bit(self, site: Site) -> str:
         """Return a reason if a site's results are within a factor of two of overflow, else "".
@@ -263,6 +266,16 @@ class _Search:
         if not 0 <= room < 1 or is_masked(self._recorded, site):
             return ""
         return f"its results come within a factor of two of the largest value of {format_}"
+
+    def _equal(self, site: Site) -> str:
+        """Return a reason if a site rounds positions so that some become equal, else ""."""
+        largest, format_ = self._counted.get(site, 0.0), self._formats.get(site)
+        if format_ is None or largest <= (exact := 2 ** (FORMATS[format_].mantissa_bits + 1)):
+            return ""
+        return (
+            f"it is given whole numbers up to {largest:g}, such as positions, and {format_} "
+            f"represents every whole number only up to {exact}"
+        )
 
     def _backward_reason(self, damage: Damage) -> str:
         if damage.nonfinite_gradients:

@@ -51,7 +51,7 @@ class Positions:
         self._looks[module, mark] += 1
         if self._looks[module, mark] > LOOKS:  # Each check waits for the device.
             return
-        if source.is_floating_point() and not _counts_up(source.detach().double()):
+        if source.is_floating_point() and not counts_up(source.detach().double()):
             return
         exact = source.detach().double()
         changed = int((exact != result.detach().double()).sum())
@@ -85,7 +85,8 @@ def counts_twice(tensor: torch.Tensor) -> bool:
     return bool((steps >= 0).all() and (steps == 0).any())
 
 
-def _counts_up(values: torch.Tensor) -> bool:
+def counts_up(values: torch.Tensor) -> bool:
+    """Return whether two or more values in fp64 are whole numbers that rise by equal steps."""
     steps = values.flatten().diff()
     return bool((steps == steps[0]).all()) and float(steps[0]) > 0 and _is_whole(values)
 
