@@ -15,7 +15,7 @@ CELLS = {
         "predicted step": "预测耗时",
         "relative to PyTorch's loop": "与 PyTorch 自己的循环之比",
         "tensors at the peak": "张量的显存峰值",
-        "error of the prediction": "预测误差",
+        "error of predicted bytes": "字节数的预测误差",
     },
     "compare.md": {
         "true speed": "真实速度",

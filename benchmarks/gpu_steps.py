@@ -268,7 +268,7 @@ def add_predictions(path: Path, gpu: str | None) -> None:
 def table(document: dict[str, Any]) -> list[str]:
     """Return the engine's rows of a result with predictions, as a table for the docs."""
     names = "model", "recipe", "step", "predicted step", "relative to PyTorch's loop"
-    names += "tensors at the peak", "error of the prediction"
+    names += "tensors at the peak", "error of predicted bytes"
     lines = [f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
     for row in document["rows"]:
         if row["way"] != "engine":
