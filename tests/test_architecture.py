@@ -23,6 +23,7 @@ FLOORS = {
     "step_observer": 0,
     "errors": 0,
     "files": 0,
+    "yaml_text": 0,
     "plurals": 0,
     "kernels": 0,
     "techniques": 1,

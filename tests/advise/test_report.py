@@ -27,7 +27,6 @@ from halfstep.cli import main
 from halfstep.errors import UserError
 from halfstep.recipe import recipe
 from halfstep.train.config.files import load
-from halfstep.train.config.text import parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,9 +56,9 @@ def test_the_config_trains_what_was_chosen(found: Answer, tmp_path: Path) -> Non
 def test_a_function_gets_the_recipe_that_an_engine_takes(found: Answer, tmp_path: Path) -> None:
     alone = replace(found, subject=subject(Square), choices=())
     assert files.write(tmp_path, alone)[2:] == ["recipe.yaml"]
-    text = (tmp_path / "recipe.yaml").read_text()
-    assert recipe(parse(text, "recipe.yaml")["recipe"]) == alone.recommended[0].recipe
-    assert "pass the value of recipe to Engine(model, optimizer" in text
+    file = tmp_path / "recipe.yaml"
+    assert recipe(file) == recipe(str(file)) == alone.recommended[0].recipe
+    assert f'Engine(model, optimizer, recipe="{file.as_posix()}")' in file.read_text()
 
 
 def test_a_directory_that_cannot_be_had_is_one_line(found: Answer, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from halfstep.train.config.text import parse
 from halfstep.train.loop import loop
 from halfstep.train.processes.launch import LAUNCHER
+from halfstep.yaml_text import parse
 
 
 def summary(run):

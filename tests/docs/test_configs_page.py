@@ -5,7 +5,7 @@ from pathlib import Path
 
 from halfstep.train.config.files import load
 from halfstep.train.config.model import ModelConfig
-from halfstep.train.config.text import parse
+from halfstep.yaml_text import parse
 
 PAGE = Path(__file__).parents[2] / "docs" / "configs.md"
 

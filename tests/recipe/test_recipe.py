@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import halfstep
+from halfstep.errors import UserError
 from halfstep.recipe import RECIPES, LossScale, Recipe, recipe, recipes
 
 FIELDS = {
@@ -183,3 +184,30 @@ def test_recipes_cannot_be_changed_and_can_be_keys() -> None:
     with pytest.raises(FrozenInstanceError):
         recipe("fp16").params = "fp16"
     assert {recipe("fp16"): 1}[recipe("fp16")] == 1
+
+
+def test_the_path_of_a_config_stands_for_its_recipe(tmp_path) -> None:
+    file = tmp_path / "t4.yaml"
+    file.write_text("base: digits\nrecipe: {base: fp16, loss_scale: {init: 256}}\n")
+    assert (
+        recipe(file) == recipe(str(file)) == recipe({"base": "fp16", "loss_scale": {"init": 256}})
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot read a recipe from .*t4.yaml.*No such file"),
+        ("base: digits\n", "t4.yaml sets no recipe; add a line such as recipe: fp16"),
+        ("recipe: [1\n", "t4.yaml, line .* is not valid YAML"),
+        ("recipe: t4.yaml\n", "no recipe is named 't4.yaml'"),
+    ],
+)
+def test_a_file_without_a_recipe_is_refused(tmp_path, text: str | None, said: str) -> None:
+    file = tmp_path / "t4.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ValueError, match=said) as caught:
+        recipe(file)
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, UserError) or text == "recipe: t4.yaml\n"

@@ -85,7 +85,7 @@ def recipes(
 
 
 def _read(spec: str) -> Recipe:
-    from halfstep.train.config.text import parse
+    from halfstep.yaml_text import parse
 
     return recipe(parse(spec, f"recipe {spec!r}") if spec.lstrip().startswith("{") else spec)
 

@@ -39,6 +39,7 @@ from halfstep.techniques import LossScaleCollapse, LossScaler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
+    from pathlib import Path
 
     from torch.optim.lr_scheduler import LRScheduler
 
@@ -69,7 +70,8 @@ class Engine:
     Args:
         model: One model or a list of models, already on their devices.
         optimizer: One optimizer or a list of optimizers over the models' parameters.
-        recipe: A name, names joined by "+", a mapping of fields, or a `Recipe`.
+        recipe: A name, names joined by "+", a mapping of fields, a `Recipe`, or the path of a
+            config whose recipe to use, such as "advice/t4.yaml" from `halfstep advise --out`.
         accumulate: Number of micro-steps per optimizer step; together they are a *window*. The loss
             is averaged over them.
         clip_norm: Maximum 2-norm of each optimizer's gradients, after unscaling.
@@ -109,7 +111,7 @@ class Engine:
         model: nn.Module | Sequence[nn.Module],
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        recipe: str | Recipe | Mapping[str, Any] = "fp32",
+        recipe: str | Path | Recipe | Mapping[str, Any] = "fp32",
         accumulate: int = 1,
         clip_norm: float | None = None,
         clip_value: float | None = None,

@@ -16,6 +16,7 @@ from halfstep.recipe.table import RECIPES, recipe, recipes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 __all__ = ["PARTS", "RECIPES", "LossScale", "Part", "Recipe", "recipe", "recipes"]
 
@@ -23,7 +24,7 @@ __all__ = ["PARTS", "RECIPES", "LossScale", "Part", "Recipe", "recipe", "recipes
 class _Callable(ModuleType):
     """Makes this module callable: `halfstep.recipe("fp16")` calls the function `recipe`."""
 
-    def __call__(self, spec: str | Recipe | Mapping[str, Any]) -> Recipe:
+    def __call__(self, spec: str | Path | Recipe | Mapping[str, Any]) -> Recipe:
         return recipe(spec)
 
 

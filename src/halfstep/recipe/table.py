@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from halfstep.errors import closest
+from halfstep.errors import UserError, closest, reason
 from halfstep.loss_scale import LossScale
 from halfstep.recipe.recipe import NAMES, Recipe
 
@@ -105,21 +106,57 @@ def recipes() -> list[str]:
     return list(RECIPES)
 
 
-def recipe(spec: str | Recipe | Mapping[str, Any]) -> Recipe:
+def recipe(spec: str | Path | Recipe | Mapping[str, Any]) -> Recipe:
     """Find or build a recipe.
 
     Args:
         spec: A name ("fp16"), names joined by "+" in any order ("bf16+tf32"), a mapping of
-            fields, or a `Recipe`. In a mapping, the key `base` names a recipe to start from.
+            fields, a `Recipe`, or the path of a config ("advice/t4.yaml"), whose recipe is used.
+            In a mapping, the key `base` names a recipe to start from.
 
     Returns:
         The recipe.
 
     Raises:
-        ValueError: If a name or field is unknown, or if fields contradict each other. The message
-            names the closest known name.
+        ValueError: If a name or field is unknown, if fields contradict each other, or if a config
+            cannot be read or sets no recipe. The message names the closest known name.
         TypeError: If `spec` has another type.
     """
+    return _find(written_out(spec))
+
+
+def written_out(spec: Any) -> Any:
+    """Return the name or mapping with which a config sets `recipe`, if `spec` is its path.
+
+    Args:
+        spec: A `Path`, or text that ends in ".yaml" or ".yml"; anything else is returned unchanged.
+
+    Raises:
+        UserError: If the file cannot be read or sets no recipe.
+    """
+    if not isinstance(spec, Path) and not (
+        isinstance(spec, str) and spec.lower().endswith((".yaml", ".yml"))
+    ):
+        return spec
+    from halfstep.yaml_text import parse
+
+    try:
+        text = Path(spec).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"cannot read a recipe from {str(spec)!r}: {reason(error)}; allowed: a config that "
+            "sets recipe, such as halfstep advise --out writes, or a name that halfstep recipes "
+            "lists"
+        ) from error
+    values = parse(text, str(spec))
+    if not isinstance(values, Mapping) or values.get("recipe") is None:
+        raise UserError(
+            f"{spec} sets no recipe; add a line such as recipe: fp16, or name the recipe itself"
+        )
+    return values["recipe"]
+
+
+def _find(spec: Any) -> Recipe:
     if isinstance(spec, Recipe):
         return spec
     if isinstance(spec, Mapping):
@@ -127,7 +164,7 @@ def recipe(spec: str | Recipe | Mapping[str, Any]) -> Recipe:
     if not isinstance(spec, str):
         raise TypeError(
             f"recipe is {spec!r}; allowed: a name ({', '.join(RECIPES)}), names joined by '+', a "
-            "mapping of fields, or a Recipe"
+            "mapping of fields, the path of a .yaml file, or a Recipe"
         )
     found = []
     for part in spec.split("+"):
@@ -149,6 +186,6 @@ def _from_mapping(spec: Mapping[str, Any]) -> Recipe:
     base = changes.pop("base", None)
     if base is None:
         return Recipe(**changes)
-    start = recipe(base)
+    start = _find(base)
     changes.setdefault("name", f"{start.name}*")
     return replace(start, **changes)

@@ -8,7 +8,7 @@ from halfstep.compare.cells import directory as kept
 from halfstep.compare.cells.directory import changed_since, claimed, prepare, result_of
 from halfstep.compare.cells.results import Result
 from halfstep.compare.output.tables import write_tables
-from halfstep.train.config.text import parse
+from halfstep.yaml_text import parse
 
 
 def finish(cell):

@@ -68,6 +68,15 @@ def test_a_recipe_that_the_config_spells_out_goes_by_its_name():
         parse_recipes("fp32,mime", own)
 
 
+def test_a_file_among_the_recipes_is_refused_with_the_name_of_its_recipe(tmp_path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: digits\nrecipe: {base: bf16, norms: fp32}\n")
+    with pytest.raises(
+        ValueError, match=r"takes only names.* its recipe 'bf16\*': --recipes fp32,bf1"
+    ):
+        parse_recipes(f"fp32,{file}")
+
+
 def test_axes_multiply():
     assert parse_axes(["batch_size=256,1024", "optimizer.lr=0.1,0.4"]) == (
         ("batch_size=256", "optimizer.lr=0.1"),

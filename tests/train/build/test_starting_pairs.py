@@ -7,9 +7,9 @@ import starting_pairs
 from sameness import assert_same_run
 
 import warm
-from halfstep.train.config.text import parse
 from halfstep.train.loop.loop import train
 from halfstep.train.store import checkpoint
+from halfstep.yaml_text import parse
 
 PAIRS = 50
 

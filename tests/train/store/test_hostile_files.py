@@ -29,9 +29,9 @@ from halfstep.feed.decode import CorruptImage, read_image
 from halfstep.train import data
 from halfstep.train.build import weights
 from halfstep.train.config.data import WebdatasetConfig
-from halfstep.train.config.text import parse
 from halfstep.train.store import checkpoint, rotation
 from halfstep.train.store.lock import locked
+from halfstep.yaml_text import parse
 
 SPARE = 400 * 2**20
 CONFIG = """epochs: 1

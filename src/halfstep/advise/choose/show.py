@@ -10,11 +10,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from halfstep import yaml_text
 from halfstep.advise.choose.advice import NOT_EXAMINED
 from halfstep.advise.predict.forecast import none_fits
 from halfstep.plurals import counted
 from halfstep.show import units
-from halfstep.train.config import text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -113,7 +113,7 @@ def settings(console: Console, found: Answer, before: Answer) -> None:
     specs = {trial.base: trial.spec for trial in trials}
     for name, spec in {**specs, **found.references}.items():
         if found.subject.config:
-            where, lines = "in a config", text.dump({"recipe": spec}).rstrip()
+            where, lines = "in a config", yaml_text.dump({"recipe": spec}).rstrip()
         else:
             given = spec if len(spec) > 1 else name
             where, lines = "in Python", f"Engine(model, optimizer, recipe={given!r})"

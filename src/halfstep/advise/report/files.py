@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from halfstep import yaml_text
 from halfstep.advise.choose.show import reasons
 from halfstep.advise.report.page import page
 from halfstep.errors import UserError
 from halfstep.files import json_text, write_atomically
-from halfstep.train.config import files, text
+from halfstep.train.config import files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +40,7 @@ def write(directory: Path, found: Answer) -> list[str]:
     if not found.choices:
         chosen = dict(zip(["recipe"], found.recommended, strict=False))
     for name, trial in chosen.items():
-        content[f"{name}.yaml"] = config(found, trial)
+        content[f"{name}.yaml"] = config(found, trial, directory / f"{name}.yaml")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, each in content.items():
@@ -51,8 +52,14 @@ def write(directory: Path, found: Answer) -> list[str]:
     return list(content)
 
 
-def config(found: Answer, trial: Trial) -> str:
-    """Return a recipe as YAML: a config based on the subject's config, or else only the recipe."""
+def config(found: Answer, trial: Trial, file: Path) -> str:
+    """Return a recipe as YAML: a config based on the subject's config, or else only the recipe.
+
+    Args:
+        found: The answer.
+        trial: The trial of the recipe.
+        file: The file for which the text is meant; a comment names it.
+    """
     assert found.advice is not None
     comments = [f"# {line}" for line in [trial.base, *reasons(trial, found.advice)]]
     values: dict[str, Any] = {}
@@ -63,8 +70,6 @@ def config(found: Answer, trial: Trial) -> str:
         values = files.merge(values, files.parse_options(options))
         values.pop("fp16", None)  # short for a recipe, which is set below
     else:
-        comments.append(
-            "# in your own loop: pass the value of recipe to Engine(model, optimizer, recipe=...)"
-        )
+        comments.append(f'# in your own loop: Engine(model, optimizer, recipe="{file.as_posix()}")')
     values["recipe"] = trial.spec
-    return "\n".join(comments) + "\n" + text.dump(values)
+    return "\n".join(comments) + "\n" + yaml_text.dump(values)

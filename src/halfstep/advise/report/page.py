@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from halfstep import yaml_text
 from halfstep.advise.choose.show import (
     ROUNDING,
     SETTLED,
@@ -22,7 +23,6 @@ from halfstep.advise.report.strips import HEIGHT, Axis
 from halfstep.advise.table import MARKED, largest_batch
 from halfstep.show import units
 from halfstep.show.document import TableCell, document
-from halfstep.train.config import text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,7 @@ def page(found: Answer) -> str:
         ],
         costs=_costs(found),
         configs=[
-            {"name": name, "text": text.dump({"recipe": spec}).rstrip()}
+            {"name": name, "text": yaml_text.dump({"recipe": spec}).rstrip()}
             for name, spec in {
                 **{trial.base: trial.spec for trial in found.recommended},
                 **found.references,

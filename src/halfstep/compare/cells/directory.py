@@ -23,11 +23,11 @@ from halfstep.compare.cells.results import Result, from_summary
 from halfstep.compare.plan.grid import Cell, changes
 from halfstep.errors import UserError
 from halfstep.files import parse_json, write_atomically
-from halfstep.train.config.text import dump
 from halfstep.train.store import links
 from halfstep.train.store.diagnosis_file import in_a_line
 from halfstep.train.store.lock import locked
 from halfstep.train.store.replaced import make_way
+from halfstep.yaml_text import dump
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

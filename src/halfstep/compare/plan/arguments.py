@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
 from halfstep.recipe import recipe
+from halfstep.recipe.table import written_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,13 +41,20 @@ def parse_recipes(text: str, own: Recipe | None = None) -> tuple[str, ...]:
         The names of the recipes, in the given order.
 
     Raises:
-        UserError: If a name is unknown, or if a recipe is named twice.
+        UserError: If a name is unknown, is that of a file, or appears twice.
     """
     given = [part.strip() for part in text.split(",") if part.strip()]
     if not given:
         raise UserError(
             f"--recipes is {text!r}; name one or more, such as --recipes fp32,fp16,bf16"
         )
+    for part in given:
+        if written_out(part) != part:
+            name = recipe(part).name
+            raise UserError(
+                f"--recipes names the file {part}, and takes only names; make {part} the command's "
+                f"CONFIG, and name its recipe {name!r}: --recipes fp32,{name}"
+            )
     try:
         names = [
             part if own is not None and part == own.name else recipe(part).name for part in given

@@ -24,6 +24,7 @@ from halfstep.techniques.params import cast_at_change, format_changes, own_tenso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -35,7 +36,7 @@ _recipes: WeakKeyDictionary[nn.Module, Recipe] = WeakKeyDictionary()
 
 def shard(
     model: nn.Module,
-    recipe: str | Recipe | Mapping[str, Any],
+    recipe: str | Path | Recipe | Mapping[str, Any],
     *,
     mesh: DeviceMesh | None = None,
     blocks: Callable[[nn.Module], bool] | None = None,

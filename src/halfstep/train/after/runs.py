@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
 from halfstep.recipe import recipe
-from halfstep.train.config.text import parse
 from halfstep.train.store import metrics_log
 from halfstep.train.store.run_directory import read_summary
+from halfstep.yaml_text import parse
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from halfstep.train.config.augment import AugmentConfig
 from halfstep.train.config.schema import Config
-from halfstep.train.config.text import dump
+from halfstep.yaml_text import dump
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

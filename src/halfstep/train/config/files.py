@@ -22,7 +22,7 @@ from halfstep.errors import UserError, closest
 from halfstep.train.config.data import of_every_source
 from halfstep.train.config.errors import Source, one_line
 from halfstep.train.config.schema import Config, expand
-from halfstep.train.config.text import dump, parse
+from halfstep.yaml_text import dump, parse
 
 _FOLDER = Path(__file__).parents[2] / "configs"
 _OPTION = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)

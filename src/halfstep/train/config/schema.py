@@ -10,6 +10,7 @@ from pydantic import Field, Strict, field_validator, model_validator
 
 from halfstep.errors import UserError
 from halfstep.recipe import Recipe, recipe
+from halfstep.recipe.table import written_out
 from halfstep.train.config.data import DataConfig, DigitsConfig
 from halfstep.train.config.loop import (
     AverageConfig,
@@ -35,8 +36,9 @@ class Config(Section):
     description: str = ""
     """One line that `halfstep configs` prints."""
     recipe: str | dict[str, Any] = "fp32"
-    """Number formats of a training step: the name of a recipe, names joined by "+", or a mapping of
-    recipe fields, in which `base` names the recipe to start from."""
+    """Number formats of a training step: the name of a recipe, names joined by "+", a mapping of
+    recipe fields, in which `base` names the recipe to start from, or the path of another config,
+    whose recipe is used."""
     fp16: bool = Field(default=False, exclude=True)
     """Short for `recipe: fp16`, which replaces it in the saved config."""
     seed: int = Field(0, ge=0, lt=2**63)
@@ -158,6 +160,7 @@ class Config(Section):
     @field_validator("recipe")
     @classmethod
     def _is_a_recipe(cls, given: str | dict[str, Any]) -> str | dict[str, Any]:
+        given = written_out(given)
         try:
             recipe(given)
         except TypeError as error:  # a field has a type that cannot be compared with its range

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from halfstep.errors import UserError
 from halfstep.files import json_text, parse_json, write_atomically
 from halfstep.train.config.files import resolved
-from halfstep.train.config.text import parse
 from halfstep.train.store import diagnosis_file, links, replaced
 from halfstep.train.store.lock import locked
+from halfstep.yaml_text import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

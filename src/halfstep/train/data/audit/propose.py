@@ -22,9 +22,9 @@ from halfstep.errors import UserError
 from halfstep.files import write_atomically
 from halfstep.train.config.data import ColumnsConfig
 from halfstep.train.config.files import load
-from halfstep.train.config.text import dump, parse
 from halfstep.train.data.audit import check, folds
 from halfstep.train.data.sources import csv_rows
+from halfstep.yaml_text import dump, parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halfstep.errors import UserError
-from halfstep.train.config.text import dump, parse
+from halfstep.yaml_text import dump, parse
 
 PLAIN = st.recursive(
     st.none()
