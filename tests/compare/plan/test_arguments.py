@@ -70,9 +70,9 @@ def test_a_recipe_that_the_config_spells_out_goes_by_its_name():
 
 def test_a_file_among_the_recipes_is_refused_with_the_name_of_its_recipe(tmp_path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("base: digits\nrecipe: {base: bf16, norms: fp32}\n")
+    file.write_text("base: digits\nrecipe: {base: bf16, loss_scale: 128}\n")
     with pytest.raises(
-        ValueError, match=r"takes only names.* its recipe 'bf16\*': --recipes fp32,bf1"
+        ValueError, match=r"takes only names.* its recipe 'bf16\*': --recipes fp32,bf"
     ):
         parse_recipes(f"fp32,{file}")
 

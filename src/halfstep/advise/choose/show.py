@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 ROUNDING = (
     "rounding error: squared error of the gradient, as a share of its variance between batches"
 )
+FIRST_SCALE = (
+    "first loss scale: the factor by which the loss is multiplied at the start of training"
+)
 HEADROOM = (
     "headroom: by how many powers of two the model's largest half-precision value is below "
     "overflow, and the module or operator that computes the value"
@@ -54,7 +57,7 @@ def show(console: Console, found: Answer) -> None:
     for name in advice.unexamined:
         table.add_row(name, "not examined")
     console.print(table)
-    for line in (ROUNDING, HEADROOM):
+    for line in (ROUNDING, FIRST_SCALE, HEADROOM):
         console.print(line, soft_wrap=True)
     for trial in advice.trials:
         for line in reasons(trial, advice):

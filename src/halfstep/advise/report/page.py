@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep import yaml_text
 from halfstep.advise.choose.show import (
+    FIRST_SCALE,
     ROUNDING,
     SETTLED,
     assumed,
@@ -88,7 +89,10 @@ def page(found: Answer) -> str:
         height=HEIGHT,
         first_gpus=FIRST_GPUS,
         environment=[],
-        notes=[*([ROUNDING] if advice else []), *([_PREDICTED, MARKED] if found.costs else [])],
+        notes=[
+            *([ROUNDING, FIRST_SCALE] if advice else []),
+            *([_PREDICTED, MARKED] if found.costs else []),
+        ],
     )
 
 
