@@ -102,10 +102,10 @@ class ParameterFormat(Technique):
             if not (_HALF.search(said) and _WIDE.search(said)):
                 raise
             raise TypeError(
-                f"a wider tensor was combined with {self._dtype} parameters: {said}. Only "
-                "engine.model(inputs) casts its inputs: to call another method, write "
-                f"engine.model.method(inputs.to({self._dtype})), and create tensors inside the "
-                "model with the dtype of its inputs"
+                f"an operator combined {self._format} parameters with a tensor in a wider format, "
+                "such as fp32. Only engine.model(inputs) casts its inputs: to call another method, "
+                f"write engine.model.method(inputs.to({self._dtype})), and create tensors inside "
+                f"the model with the dtype of its inputs. PyTorch's message: {said}"
             ) from error
 
     def close(self) -> None:

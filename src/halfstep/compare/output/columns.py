@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.compare.cells.versions import mixed
 from halfstep.compare.rows.measures import MEASURES, one_line
-from halfstep.compare.rows.rows import is_disturbed, rows_by_arm
+from halfstep.compare.rows.rows import is_disturbed, rehearsed_parts, rows_by_arm
 from halfstep.compare.rows.verdict import interval_note
 from halfstep.show import units
 from halfstep.show.units import MISSING
@@ -146,7 +146,7 @@ def front_note(results: Sequence[Result]) -> str:
     ways = "accuracy and time" if on_cpu(results) else "accuracy, time and memory"
     ignored = [
         kind
-        for kind, holds in (("rehearsed", _is_rehearsed), ("disturbed", is_disturbed))
+        for kind, holds in (("rehearsed", rehearsed_parts), ("disturbed", is_disturbed))
         if any(map(holds, results))
     ]
     aside = f" ({' and '.join(ignored)} rows are not considered)" if ignored else ""
@@ -162,10 +162,6 @@ def disturbed_note() -> str:
     )
 
 
-def _is_rehearsed(result: Result) -> bool:
-    return bool(result.summary.get("rehearsed"))
-
-
 def _rehearsals(rows: Sequence[Row]) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for row in rows:
@@ -178,7 +174,7 @@ def _rehearsals(rows: Sequence[Row]) -> list[str]:
         what, how = _rehearsal(reason, list(dict.fromkeys(names)))
         by_how.setdefault(how, []).append(what)
     return [
-        f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, speed is not.",
+        f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, times are not.",
         *(
             f"{REHEARSED} {' and '.join(whats)} {'are' if len(whats) > 1 else 'is'} emulated as "
             f"follows: {how}"

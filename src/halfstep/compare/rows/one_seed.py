@@ -71,7 +71,8 @@ def conclusions(
         for row in compared
         if _gain(row) >= 0 or (row not in clear and _images(row) is not None)
     ]
-    here = _native_speeds(grid, compared, by_arm)
+    # Speeds that are valid on this machine.
+    here = {row.arm: row.speed.mean for row in compared if row.speed and not row.disturbed}
     facts = [
         _finite(rows),
         *_accuracies(grid, [row for row in compared if row not in clear], clear),
@@ -191,23 +192,6 @@ def _skipped(rows: Sequence[Row]) -> list[str]:
     return [f"Optimizer steps skipped because of inf or NaN gradients: {', '.join(some)}."]
 
 
-def _native_speeds(
-    grid: Grid, compared: Sequence[Row], by_arm: Mapping[Arm, Row]
-) -> dict[Arm, float]:
-    """Return the speed relative to the baseline of each row whose times are valid here.
-
-    Rows that are disturbed, rehearsed, or compared with a rehearsed baseline are left out.
-    """
-    return {
-        row.arm: row.speed.mean
-        for row in compared
-        if row.speed
-        and not row.disturbed
-        and not row.rehearsed
-        and not by_arm[grid.baseline(row.arm)].rehearsed
-    }
-
-
 def _speeds(here: Mapping[Arm, float], rows: Sequence[Row]) -> list[str]:
     """Return sentences on the measured speeds `here`, and on the rows that are rehearsed."""
     rehearsed = [row for row in rows if row.rehearsed]
@@ -309,7 +293,7 @@ def _candidate(not_worse: Sequence[Row], predicted: Sequence[Prediction]) -> Row
     }
 
     def speed(row: Row) -> float:
-        here = row.speed.mean if row.speed and not row.rehearsed else 0.0
+        here = row.speed.mean if row.speed else 0.0
         return there.get(row.arm, here)
 
     # Of rows with the same speed, max returns the first, in the order of the recipes.

@@ -7,6 +7,7 @@ numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from halfstep.compare.cells.results import Spread
@@ -38,10 +39,10 @@ class Row:
         is_baseline: Whether other rows are compared with this row.
         difference: The best accuracy minus that of the baseline with the same seed; accuracies are
             between 0 and 1.
-        speed: The ratio of images per second to those of the baseline with the same seed.
+        speed: The ratio of images per second to those of the baseline with the same seed; None if
+            one of the two is rehearsed, because its times are then not those of the format.
         memory: The ratio of the peak memory to that of the baseline with the same seed.
-        rehearsed: Each part of the recipe that the device emulates, and how; the row's speed does
-            not predict the speed on hardware that supports the recipe.
+        rehearsed: Each part of the recipe that the device emulates, and how.
         disturbed: Whether threads of a run waited so long for cores, which other processes used,
             that the times of the run are not reliable.
         on_front: Whether the row is on the Pareto front of accuracy, training time and (on a
@@ -108,6 +109,12 @@ def on_device(row: Row) -> bool:
     )
 
 
+def rehearsed_parts(result: Result) -> Sequence[str]:
+    """Return each part of the recipe that the device emulated in a run, and how."""
+    parts: Sequence[str] = result.summary.get("rehearsed", ())
+    return parts
+
+
 def is_disturbed(result: Result) -> bool:
     """Tell whether the run's threads waited so long for cores that its times are not reliable."""
     return (result.number("core_wait_share") or 0.0) >= DISTURBED
@@ -143,11 +150,11 @@ def _row(
         ),
         is_baseline=arm == base,
         difference=estimate([each for each in differences if each is not None]),
-        speed=_ratio("images_per_second", pairs),
-        memory=_ratio("peak_memory_bytes", pairs),
-        rehearsed=tuple(
-            dict.fromkeys(said for result in own for said in result.summary.get("rehearsed", ()))
+        speed=_ratio(
+            "images_per_second", [pair for pair in pairs if not any(map(rehearsed_parts, pair))]
         ),
+        memory=_ratio("peak_memory_bytes", pairs),
+        rehearsed=tuple(dict.fromkeys(chain.from_iterable(map(rehearsed_parts, own)))),
         disturbed=any(map(is_disturbed, measured)),
         on_front=None,
         results=tuple(own),
