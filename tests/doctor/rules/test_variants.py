@@ -90,7 +90,13 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
         ("UPDATE_SKIPPED", "broken_by_an_update_before_the_step", "+ scaler.update()"),
         ("POSITIONS_IN_HALF", "broken", "+ positions = torch.arange("),
         ("POSITIONS_IN_HALF", "broken_by_autocast", "+     angles = positions @ torch.tensor("),
-        ("EPS_ROUNDS_TO_ZERO", "broken_in_one_of_two_lines", "all lines with this eps in fp32"),
+        ("EPS_ROUNDS_TO_ZERO", "broken_in_one_of_two_lines", "+ def own(features, eps=1e-4):"),
+        ("EPS_ROUNDS_TO_ZERO", "broken_in_a_deviation", ".std(-1, keepdim=True) + 1e-4)"),
+        ("EPS_ROUNDS_TO_ZERO", "broken_in_a_cosine", "other, eps=1e-4)[:, None]"),
+        ("EPS_ROUNDS_TO_ZERO", "broken_by_the_default_of_torch", "features, eps=1e-4)"),
+        ("EPS_ROUNDS_TO_ZERO", "broken", ".half(), eps=1e-4)"),
+        ("EPS_ROUNDS_TO_ZERO", "broken_under_a_root", "keepdim=True) + 1e-4).sqrt()"),
+        ("SCALER_STATE_NOT_RESTORED", "broken_by_one_for_each_epoch", "- scaler = torch.amp.Grad"),
     ],
 )
 def test_the_change_fits_the_fault(code, name, said) -> None:

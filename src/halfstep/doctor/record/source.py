@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
 
 LINES = 12
+# The default eps of functions whose fourth argument is the eps.
+_EPS_OF_TORCH = {"normalize": 1e-12, "cosine_similarity": 1e-8}
 _EPS = re.compile(r"(.*_)?eps(ilon)?\d*(_.*)?", re.IGNORECASE)
 
 
@@ -51,6 +53,77 @@ def other_lines_with_eps(mark: Mark | None, eps: float) -> tuple[int, ...]:
             lines.setdefault(ast.unparse(each), set()).add(each.lineno)
     same = [numbers for numbers in lines.values() if mark[1] in numbers]
     return tuple(sorted(set().union(*same) - {mark[1]}))
+
+
+def line_with_other_eps(mark: Mark, eps: float, by: str) -> tuple[str, str] | None:
+    """Return the line that sets the eps of a statement, before and after a change of the eps.
+
+    The eps is a number in the statement; or the number that sets a variable, an attribute or an
+    argument in the statement; or the default of a function of torch that the statement calls.
+
+    Args:
+        mark: A line of the statement.
+        eps: The value of the eps; 0 if unknown.
+        by: The new eps as source code.
+
+    Returns:
+        The two lines, without indentation; None unless exactly one number sets the eps.
+    """
+    text = "".join(linecache.getlines(mark[0]))
+    try:
+        nodes = [*ast.walk(ast.parse(text))]
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    inside = [
+        each
+        for node in nodes
+        if isinstance(node, ast.stmt)
+        and not hasattr(node, "body")
+        and node.lineno <= mark[1] <= (node.end_lineno or 0)
+        for each in ast.walk(node)
+    ]
+    names = {each.id for each in inside if isinstance(each, ast.Name)}
+    names |= {each.attr for each in inside if isinstance(each, ast.Attribute)}
+    found = [each for each in inside if _is_number(each, eps)] or [
+        value
+        for node in nodes
+        for name, value in _set_by(node)
+        if name in names
+        if _is_number(value, eps)
+    ]
+    if len(found) == 1:
+        (number,) = found
+        assert isinstance(number, ast.Constant)
+        changed = _replaced(text, number, by)
+        first = number.lineno - 1
+        return text.splitlines()[first].strip(), changed.splitlines()[first].strip()
+    said = statement(mark)
+    for function, default in _EPS_OF_TORCH.items():
+        given = with_argument(said, function, "eps", by, position=3)
+        if not found and eps == default and given is not None and "\n" not in said:
+            return said, given
+    return None
+
+
+def _is_number(node: ast.AST, value: float) -> bool:
+    return bool(value) and isinstance(node, ast.Constant) and node.value == value
+
+
+def _set_by(node: ast.AST) -> list[tuple[str, ast.expr]]:
+    """Return the names that a node sets, each with its value: "eps", 1e-8."""
+    if isinstance(node, ast.Assign):
+        targets = [getattr(each, "attr", getattr(each, "id", "")) for each in node.targets]
+        return [(each, node.value) for each in targets]
+    if isinstance(node, ast.arguments):
+        positional = [*node.posonlyargs, *node.args]
+        given = [*zip(reversed(positional), reversed(node.defaults), strict=False)]
+        given += [
+            (each, value)
+            for each, value in zip(node.kwonlyargs, node.kw_defaults, strict=True)
+            if value is not None
+        ]
+        return [(each.arg, value) for each, value in given]
+    return []
 
 
 def statement(mark: Mark | None) -> str:

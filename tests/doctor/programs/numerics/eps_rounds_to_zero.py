@@ -39,6 +39,14 @@ def broken_in_a_deviation() -> None:
     half_steps(Around(own))
 
 
+def broken_by_the_default_of_torch() -> None:
+    def own(features):
+        features = features.half() * (torch.arange(len(features))[:, None] > 0)
+        return functional.normalize(features)
+
+    half_steps(Around(own))
+
+
 def broken_in_a_logarithm() -> None:
     def loss_function(outputs, labels):
         probabilities = (outputs * 60).half().softmax(-1) + 1e-8

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES
 from halfstep.doctor.record.sites import place
-from halfstep.doctor.record.source import other_lines_with_eps
+from halfstep.doctor.record.source import line_with_other_eps, other_lines_with_eps
 from halfstep.doctor.remedies import fp16_eps
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
@@ -57,17 +57,24 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"{written} is 0 in {form}: {birth.operator} gets 0 and returns {birth.value}",
             facts=(birth.appears, f"the eps is used {place('', site)}", *elsewhere),
             change=(
-                f"- {site.text}" if site else f"- x / (norm + {eps or 1e-8:g})",
-                "+ # all lines with this eps in fp32: cast the inputs of the function by .float()"
-                if elsewhere
-                else "+ # the same line in fp32",
-                f"+ # if its input can be 0: also with an eps of {eps16} or more, because the",
-                "+ # gradient, which is largest at 0, is cast to fp16",
+                *_with_eps(site, eps, eps16),
+                "+ # a smaller eps is possible in fp32, with x.float() for each input x, if the",
+                "+ # argument is never 0 there: the gradient is largest at 0, and is cast to fp16",
             ),
             site=site,
             module=birth.module,
         )
     return None
+
+
+def _with_eps(site: Site | None, eps: float, eps16: str) -> tuple[str, ...]:
+    """Return a change that gives the line of the site another eps, as lines with "+" and "-"."""
+    if site is None:
+        return f"- x / (norm + {eps or 1e-8:g})", f"+ x / (norm + {eps16})"
+    changed = line_with_other_eps((site.file, site.line, site.function), eps, eps16)
+    if changed is None:
+        return f"- {site.text}", f"+ # the same line with an eps of {eps16} or more"
+    return f"- {changed[0]}", f"+ {changed[1]}"
 
 
 def _elsewhere(site: Site | None, eps: float) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Training continues with the optimizer's state, but with a new gradient scaler."""
+"""Training continues with a new gradient scaler: after a resume, or in each epoch."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ def _made_again(evidence: Evidence) -> Finding | None:
             ended = max(ended, last)
         if anew:
             made = evidence.static.scalers[anew[0]]
+            line = made.site.text if made.site else ""
             return Finding(
                 summary=f"{counted(len(anew), 'time')} during training, a new gradient scaler "
                 f"takes over optimizer {optimizer} and starts at a loss scale of "
@@ -75,7 +76,11 @@ def _made_again(evidence: Evidence) -> Finding | None:
                     f"{len(scalers)} scalers stepped the optimizer, one after the other",
                     f"skipped steps: {evidence.numbers.skips}",
                 ),
-                change=("+ # create one scaler together with the optimizer, and reuse it",),
+                change=(
+                    f"- {line if ' = ' in line else 'scaler = torch.amp.GradScaler()'}",
+                    "+ # the same line before the training loop, where the optimizer is created:",
+                    "+ # all steps use this one scaler",
+                ),
                 site=made.site,
             )
     return None
@@ -83,7 +88,7 @@ def _made_again(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="SCALER_STATE_NOT_RESTORED",
-    name="a new gradient scaler on a resumed optimizer",
+    name="a gradient scaler that starts again during training",
     rows=(8,),
     citations=("ultralytics/ultralytics#22189", "pytorch/vision#4923"),
     needs=frozenset({"loop", "static", "numbers"}),
