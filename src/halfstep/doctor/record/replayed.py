@@ -37,8 +37,8 @@ class TensorSummary:
         infs: Number of infinite elements.
         nans: Number of NaN elements.
         lowest: Lowest finite value, with its sign; None without finite elements.
-        name: "parameter head.weight", "buffer ...", "batch", "constant"; "" for intermediate
-            tensors.
+        name: "parameter head.weight", "buffer ...", "batch", "constant", "computed" (a constant
+            with logarithms of 0); "" for intermediate tensors.
         negative_infs: Number of elements that are -inf.
     """
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.bundle.files import write_step
 from halfstep.doctor.internals import is_compiled
 from halfstep.doctor.record import Bad, BadGradients, Birth, Growth, Precision, Replay, TargetRange
+from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.replay.replay import Replayer
 from halfstep.doctor.signals.facts import environment
 from halfstep.doctor.signals.targets import target_ranges
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
     import torch
 
     from halfstep.doctor.bundle.recorder import Recorder
-    from halfstep.doctor.signals.origins import Origins
+    from halfstep.doctor.record import TensorSummary
+    from halfstep.doctor.signals.origins import Origins, Source
     from halfstep.doctor.signals.positions import Positions
     from halfstep.doctor.signals.sizes import Sizes
     from halfstep.doctor.tape.modules import ModuleStack
 
 MOST = 4
 GROWN = 2.0
+_LOGARITHMS = {"log", "log2", "log10"}
 _OVERWRITTEN = (
     "its update had put inf or NaN into the parameters before its loss was read; to read the loss "
     "before the update, write `halfstep doctor -m halfstep` in place of `halfstep`"
@@ -69,6 +72,7 @@ class Investigation:
         self._positions = positions
         self._sizes = sizes
         self._origins = origins
+        self._computed: set[int] = set()
         self._count = 0
         self._was_only_scale = False
         self.births: list[Birth] = []
@@ -134,7 +138,7 @@ class Investigation:
             )
             self.replays.append(overwritten)
             return
-        replayer = Replayer(entries, parameters, self._stack, self._positions, iteration, why)
+        replayer = self._replayer(entries, parameters, iteration, why)
         with self._repeating(iteration):
             self._replay(replayer, parameters, scale)
 
@@ -176,9 +180,7 @@ class Investigation:
         if self.done:
             return
         self._look_at_inputs(entries, parameters, iteration)
-        replayer = Replayer(
-            entries, parameters, self._stack, self._positions, iteration, "evaluation gave NaN"
-        )
+        replayer = self._replayer(entries, parameters, iteration, "evaluation gave NaN")
         with self._repeating(iteration):
             births, _, traced = replayer.traced()
             self.births += [_in_evaluation(each) for each in births]
@@ -206,9 +208,7 @@ class Investigation:
         """
         if not entries:
             return
-        replayer = Replayer(
-            entries, parameters, self._stack, self._positions, iteration, "the last step"
-        )
+        replayer = self._replayer(entries, parameters, iteration, "the last step")
         with self._repeating(iteration):
             plain = replayer.plain()
         is_bad = not plain.note and not plain.finite and plain.same is not False
@@ -229,6 +229,13 @@ class Investigation:
             with self._repeating(iteration):
                 self.precision, births = replayer.precision()
             self.births += [replace(each, is_last=True) for each in births]
+
+    def _replayer(
+        self, entries: list[Entry], parameters: dict[str, torch.Tensor], iteration: int, why: str
+    ) -> Replayer:
+        computed = frozenset(self._computed)
+        stack, positions = self._stack, self._positions
+        return Replayer(entries, parameters, stack, positions, iteration, why, computed)
 
     @contextmanager
     def _repeating(self, iteration: int) -> Iterator[None]:
@@ -292,15 +299,19 @@ class Investigation:
         for entry, tensor in given_tensors(entries):
             if id(tensor) in known or tensor.requires_grad or not tensor.is_floating_point():
                 continue
-            # A mask of -inf is written on purpose.
-            if not is_finite(tensor) and not (_is_mask(entry, tensor)):
-                known.add(id(tensor))
-                name = "batch" if entry.kind == "module" else entry.kind
-                what = "batch" if tensor.ndim else "number"  # A number is a scale or a weight.
-                source = self._origins.of(tensor)
-                bad = _bad(what, name, tensor, iteration)
-                bad = replace(bad, makers=source.makers, is_known=source.is_known)
-                self.inputs.append(bad)
+            if is_finite(tensor):
+                continue
+            counted, source = summary(tensor), self._origins.of(tensor)
+            if _is_logarithm(counted, source):
+                self._computed.add(storage_key(tensor))
+            elif _is_mask(entry, counted):  # A mask of -inf is written on purpose.
+                continue
+            known.add(id(tensor))
+            name = "batch" if entry.kind == "module" else entry.kind
+            what = "batch" if tensor.ndim else "number"  # A number is a scale or a weight.
+            bad = _bad(what, name, tensor, iteration)
+            bad = replace(bad, makers=source.makers, is_known=source.is_known)
+            self.inputs.append(bad)
 
     def _judge_inputs(self, births: Sequence[Birth], iteration: int) -> None:
         """Decide which inputs of a traced step made it bad."""
@@ -317,8 +328,13 @@ def _is_number(loss: float | None) -> bool:
     return loss is not None and math.isfinite(loss)
 
 
-def _is_mask(entry: Entry, tensor: torch.Tensor) -> bool:
-    counted = summary(tensor)
+def _is_logarithm(counted: TensorSummary, source: Source) -> bool:
+    """Return whether the loop took a logarithm of 0, other than to make a mask."""
+    made = source.makers[0].op if source.makers else ""
+    return made in _LOGARITHMS and not counted.is_mask
+
+
+def _is_mask(entry: Entry, counted: TensorSummary) -> bool:
     if entry.kind == "module":
         return counted.is_mask
     return counted.nans == 0 and counted.infs == counted.negative_infs

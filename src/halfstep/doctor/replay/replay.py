@@ -21,7 +21,7 @@ from halfstep.doctor.internals import no_reentrant_checkpoints
 from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.replay.runs import Outcome, Runs, no_cudnn, no_hooks
-from halfstep.doctor.replay.tracer import Tracer
+from halfstep.doctor.replay.tracer import COMPUTED, Tracer
 from halfstep.doctor.tape.modules import ModuleStack, unwrapped
 from halfstep.doctor.tape.tape import Entry, Slot, changed_since, given_tensors, random_state
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
@@ -60,6 +60,7 @@ class Replayer(Runs):
         positions: Receives casts while the step is traced.
         iteration: Number of the step.
         why: The reason for the replay.
+        computed: Keys of the storages of tensors whose -inf the loop did not write on purpose.
     """
 
     def __init__(
@@ -70,11 +71,13 @@ class Replayer(Runs):
         positions: Positions,
         iteration: int,
         why: str,
+        computed: frozenset[int] = frozenset(),
     ) -> None:
         self._entries = entries
         self._parameters = parameters
         self._stack = stack
         self._positions = positions
+        self._computed = computed
         backward = next((each for each in reversed(entries) if each.kind == "backward"), None)
         super().__init__(iteration, why, backward.value if backward else None)
         self.models = [
@@ -161,6 +164,7 @@ class Replayer(Runs):
             storage_key(each): _BATCH if entry.kind == "module" else _CONSTANT
             for entry, each in given_tensors(self._entries)
         }
+        names |= dict.fromkeys(self._computed & names.keys(), COMPUTED)
         for model in map(unwrapped, self.models):
             for name, buffer in model.named_buffers():
                 names[storage_key(buffer)] = f"buffer {name}"

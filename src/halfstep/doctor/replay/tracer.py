@@ -61,6 +61,8 @@ _WRITES_NUMBERS = (
     "aten.index_put_",
 )
 _CAST = "aten._to_copy"
+COMPUTED = "computed"
+"""The name of a tensor from outside the step whose -inf was not written on purpose."""
 _ON_PURPOSE = -1
 FOLLOWERS = 6
 
@@ -387,7 +389,7 @@ def _given(counted: TensorSummary) -> Birth:
 
 def _is_written(counted: TensorSummary) -> bool:
     """Return whether infinities in an input were written on purpose: a mask or a constant."""
-    if counted.nans or counted.infs > counted.negative_infs:
+    if counted.nans or counted.infs > counted.negative_infs or counted.name == COMPUTED:
         return False
     if counted.name == "batch":
         return counted.is_mask

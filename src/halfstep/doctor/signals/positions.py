@@ -22,6 +22,7 @@ EXACT = {torch.float16: 2048, torch.bfloat16: 256}
 MOST = 2**17
 KEPT = 64
 LOOKS = 4
+MERGED = 0.9
 
 
 class Positions:
@@ -51,9 +52,9 @@ class Positions:
         self._looks[module, mark] += 1
         if self._looks[module, mark] > LOOKS:  # Each check waits for the device.
             return
-        if source.is_floating_point() and not counts_up(source.detach().double()):
-            return
         exact = source.detach().double()
+        if not counts_up(exact) and (source.is_floating_point() or _is_data(exact, result)):
+            return
         changed = int((exact != result.detach().double()).sum())
         if changed:
             self._add(result, changed, module, mark)
@@ -89,6 +90,14 @@ def counts_up(values: torch.Tensor) -> bool:
     """Return whether two or more values in fp64 are whole numbers that rise by equal steps."""
     steps = values.flatten().diff()
     return bool((steps == steps[0]).all()) and float(steps[0]) > 0 and _is_whole(values)
+
+
+def _is_data(exact: torch.Tensor, rounded: torch.Tensor) -> bool:
+    """Return whether whole numbers are probably data, such as pixels, that rounding hardly harms.
+
+    Timesteps are a vector with one number per sample.
+    """
+    return exact.ndim > 1 and bool(rounded.unique().numel() >= MERGED * exact.unique().numel())
 
 
 def _is_whole(values: torch.Tensor) -> bool:

@@ -130,3 +130,17 @@ def healthy_labels_in_half() -> None:
         targets = nn.functional.one_hot(labels, 3).half()
         nn.functional.binary_cross_entropy_with_logits(model(images), targets.float()).backward()
         optimizer.step()
+
+
+class Pixels(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, images):
+        pixels = torch.randint(0, 65_504, images.shape)
+        return self.head(images + pixels.half() / 65_504)
+
+
+def healthy_pixels_of_16_bits() -> None:
+    train(Pixels())

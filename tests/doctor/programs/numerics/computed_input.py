@@ -64,6 +64,19 @@ def healthy_with_a_mask_by_logarithm() -> None:
         optimizer.step()
 
 
+def broken_by_the_logarithm_of_a_target_that_underflows() -> None:
+    """A divergence from a teacher's probabilities, some of which are 0: 0 * log(0) is NaN."""
+    model, teacher = classifier(), classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, _ in batches(4):
+        optimizer.zero_grad()
+        with torch.no_grad():
+            target = (teacher(images) * 200).half().softmax(-1)
+        lost = target * (target.log() - model(images).log_softmax(-1))
+        lost.sum(-1).mean().backward()
+        optimizer.step()
+
+
 def broken_by_inference_tensors() -> None:
     """A teacher's output is computed in inference mode, and divided by its own size."""
 

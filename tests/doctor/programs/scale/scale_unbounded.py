@@ -8,11 +8,11 @@ from doctor.loops import batches, half_autocast
 CODE = "SCALE_UNBOUNDED"
 
 
-def train(factor: float) -> None:
+def train(factor: float, interval: int) -> None:
     torch.manual_seed(0)
     model = nn.Linear(6, 3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=interval)
     for images, labels in batches(26):
         optimizer.zero_grad()
         with half_autocast():
@@ -23,11 +23,11 @@ def train(factor: float) -> None:
 
 
 def broken() -> None:
-    train(1e-12)
+    train(1e-12, 1)
 
 
 def mended() -> None:
-    train(1.0)
+    train(1.0, 1000)
 
 
 def train_by_hand(limit: float) -> None:

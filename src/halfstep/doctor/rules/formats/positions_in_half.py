@@ -29,9 +29,9 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary=f"{each.format} rounds {each.changed} of {each.count} whole numbers up to "
             f"{each.largest:g}, because it represents every whole number only up to "
-            f"{_EXACT[each.format]}: different positions or timesteps become equal",
+            f"{_EXACT[each.format]}: different positions or timesteps can become equal",
             facts=(
-                f"only {each.distinct} of {each.count} values remain distinct",
+                f"{each.distinct} of {each.count} values remain distinct",
                 f"rounded {place(each.module, each.site)}",
             ),
             change=_change(each),

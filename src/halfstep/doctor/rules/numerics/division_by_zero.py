@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.remedies import squares_in_fp32
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
@@ -33,14 +34,22 @@ def judge(evidence: Evidence) -> Finding | None:
                 birth.appears,
                 *evidence.fp32_facts(birth.iteration, "the zeros come from half precision"),
             ),
-            change=(
-                *((f"- {birth.user_site.text}",) if birth.user_site else ()),
-                "+ # the same line with a divisor above 0: divisor.float().clamp(min=1e-6)",
-            ),
+            change=_change(birth, evidence),
             site=birth.user_site,
             module=birth.module,
         )
     return None
+
+
+def _change(birth: Birth, evidence: Evidence) -> tuple[str, ...]:
+    line = birth.user_site.text if birth.user_site else ""
+    if not evidence.exact_is_finite(birth.iteration):
+        changed = "# the same line with a divisor above 0: divisor.float().clamp(min=1e-6)"
+    else:
+        changed = squares_in_fp32(line) or (
+            "# compute the divisor in fp32, with its inputs cast by .float(): it is not 0 there"
+        )
+    return (*((f"- {line}",) if line else ()), f"+ {changed}")
 
 
 def _is_norm_without_eps(birth: Birth) -> bool:

@@ -1,0 +1,36 @@
+"""A gradient scaler that raises its loss scale after each step without an overflow."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, loss_of
+
+CODE = "SCALE_GROWS_TOO_SOON"
+
+
+def train(interval: int, *, steps: int = 24, start: float = 2.0**16) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=start, growth_interval=interval)
+    for images, labels in batches(steps):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images * 20, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(1)
+
+
+def mended() -> None:
+    train(2000)
+
+
+def broken_with_an_interval_of_three() -> None:
+    train(3, steps=40)
+
+
+def healthy_growth_from_a_low_scale() -> None:
+    train(1, steps=8, start=1.0)
