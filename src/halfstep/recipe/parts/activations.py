@@ -28,7 +28,7 @@ class Activations(Part):
         "rounding; saved without compression if not set."
     )
     allowed = {
-        2: "2 bits per element, with noisy gradients that are correct on average",
+        2: "2 bits per element, with very noisy gradients",
         3: "3 bits per element",
         4: "4 bits per element",
         8: "8 bits per element, with very little noise",
