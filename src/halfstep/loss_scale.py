@@ -20,7 +20,8 @@ class LossScale:
         growth_factor: Factor by which the scale grows after `growth_interval` finite steps.
         growth_interval: Number of consecutive finite steps before the scale grows.
         backoff_factor: Factor applied to the scale when a gradient is non-finite.
-        floor: Smallest scale. Non-finite gradients at this scale raise `LossScaleCollapse`.
+        floor: Smallest scale. If the scale is dynamic, non-finite gradients at this scale raise
+            `LossScaleCollapse`.
         ceiling: Largest scale.
         collapse_after: Number of consecutive skipped steps after which `LossScaleCollapse` is
             raised.

@@ -87,8 +87,8 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             metavar="NAME,...|list",
             callback=list_gpus,
             is_eager=True,
-            help="GPUs to choose the fastest recipe for: h100,rtx4090,t4. They need not be "
-            "in this machine. --gpu list prints all names.",
+            help="GPUs to choose the fastest recipe for, such as h100,rtx4090,t4. They need not "
+            "be in this machine. --gpu list prints all names.",
         ),
     ] = None,
     batch_size: Annotated[
@@ -96,8 +96,8 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         typer.Option(
             min=1,
             metavar="N",
-            help="With --gpu: samples per step whose time and memory are predicted; default: the "
-            "size of the first batch. The steps that show which recipes are safe keep their size.",
+            help="With --gpu: the batch size for which time and memory are predicted; default: "
+            "the size of the first batch. Safety is tested with the batches as they are.",
         ),
     ] = None,
     max_memory: Annotated[
@@ -126,16 +126,17 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         str | None,
         typer.Option(
             metavar="10m",
-            help="Time for the whole command. Recipes for which no time is left are listed as not "
-            "examined; the remaining time is used for --verify. Default: 10m.",
+            help="Time for the whole command. Recipes that cannot be examined in it are listed as "
+            "not examined. If time is left after the examination, --verify uses it. Default: 10m.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Directory for advice.json, report.html and a config per GPU (for your own "
-            "model: only the recipe).",
+            help="Directory for advice.json, report.html and a config per GPU (GPU.yaml), or "
+            "recipe.yaml without --gpu. For your own model, these YAML files contain only the "
+            "recipe.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Random seed.")] = 0,
@@ -147,8 +148,10 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     operators must stay in fp32 (with the reason and the line of code), and the initial loss scale.
     It does not change your files. No GPU is needed: half formats are rehearsed, that is, emulated.
 
-    With --gpu, it recommends the safe recipe that fits into the GPU's memory and has the shortest
-    predicted step time. The time includes the casts around layers that stay in fp32.
+    With --gpu, it recommends, of the safe recipes that fit into the GPU's memory, the one with the
+    shortest predicted step time, which includes the casts around layers that stay in fp32. Of
+    recipes within 5 % of this time, it prefers those without a warning, and then those with fp32
+    parameters. If no recipe is clearly faster than fp32 or tf32, it recommends fp32 or tf32.
     Time and memory are predicted from a trace of one step without data; nothing runs on the GPU.
 
         halfstep advise digits --gpu h100,t4 --budget 10m --out advice

@@ -24,7 +24,11 @@ RoundsFlag = Annotated[
     int, typer.Option(min=1, help="Number of rounds; each one measures every setting once.")
 ]
 OutFlag = Annotated[
-    Path | None, typer.Option(help="Directory for the results; default: runs/bench/CONFIG-BENCH.")
+    Path | None,
+    typer.Option(
+        help="Directory for the results; default: runs/bench/CONFIG-NAME, where NAME is loader, "
+        "threads, launch or step."
+    ),
 ]
 QuietFlag = Annotated[bool, typer.Option("--quiet", help="Hide progress messages.")]
 

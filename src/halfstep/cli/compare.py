@@ -61,8 +61,9 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         str | None,
         typer.Option(
             metavar="N,...|cpu,...",
-            help="GPUs to use in parallel, one run on each: --devices 0,1,2,3. With --processes 2, "
-            "each run uses two of them.",
+            help="Devices to use in parallel, one run on each: --devices 0,1,2,3 for GPUs, "
+            "--devices cpu,cpu for two runs at a time on the CPU. With --processes 2, each run "
+            "uses two of the GPUs.",
         ),
     ] = None,
     processes: Annotated[

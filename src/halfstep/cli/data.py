@@ -45,7 +45,8 @@ def folds(
     ] = None,
     columns: ColumnsFlag = None,
     out: Annotated[
-        Path, typer.Option(help="Output folder; default: the working directory.")
+        Path,
+        typer.Option(help="Output folder; default: the working directory.", show_default=False),
     ] = Path(),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
 ) -> None:
@@ -72,13 +73,19 @@ def folds(
 def check(
     config: Annotated[
         str | None,
-        typer.Argument(metavar="CONFIG", help="Name of a shipped config, or a YAML file."),
+        typer.Argument(
+            metavar="CONFIG",
+            help="Name of a shipped config, or a YAML file. Give either CONFIG or --csv.",
+        ),
     ] = None,
     csv: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Check a CSV file instead of a config.")
     ] = None,
     root: Annotated[
-        Path | None, typer.Option(help="Base folder of its paths; default: the CSV file's folder.")
+        Path | None,
+        typer.Option(
+            help="With --csv: base folder of the paths in the CSV file; default: the file's folder."
+        ),
     ] = None,
     columns: ColumnsFlag = None,
     options: OptionsFlag = None,

@@ -37,7 +37,8 @@ def doctor(
         bool,
         typer.Option(
             "--hold-back",
-            help="Let fused optimizers skip steps with non-finite gradients. This changes results.",
+            help="Let fused optimizers that no scaler steps skip steps with a non-finite loss or "
+            "non-finite gradients. This changes results.",
         ),
     ] = False,
     import_: Annotated[
@@ -61,8 +62,8 @@ def doctor(
     The program keeps its output, exit code and exception. The diagnosis is printed to stderr.
     Write options of doctor before the program; the program receives what follows it.
 
-    For a run directory, doctor prints the diagnosis that the run saved. If there is none, it
-    repeats the training from the last checkpoint before the failure, in a temporary copy.
+    For a run directory, doctor prints to stdout the diagnosis that the run saved. If there is none,
+    it repeats the training from the last checkpoint before the failure, in a temporary copy.
     """
     if list_:
         from halfstep.doctor.rules import rules

@@ -44,8 +44,8 @@ def evaluate(
     root: Annotated[
         Path | None,
         typer.Option(
-            help="Image folder: replaces data.root, or is the base of the paths in --data "
-            "(default: the folder of the CSV file)."
+            help="Image folder. Without --data, it replaces data.root of the config. With --data, "
+            "it is the base folder of the paths in the CSV file; default: the file's folder."
         ),
     ] = None,
     out: Annotated[

@@ -27,7 +27,8 @@ def migrate(
     ] = _Target.halfstep,
     *,
     write: Annotated[
-        bool, typer.Option("--write/--diff", help="Change the file, or print a diff.")
+        bool,
+        typer.Option("--write/--diff", help="Change the file, or only print a diff."),
     ] = False,
 ) -> None:
     """Rewrite SCRIPT, which uses apex.amp, for halfstep.Engine or torch.amp.

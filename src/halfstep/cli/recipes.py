@@ -49,7 +49,7 @@ def recipes(
         ),
     ] = None,
 ) -> None:
-    """List the recipes with the fields that they set and their purpose.
+    """List the recipes: the purpose of each, and the fields that it sets.
 
     Wherever a recipe is expected, several can be joined with '+'.
     """

@@ -107,8 +107,8 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
 ) -> None:
     """Train CONFIG and write a run directory with config, metrics, checkpoints and summary.
 
-    Exit codes: 1 if the loss became non-finite or the loss scale collapsed; 130 after Ctrl-C, 143
-    after SIGTERM and 138 after SIGUSR1. After each of these signals, a checkpoint is written
+    Exit codes: 1 if a non-finite loss or a collapsed loss scale ended the run; 130 after Ctrl-C,
+    143 after SIGTERM and 138 after SIGUSR1. After each of these signals, a checkpoint is written
     first, from which --resume continues. A second Ctrl-C ends the run at once.
     """
     from halfstep.train.processes.launch import end_with_launcher

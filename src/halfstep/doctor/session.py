@@ -79,15 +79,16 @@ def watch(
         optimizer: The optimizer or optimizers that the loop steps.
         scaler: The `torch.amp.GradScaler`, if the loop has one.
         quiet: Whether to print nothing at the end.
-        hold_back: Whether optimizers skip steps whose loss or gradients are non-finite, as they
-            do with a scaler. The parameters then keep their values. Needs fused optimizers.
+        hold_back: Whether optimizers that no scaler steps skip a step whose loss or gradients are
+            non-finite. The parameters then keep their values. Needs fused optimizers, and
+            parameters that are not sharded.
 
     Returns:
         The session. Use it in a `with` statement, or call its `diagnose()` after the loop.
 
     Raises:
         ValueError: If this process is already watched, or if `hold_back` is set and an optimizer
-            is not fused.
+            is not fused or has sharded parameters.
     """
     optimizers = _listed(optimizer)
     for each in optimizers:

@@ -114,14 +114,16 @@ class Recipe:
         return f"{self.name} ({said})" if said else self.name
 
     def resolve(self, device: str | torch.device) -> Resolution:
-        """Return whether a device runs, rehearses or refuses each part of the recipe, and why.
+        """Return how a device runs the fields of the recipe that depend on hardware, and why.
+
+        The device runs such a field natively, rehearses (emulates) it, or refuses it.
 
         ```python
         print(recipe("fp8").resolve("cuda"))
         ```
 
         Raises:
-            ValueError: If there is no such device.
+            ValueError: If the device has no valid name, or a field needs a GPU that does not exist.
         """
         import torch
 
