@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
 
 LINES = 12
-# The default eps of functions whose fourth argument is the eps.
-_EPS_OF_TORCH = {"normalize": 1e-12, "cosine_similarity": 1e-8}
 _EPS = re.compile(r"(.*_)?eps(ilon)?\d*(_.*)?", re.IGNORECASE)
 
 
@@ -55,19 +53,18 @@ def other_lines_with_eps(mark: Mark | None, eps: float) -> tuple[int, ...]:
     return tuple(sorted(set().union(*same) - {mark[1]}))
 
 
-def line_with_other_eps(mark: Mark, eps: float, by: str) -> tuple[str, str] | None:
-    """Return the line that sets the eps of a statement, before and after a change of the eps.
+def line_with_other_number(mark: Mark, number: float, by: str) -> tuple[str, str] | None:
+    """Return the line that contains a number of a statement, before and after a change of it.
 
-    The eps is a number in the statement; or the number that sets a variable, an attribute or an
-    argument in the statement; or the default of a function of torch that the statement calls.
+    The number is in the statement, or sets a variable, an attribute or an argument in it.
 
     Args:
         mark: A line of the statement.
-        eps: The value of the eps; 0 if unknown.
-        by: The new eps as source code.
+        number: The number, without its sign; 0 if unknown.
+        by: The new number as source code.
 
     Returns:
-        The two lines, without indentation; None unless exactly one number sets the eps.
+        The two lines, without indentation; None unless the number is in exactly one place.
     """
     text = "".join(linecache.getlines(mark[0]))
     try:
@@ -84,25 +81,20 @@ def line_with_other_eps(mark: Mark, eps: float, by: str) -> tuple[str, str] | No
     ]
     names = {each.id for each in inside if isinstance(each, ast.Name)}
     names |= {each.attr for each in inside if isinstance(each, ast.Attribute)}
-    found = [each for each in inside if _is_number(each, eps)] or [
+    found = [each for each in inside if _is_number(each, number)] or [
         value
         for node in nodes
         for name, value in _set_by(node)
         if name in names
-        if _is_number(value, eps)
+        if _is_number(value, number)
     ]
-    if len(found) == 1:
-        (number,) = found
-        assert isinstance(number, ast.Constant)
-        changed = _replaced(text, number, by)
-        first = number.lineno - 1
-        return text.splitlines()[first].strip(), changed.splitlines()[first].strip()
-    said = statement(mark)
-    for function, default in _EPS_OF_TORCH.items():
-        given = with_argument(said, function, "eps", by, position=3)
-        if not found and eps == default and given is not None and "\n" not in said:
-            return said, given
-    return None
+    if len(found) != 1:
+        return None
+    (constant,) = found
+    assert isinstance(constant, ast.Constant)
+    changed = _replaced(text, constant, by)
+    first = constant.lineno - 1
+    return text.splitlines()[first].strip(), changed.splitlines()[first].strip()
 
 
 def _is_number(node: ast.AST, value: float) -> bool:

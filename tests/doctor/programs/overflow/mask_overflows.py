@@ -36,6 +36,18 @@ def broken_by_a_constant_of_fp32() -> None:
     half_steps(model)
 
 
+class Constant(Padded):
+    """The mask is a number that fp16 cannot represent, times 1 for padding."""
+
+    def masked(self, scores: torch.Tensor) -> torch.Tensor:
+        mask = self.mask.to(scores.dtype) * -1e9
+        return scores + mask
+
+
+def broken_by_a_product_with_a_constant() -> None:
+    half_steps(Constant(1))
+
+
 def broken_by_a_bias_on_the_lowest_number() -> None:
     model = Padded(1)
     model.masked = lambda scores: scores.masked_fill(model.mask, torch.finfo(scores.dtype).min) - 32

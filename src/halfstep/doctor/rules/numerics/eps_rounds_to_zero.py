@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES
 from halfstep.doctor.record.sites import place
-from halfstep.doctor.record.source import line_with_other_eps, other_lines_with_eps
+from halfstep.doctor.record.source import (
+    line_with_other_number,
+    other_lines_with_eps,
+    with_argument,
+)
 from halfstep.doctor.remedies import fp16_eps
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
     from halfstep.doctor.record.sites import Site
 
+# The default eps of functions whose fourth argument is the eps.
+_DEFAULTS = {"normalize": 1e-12, "cosine_similarity": 1e-8}
 _WRITES_EPS = ("aten.add", "aten.clamp", "aten.rsub", "aten.sub", "aten.full", "aten.scalar_tensor")
 _DIVIDES = {
     "aten.div",
@@ -71,10 +77,15 @@ def _with_eps(site: Site | None, eps: float, eps16: str) -> tuple[str, ...]:
     """Return a change that gives the line of the site another eps, as lines with "+" and "-"."""
     if site is None:
         return f"- x / (norm + {eps or 1e-8:g})", f"+ x / (norm + {eps16})"
-    changed = line_with_other_eps((site.file, site.line, site.function), eps, eps16)
-    if changed is None:
-        return f"- {site.text}", f"+ # the same line with an eps of {eps16} or more"
-    return f"- {changed[0]}", f"+ {changed[1]}"
+    mark = (site.file, site.line, site.function)
+    changed = line_with_other_number(mark, eps, eps16)
+    if changed is not None:
+        return f"- {changed[0]}", f"+ {changed[1]}"
+    for function, default in _DEFAULTS.items():
+        line = with_argument(site.text, function, "eps", eps16, position=3)
+        if eps == default and line is not None:
+            return f"- {site.text}", f"+ {line}"
+    return f"- {site.text}", f"+ # the same line with an eps of {eps16} or more"
 
 
 def _elsewhere(site: Site | None, eps: float) -> tuple[str, ...]:

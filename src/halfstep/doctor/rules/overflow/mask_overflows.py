@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import line_with_other_number
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
+    from halfstep.doctor.record.sites import Site
 
 _EDGE = 0.5
 _LARGE = 1e4
@@ -23,30 +25,45 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         if output.nans or not output.infs or output.infs != output.negative_infs:
             continue
-        lowest = min((each.lowest for each in birth.inputs if each.lowest is not None), default=0.0)
-        if not _is_mask(birth, FORMATS[output.format].max):
+        limit = FORMATS[output.format].max
+        if not _is_mask(birth, limit):
             continue
+        written = [each for each in birth.scalars if _is_constant(each, limit)]
+        read = [each.lowest for each in birth.inputs if each.lowest is not None]
+        lowest = min(written or read, default=0.0)
         return Finding(
             summary=f"a finite mask constant becomes -inf in {output.format}: "
-            f"{birth.operator} of {lowest:.4g} gives -inf "
-            f"{counted(output.infs, 'time')}",
+            f"{birth.operator} with {lowest:.4g} gives -inf {counted(output.infs, 'time')}",
             facts=(
                 birth.appears,
                 f"next operators: {', '.join(birth.consumers[:3]) or 'none'}",
                 "softmax of a row of -inf is NaN, and so is 0 times -inf",
             ),
-            change=(
-                "- scores = scores + mask * torch.finfo(scores.dtype).min",
-                "+ scores = torch.where(mask, torch.finfo(scores.dtype).min, scores)",
-            ),
+            change=_change(birth.user_site, min(written, default=0.0)),
             site=birth.user_site,
             module=birth.module,
         )
     return None
 
 
+def _change(site: Site | None, constant: float) -> tuple[str, ...]:
+    """Return a change of the line that contains the constant; 0 for an unknown constant."""
+    mark = (site.file, site.line, site.function) if site else None
+    changed = line_with_other_number(mark, -constant, f"{_LARGE:g}") if mark else None
+    if changed is not None:
+        return f"- {changed[0]}", f"+ {changed[1]}"
+    return (
+        "- scores = scores + mask * torch.finfo(scores.dtype).min",
+        "+ scores = torch.where(mask, torch.finfo(scores.dtype).min, scores)",
+    )
+
+
+def _is_constant(number: float, limit: float) -> bool:
+    return number <= -_LARGE and abs(number) > limit
+
+
 def _is_mask(birth: Birth, limit: float) -> bool:
-    if any(each <= -_LARGE and abs(each) > limit for each in birth.scalars):
+    if any(_is_constant(each, limit) for each in birth.scalars):
         return True
     for each in birth.inputs:
         if each.lowest is None or each.largest is None:
