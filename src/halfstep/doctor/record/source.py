@@ -140,7 +140,9 @@ def statement(mark: Mark | None) -> str:
     return textwrap.dedent("".join(lines[first - 1 : last])).strip()
 
 
-def with_argument(text: str, function: str, name: str, value: str, *, position: int) -> str | None:
+def with_argument(
+    text: str, function: str, name: str, value: str, *, position: int | None = None
+) -> str | None:
     """Return a statement in which the call of a function has the given argument.
 
     Args:
@@ -148,7 +150,8 @@ def with_argument(text: str, function: str, name: str, value: str, *, position: 
         function: The last part of the function's name.
         name: Name of the argument.
         value: Value of the argument, as source code.
-        position: Index of the argument among positional arguments, from 0.
+        position: Index of the argument among positional arguments, from 0; None if it is given by
+            name only.
 
     Returns:
         The changed statement; None if the statement does not contain exactly one such call, or if
@@ -166,7 +169,7 @@ def with_argument(text: str, function: str, name: str, value: str, *, position: 
         each.arg is None for each in call.keywords
     )
     known = next((each.value for each in call.keywords if each.arg == name), None)
-    if known is None and len(call.args) > position:
+    if known is None and position is not None and len(call.args) > position:
         known = call.args[position]
     if hidden or not given:
         return None

@@ -70,5 +70,5 @@ def broken_before_the_loop_standardises_each_sample() -> None:
 
 
 def broken_before_a_change_in_place() -> None:
-    """The numbers from before the change are unknown: the loop may have made the NaN."""
+    """The loop may have made the NaN: doctor does not see the numbers before the change."""
     train_after(lambda images: images.clamp_(min=0))

@@ -65,7 +65,7 @@ def healthy_with_a_check() -> None:
 
 
 class Skipping(torch.optim.SGD):
-    """Multiplies the loss itself, and leaves out steps whose gradients overflow."""
+    """The loop has its own loss scale, and skips steps whose gradients overflow."""
 
     scale = 2.0**20
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import with_argument
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Birth, Evidence
 
 _SUMS = ("aten.sum", "aten.cumsum", "aten.norm", "aten.linalg_vector_norm", "aten.dot")
 _LIMIT = 65504.0
@@ -22,23 +23,26 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         added = birth.inputs[0]
         return Finding(
-            summary=f"{birth.operator} of {' x '.join(map(str, added.shape))} "
-            f"values up to {added.largest:.4g} is {birth.exact:.6g}, above fp16's maximum of "
-            f"{_LIMIT:g}",
+            summary=f"{birth.operator} over a tensor of shape {' x '.join(map(str, added.shape))} "
+            f"with values up to {added.largest:.4g} reaches {birth.exact:.6g}; the maximum of fp16 "
+            f"is {_LIMIT:g}",
             facts=(
                 birth.appears,
                 "inf or NaN reaches the loss or the gradients"
                 if birth.culprit
                 else "division by inf gives 0",
             ),
-            change=(
-                f"- {birth.user_site.text}" if birth.user_site else "- total = x.sum()",
-                "+ # the same in fp32: x.sum(..., dtype=torch.float32)",
-            ),
+            change=_change(birth),
             site=birth.user_site,
             module=birth.module,
         )
     return None
+
+
+def _change(birth: Birth) -> tuple[str, ...]:
+    line = birth.user_site.text if birth.user_site else "total = x.sum(-1)"
+    changed = with_argument(line, birth.operator, "dtype", "torch.float32")
+    return f"- {line}", f"+ {changed or '# the same in fp32: x.sum(..., dtype=torch.float32)'}"
 
 
 RULE = Rule(

@@ -1,4 +1,4 @@
-"""fp16 gradients become inf because the loss is too large, and no scaler lowers it."""
+"""fp16 gradients become inf because the loss is too large, and no scaler skips the step."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         summary=f"gradients are too large for fp16, and no gradient scaler skips the step: "
-        f"{birth.operator} in the backward pass gives up to {birth.exact:.4g}, and the maximum of "
-        f"fp16 is {_MAX:g}",
+        f"in the backward pass, {birth.operator} has results up to {birth.exact:.4g}, and the "
+        f"maximum of fp16 is {_MAX:g}",
         facts=(
             birth.appears,
             f"backward() starts from a loss of {replay.loss:.4g}",

@@ -44,7 +44,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _change(site: Site | None) -> tuple[str, ...]:
     made = statement((site.file, site.line, site.function)) if site else ""
-    changed = with_argument(made, "GradScaler", "growth_interval", str(_DEFAULT), position=4)
+    changed = with_argument(made, "GradScaler", "growth_interval", str(_DEFAULT))
     if changed is None:
         return (f"+ # create the scaler with growth_interval={_DEFAULT}, which is the default",)
     return difference(made, changed)
