@@ -37,8 +37,8 @@ def doctor(
         bool,
         typer.Option(
             "--hold-back",
-            help="Let fused optimizers that no scaler steps skip steps with a non-finite loss or "
-            "non-finite gradients. This changes results.",
+            help="Let fused optimizers skip a step if its loss or gradients are non-finite, also "
+            "without a gradient scaler. This changes results.",
         ),
     ] = False,
     import_: Annotated[

@@ -50,6 +50,7 @@ def page(diagnosis: Diagnosis, evidence: Evidence) -> str:
                 "differs": "False",
             }
             for each in fields(evidence.environment)
+            if getattr(evidence.environment, each.name) is not False
         ],
         notes=[each for each in (diagnosis.unchecked, *diagnosis.notes) if each],
     )

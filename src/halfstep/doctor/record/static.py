@@ -66,6 +66,8 @@ class ModelFacts:
         bad_buffers: Names of floating-point buffers with inf or NaN.
         bad_parameters: Names of parameters with inf or NaN.
         forgotten: Names of trainable parameters that received gradients but have no optimizer.
+        unchanged: Number of these parameters whose norm is still the norm before the first step; 0
+            unless optimizers have newer copies of them, which belong to no model.
         never_reached: Names of trainable parameters that have an optimizer but never received a
             gradient.
         compiled: Whether the model runs through torch.compile.
@@ -82,6 +84,7 @@ class ModelFacts:
     bad_buffers: tuple[str, ...] = ()
     bad_parameters: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
+    unchanged: int = 0
     never_reached: tuple[str, ...] = ()
     compiled: bool = False
     calls: int = 0

@@ -28,7 +28,10 @@ class Headroom:
         if output.dtype not in HALVES or output.numel() == 0:
             return
         low, high = torch.aminmax(output.detach())
+        limit = torch.finfo(output.dtype).max
+        if low.item() == -limit:  # the constant of a mask
+            low = output.detach().where(output > -limit, 0).amin()
         largest = max(abs(low.item()), abs(high.item()))
-        bits = math.log2(torch.finfo(output.dtype).max / largest) if largest else math.inf
+        bits = math.log2(limit / largest) if largest else math.inf
         if bits < self.bits:
             self.largest, self.module, self.bits = largest, module, bits

@@ -14,6 +14,7 @@ from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+_FAR = 32  # bits, which only bf16 has
 _EXPLAINED = 0.01  # the share of a gradient from which the headroom says how little is lost
 _NO_KERNEL = re.compile(
     r"not implemented for '(Half|BFloat16)'|could not create a primitive descriptor"
@@ -155,7 +156,10 @@ def _headroom(evidence: Evidence) -> str:
                 f"; in {worst.parameter}, the norm of these elements is "
                 f"{worst.lost / worst.exact_norm:.2%} of the gradient's norm"
             )
-    return (
-        f"headroom: the largest half-precision value{where} is {precision.bits_to_overflow:.1f} "
-        f"bits below overflow; underflow sets at most {share:.1%} of a gradient to 0{more}"
+    bits = precision.bits_to_overflow
+    far = (
+        "no half-precision value is close to overflow"
+        if bits >= _FAR
+        else f"the largest half-precision value{where} is {bits:.1f} bits below overflow"
     )
+    return f"headroom: {far}; underflow sets at most {share:.1%} of a gradient to 0{more}"

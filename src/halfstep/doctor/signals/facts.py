@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from halfstep.doctor.signals.sizes import Sizes
+
 _SETTINGS = (
     "eps",
     "momentum",
@@ -71,16 +73,27 @@ def environment(tensors: Iterable[torch.Tensor]) -> Environment:
     )
 
 
-def model_facts(model: nn.Module, owned: set[int], reached: set[int]) -> ModelFacts:
+def model_facts(
+    model: nn.Module,
+    owned: set[int],
+    reached: set[int],
+    sizes: Sizes,
+    foreign: Sequence[torch.Tensor],
+) -> ModelFacts:
     """Return the facts of a model.
 
     Args:
         model: The model.
         owned: `id` of every parameter that an optimizer updates.
         reached: `id` of every parameter that ever received a gradient.
+        sizes: Norms of parameters before training.
+        foreign: The parameters of optimizers that belong to no observed model.
     """
     named = list(unwrapped(model).named_parameters())
     trained = [(name, each) for name, each in named if each.requires_grad]
+    forgotten = {
+        name: each for name, each in trained if id(each) in reached and id(each) not in owned
+    }
     half = next((name for name, each in named if each.dtype in HALVES), None)
     return ModelFacts(
         kind=type(unwrapped(model)).__name__,
@@ -96,14 +109,26 @@ def model_facts(model: nn.Module, owned: set[int], reached: set[int]) -> ModelFa
         positions=tuple(
             name for name, each in unwrapped(model).named_buffers() if counts_twice(each)
         ),
-        forgotten=tuple(
-            name for name, each in trained if id(each) in reached and id(each) not in owned
-        )[:NAMES],
+        forgotten=tuple(forgotten)[:NAMES],
+        unchanged=_unchanged(forgotten, foreign, sizes),
         never_reached=tuple(
             name for name, each in trained if id(each) in owned and id(each) not in reached
         )[:NAMES],
         compiled=is_compiled(model),
     )
+
+
+def _unchanged(
+    forgotten: Mapping[str, torch.Tensor], foreign: Sequence[torch.Tensor], sizes: Sizes
+) -> int:
+    """Return how many parameters are as before training, if `foreign` may be newer copies."""
+    mine = [*forgotten.values()]
+    if [each.shape for each in mine] != [each.shape for each in foreign]:
+        return 0
+    pairs = zip(mine, foreign, strict=True)
+    if all(bool((each.to(other.device) == other.to(each.dtype)).all()) for each, other in pairs):
+        return 0
+    return sum(each.before == each.after for each in sizes.read(forgotten))
 
 
 def _bad(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[str, ...]:

@@ -248,6 +248,8 @@ class Registry:
             notes.has_trained = True
             self.sizes.start(self._moved_by(optimizer))
             mine = set(map(id, self._moved_by(optimizer)))
+            if not mine <= set(map(id, self._trained())):  # may be copies of a model's parameters
+                self.sizes.start(self._trained())
             for model in self.models.alive().values():
                 self.models[model].has_trained |= any(
                     id(each) in mine for each in model.parameters()
@@ -303,9 +305,15 @@ class Registry:
         moved = {one: self._moved_by(one) for one in optimizers.values()}
         owned = {id(each) for params in moved.values() for each in params}
         known = {id(each) for each in self._trained()}
+        foreign = [
+            each
+            for params in moved.values()
+            for each in params
+            if id(each) not in known and each.requires_grad
+        ]
         for model in models.values():
             notes = self.models[model]
-            facts = model_facts(model, owned, self._reached)
+            facts = model_facts(model, owned, self._reached, self.sizes, foreign)
             if notes.has_trained:  # A wrapper may have cast the model back since.
                 before = notes.facts
                 facts = replace(

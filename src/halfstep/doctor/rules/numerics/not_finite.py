@@ -78,9 +78,12 @@ def _made_by(birth: Birth, evidence: Evidence, then: str) -> Finding:
         facts=(
             birth.appears,
             *comparison,
-            *((f"largest inputs of the operator: {', '.join(largest)}",) if largest else ()),
+            *((f"largest magnitudes in its arguments: {', '.join(largest)}",) if largest else ()),
         ),
-        change=("+ # inspect that batch and that line", *(_SKIP if then == _APPLIED else ())),
+        change=(
+            "+ # look at the batch of this step, and at the arguments of the operator in this line",
+            *(_SKIP if then == _APPLIED else ()),
+        ),
         confidence=POSSIBLE,
         site=birth.user_site,
         module=birth.module,

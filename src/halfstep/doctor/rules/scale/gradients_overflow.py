@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, Fact, Loop
 
 _MAX = 65504.0
 
@@ -33,18 +33,34 @@ def judge(evidence: Evidence) -> Finding | None:
             f"backward() starts from a loss of {replay.loss:.4g}",
             f"with a loss that is {1 / replay.scale:g} times smaller, all gradients are finite",
         ),
-        change=(
-            "+ scaler = torch.amp.GradScaler(device_type)",
-            "- loss.backward()",
-            "+ scaler.scale(loss).backward()  # without a constant factor of your own",
-            "- optimizer.step()",
-            "+ scaler.step(optimizer)",
-            "+ scaler.update()",
-        ),
+        change=_change(evidence),
         confidence=LIKELY,
         site=birth.user_site,
         module=birth.module,
     )
+
+
+def _change(evidence: Evidence) -> tuple[str, ...]:
+    backward = _lines(evidence.loop, "backward") or ["loss.backward()"]
+    # By a constant: these lines divide the gradients by the loop's own loss scale.
+    divided = [each for each in _lines(evidence.loop, "write", linear=True) if "div" in each]
+    return (
+        "+ scaler = torch.amp.GradScaler(device_type)",
+        f"- {backward[0]}",
+        "+ scaler.scale(loss).backward()  # without a constant factor of your own",
+        *(f"- {each}" for each in divided[:1]),
+        "- optimizer.step()",
+        "+ scaler.step(optimizer)",
+        "+ scaler.update()",
+    )
+
+
+def _lines(loop: Loop, kind: str, **facts: Fact) -> list[str]:
+    return [
+        event.site.text
+        for _, event in loop.of(kind)
+        if event.site and all(event.facts[name] == value for name, value in facts.items())
+    ]
 
 
 RULE = Rule(
