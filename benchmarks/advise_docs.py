@@ -40,8 +40,8 @@ DATA = {
     },
     "zh": {
         "set aside": "测试集（12 个系列），RTX 3090",
-        "earlier": "同一测试集，较早的开销模型",
-        "new": "较早的开销模型，只取对它来说全新的数据",
+        "earlier": "同一测试集，较早的代价模型",
+        "new": "较早的代价模型，只取对它来说全新的数据",
         "left out": "按系列交叉验证（31 个系列），RTX 3090",
         "gpu": "ResNet-50 和 BERT，按 GPU 交叉验证",
         "architecture": "ResNet-50 和 BERT，按 GPU 架构交叉验证",
