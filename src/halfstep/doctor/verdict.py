@@ -109,6 +109,7 @@ class Diagnosis:
         headroom: One line on the distance to overflow and underflow; "" if unknown.
         notes: Notes for the user, such as what could not be examined and why.
         unchecked: A part of the program that was not checked, and why; "" for none.
+        advice: What to try next, if there is no verdict; "" for nothing.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -116,6 +117,7 @@ class Diagnosis:
     headroom: str = ""
     notes: tuple[str, ...] = field(default=())
     unchecked: str = ""
+    advice: str = ""
 
     @property
     def headline(self) -> str:

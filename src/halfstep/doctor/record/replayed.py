@@ -367,6 +367,8 @@ class Bad:
             recorded call did.
         is_known: Whether the source is known: the call in `makers`, or the data.
         is_culprit: Whether it made the loss or the gradients non-finite; None if unknown.
+        is_hidden: Whether the loss and the gradients are finite, for example because the step
+            divides by the input.
     """
 
     what: str
@@ -378,6 +380,7 @@ class Bad:
     makers: tuple[Maker, ...] = ()
     is_known: bool = True
     is_culprit: bool | None = None
+    is_hidden: bool = False
 
     @property
     def is_from_loop(self) -> bool:

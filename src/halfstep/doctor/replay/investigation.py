@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.bundle.files import write_step
 from halfstep.doctor.internals import is_compiled
-from halfstep.doctor.record import Bad, BadGradients, Birth, Growth, Precision, Replay, TargetRange
+from halfstep.doctor.record import (
+    HALVES,
+    Bad,
+    BadGradients,
+    Birth,
+    Growth,
+    Precision,
+    Replay,
+    TargetRange,
+)
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.replay.replay import Replayer
 from halfstep.doctor.signals.facts import environment
@@ -34,6 +43,11 @@ if TYPE_CHECKING:
 MOST = 4
 GROWN = 2.0
 _LOGARITHMS = {"log", "log2", "log10"}
+# Functions with which a program chooses numbers, possibly inf; a cast may round such a number.
+_WRITES = {
+    *("cast", "clamp", "fill", "fill_diagonal", "full", "full_like", "index_fill", "masked_fill"),
+    *("maximum", "minimum", "nan_to_num", "new_full", "scatter", "setitem", "where"),
+}
 _OVERWRITTEN = (
     "its update had put inf or NaN into the parameters before its loss was read; to read the loss "
     "before the update, write `halfstep doctor -m halfstep` in place of `halfstep`"
@@ -225,6 +239,7 @@ class Investigation:
             # The random numbers are the step's own, but its parameters have been updated since.
             self.precision = Precision(note=_MOVED)
         elif not error:
+            self._look_at_hidden_inputs(entries, iteration)
             self.growth = Growth(iteration, self._sizes.read(parameters))
             with self._repeating(iteration):
                 self.precision, births = replayer.precision()
@@ -307,11 +322,20 @@ class Investigation:
             elif _is_mask(entry, counted):  # A mask of -inf is written on purpose.
                 continue
             known.add(id(tensor))
-            name = "batch" if entry.kind == "module" else entry.kind
-            what = "batch" if tensor.ndim else "number"  # A number is a scale or a weight.
-            bad = _bad(what, name, tensor, iteration)
-            bad = replace(bad, makers=source.makers, is_known=source.is_known)
-            self.inputs.append(bad)
+            self.inputs.append(_given(entry, tensor, source, iteration))
+
+    def _look_at_hidden_inputs(self, entries: list[Entry], iteration: int) -> None:
+        """Find half-precision overflows in the inputs of a finite step, other than masks."""
+        for entry, tensor in given_tensors(entries):
+            if tensor.requires_grad or not tensor.is_floating_point() or is_finite(tensor):
+                continue
+            counted, source = summary(tensor), self._origins.of(tensor)
+            maker = source.makers[0] if source.makers else None
+            if maker is None or maker.format not in HALVES or maker.op in _WRITES:
+                continue
+            if counted.infs > counted.negative_infs and not counted.nans:
+                found = _given(entry, tensor, source, iteration)
+                self.inputs.append(replace(found, is_hidden=True))
 
     def _judge_inputs(self, births: Sequence[Birth], iteration: int) -> None:
         """Decide which inputs of a traced step made it bad."""
@@ -353,6 +377,13 @@ def _culprits(inputs: list[Bad], births: Sequence[Birth]) -> list[Bad]:
     found = [each for each in found if (each.name == "batch") == (kind == "batch")] or found
     count = culprit.output.nans + culprit.output.infs
     return [each for each in found if each.count == count] or found
+
+
+def _given(entry: Entry, tensor: torch.Tensor, source: Source, iteration: int) -> Bad:
+    name = "batch" if entry.kind == "module" else entry.kind
+    what = "batch" if tensor.ndim else "number"  # A number is a scale or a weight.
+    bad = _bad(what, name, tensor, iteration)
+    return replace(bad, makers=source.makers, is_known=source.is_known)
 
 
 def _bad(what: str, name: str, tensor: torch.Tensor, iteration: int) -> Bad:

@@ -14,6 +14,10 @@ from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+_NEXT = (
+    "if training still fails, run the program in fp32, on the same batches: if it fails there too, "
+    "the cause is not the precision"
+)
 _FAR = 32  # bits, which only bf16 has
 _EXPLAINED = 0.01  # the share of a gradient from which the headroom says how little is lost
 _NO_KERNEL = re.compile(
@@ -55,12 +59,14 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     if harmful:
         explained |= symptoms
     causes = [each for each in found if each.code not in explained]
+    unchecked = ("" if causes else _unchecked(evidence)) or _off_without_gpu(evidence)
     return Diagnosis(
         verdicts=tuple(sorted(causes, key=lambda each: ORDER.index(each.finding.confidence))),
         consequences=tuple(each.code for each in found if each.code in explained),
         headroom="" if causes else _headroom(evidence),
         notes=_notes(evidence),
-        unchecked=("" if causes else _unchecked(evidence)) or _off_without_gpu(evidence),
+        unchecked=unchecked,
+        advice="" if causes or unchecked or evidence.ending.kind else _NEXT,
     )
 
 

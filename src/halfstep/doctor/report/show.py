@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
     from halfstep.doctor.verdict import Diagnosis, Verdict
 
-_NEXT = (
-    "if training still fails, run the program in fp32, on the same batches: if it fails there too, "
-    "the cause is not the precision"
-)
 FULLY = 2
 FACTS = 5
 
@@ -45,8 +41,8 @@ def _print(diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text(f"consequences: {', '.join(diagnosis.consequences)}"))
     if diagnosis.headroom and not diagnosis.verdicts:
         console.print(Text(diagnosis.headroom))
-    if not diagnosis.verdicts:
-        console.print(Text(_NEXT))
+    if diagnosis.advice:
+        console.print(Text(diagnosis.advice))
     if diagnosis.unchecked and diagnosis.verdicts:
         console.print(Text(diagnosis.unchecked))
     for note in diagnosis.notes:

@@ -144,6 +144,10 @@ class Origins:
             for each in made:
                 self._put(each, origin)
 
+    def copied(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
+        """Remember that a tensor is a copy of another one."""
+        self._put(copy, self._origin(tensor, _version(tensor)))
+
     def assigned(self, tensor: torch.Tensor, value: torch.Tensor | None) -> None:
         """Remember an assignment to elements of a tensor, right after it.
 
@@ -187,7 +191,11 @@ class Origins:
                     for other in floats
                 )
                 mark = calling_line()
-            self._put(each, _call(op, finite, args, each.dtype, mark))
+            bad = [arg for arg in args if finite is False and arg.finite is False]
+            if bad:  # The call that made the inf or NaN is an earlier one.
+                self._put(each, max(bad, key=lambda arg: (bool(arg.op), arg.is_data)))
+            else:
+                self._put(each, _call(op, finite, args, each.dtype, mark))
 
     def _looked_at(self, tensor: torch.Tensor) -> Origin:
         origin = self._origin(tensor, _version(tensor))

@@ -24,7 +24,7 @@ from halfstep.formats import format_name
 from halfstep.kernels import cpu_half
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import nn
 
@@ -167,6 +167,7 @@ class Tape:
 
     Attributes:
         missing: The reason why the current iteration cannot be replayed; "" if it can.
+        on_copy: Called with a tensor from outside the tape and the copy that the tape keeps of it.
     """
 
     def __init__(self) -> None:
@@ -177,6 +178,7 @@ class Tape:
         self._modules = 0
         self._alive: set[int] = set()
         self.missing = ""
+        self.on_copy: Callable[[torch.Tensor, torch.Tensor], None] | None = None
 
     @property
     def entries(self) -> list[Entry]:
@@ -267,7 +269,10 @@ class Tape:
                 return leaf
             if leaf.ndim == 0 and not leaf.requires_grad:
                 # A loss scale or a count that the program may still change.
-                leaf = leaf.detach().clone()
+                copy = leaf.detach().clone()
+                if self.on_copy is not None:
+                    self.on_copy(leaf, copy)
+                leaf = copy
             given.append((leaf, leaf._version))
             return leaf
 

@@ -99,6 +99,7 @@ class Receiver:
         self.elsewhere = Elsewhere(threading.get_ident())
         self.registry = Registry()
         origins = Origins(self.tape.has_made)
+        self.tape.on_copy = origins.copied
         self.investigation = Investigation(
             self.stack, self.positions, self.registry.sizes, origins, bundle
         )

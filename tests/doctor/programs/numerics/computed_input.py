@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from doctor.loops import batches, classifier, loss_of
+from doctor.loops import batches, classifier, half_autocast, loss_of
 
 CODE = "COMPUTED_INPUT_NOT_FINITE"
 
@@ -75,6 +75,43 @@ def broken_by_the_logarithm_of_a_target_that_underflows() -> None:
         lost = target * (target.log() - model(images).log_softmax(-1))
         lost.sum(-1).mean().backward()
         optimizer.step()
+
+
+def dice_steps(ones: int) -> None:
+    """Train with a dice loss; autocast sums the targets in fp16."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        target = functional.one_hot(labels, 3).float().repeat(1, ones).flatten()
+        with half_autocast():
+            guess = model(images).softmax(-1).repeat(1, ones).flatten()
+            total = guess.float().sum() + (target @ torch.ones_like(target)).float()
+            loss = 1 - 2 * (guess.float() * target).sum() / total
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_a_sum_of_targets_in_a_finite_step() -> None:
+    dice_steps(9000)
+
+
+def healthy_with_a_smaller_sum_of_targets() -> None:
+    dice_steps(900)
+
+
+def broken_by_returns_of_many_steps() -> None:
+    def weigh(images):
+        total, totals = torch.zeros(()).half(), []
+        with torch.no_grad():
+            for _ in range(40):
+                total = torch.tensor(3000.0).half() + 0.99 * total
+                totals.append(total)
+        return torch.stack(totals[-1:] * len(images)).float()
+
+    train(None, weigh)
 
 
 def broken_by_inference_tensors() -> None:

@@ -39,7 +39,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "+ average = copy.deepcopy(model).float()",
             *((f"  {worst.site.text}",) if worst.site else ()),
             "+ # in the line that updates the average, parameter.float() instead of the parameter;",
-            "+ # where the average is evaluated, inputs.float() instead of the inputs",
+            "+ # where the average is evaluated, floating-point inputs in fp32: inputs.float()",
         ),
         site=worst.site,
         module=worst.parameter.rpartition(".")[0],

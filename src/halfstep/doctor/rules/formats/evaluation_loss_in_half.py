@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find half-precision results of evaluation outside autocast that are finite only in fp32."""
-    if not evidence.overflows:
-        return None
+    if not evidence.overflows or any(each.makers for each in evidence.inputs):
+        return None  # A training step reads the result: it is a target or a weight.
     first = evidence.overflows[0]
     return Finding(
         summary=f"{first.name} is computed in {first.format}, outside autocast, and is not finite; "
@@ -33,7 +33,7 @@ RULE = Rule(
     name="an evaluation loss outside autocast",
     rows=(15,),
     citations=("huggingface/pytorch-image-models#1586", "hiyouga/LLaMA-Factory#3474"),
-    needs=frozenset({"overflows"}),
+    needs=frozenset({"inputs", "overflows"}),
     judge=judge,
     harmless=True,
 )

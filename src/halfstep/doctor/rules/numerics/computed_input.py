@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _CLAMP = "clamp its argument"
 _DIVISOR = "divide by a number that is never 0: divisor.clamp(min=1e-6)"
+_HIDDEN = "the loss of this step is finite: a division by inf gives 0"
 _SPREAD = (
     "of one number, std() is NaN, and of equal numbers, it is 0: "
     "x.std(correction=0).clamp(min=1e-6)"
@@ -48,7 +49,10 @@ def _finding(bad: Bad) -> Finding:
     return Finding(
         summary=f"the loop computes {counted(bad.count, f'{bad.value} value')} outside autograd: "
         f"{maker.op} made inf or NaN from finite numbers, and step {bad.iteration} reads them",
-        facts=(f"the first one is at index [{place}]",),
+        facts=(
+            *((f"the first one is at index [{place}]",) if place else ()),
+            *((_HIDDEN,) if bad.is_hidden else ()),
+        ),
         change=(
             *((f"- {line}",) if line else ()),
             f"+ # {_remedy(bad.makers)}",
@@ -62,6 +66,8 @@ def _remedy(makers: tuple[Maker, ...]) -> str:
     maker, *args = makers
     if maker.op == "div" and any(each.op in ("std", "var") and each.input == 1 for each in args):
         return _SPREAD
+    if maker.op not in _REMEDIES and maker.format == "fp16":
+        return "the result is too large for fp16: call it outside autocast, with arguments in fp32"
     return _REMEDIES.get(maker.op, "inspect the arguments of this call")
 
 

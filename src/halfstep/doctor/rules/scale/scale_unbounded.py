@@ -71,5 +71,5 @@ RULE = Rule(
     citations=("pytorch/pytorch#98828",),
     needs=frozenset({"numbers"}),
     judge=judge,
-    explains=("LEARNING_RATE_TOO_HIGH",),
+    explains=("COMPUTED_INPUT_NOT_FINITE", "LEARNING_RATE_TOO_HIGH"),
 )
