@@ -163,20 +163,14 @@ class Investigation:
         self.replays.append(plain)
         if plain.note:
             return
+        lower = replayer.at_scale(1.0) if scale is not None and scale != 1 else None
         if plain.finite:
             self._judge_inputs((), iteration)
         else:
-            births, tracer, traced = replayer.traced(record=self._bundle is not None)
-            self.births += births
-            if traced.note:
-                self.replays.append(traced)
-            else:
-                self._judge_inputs(births, iteration)
-            if tracer.recorder is not None:
-                self._keep(tracer.recorder, replayer)
-        if scale is not None and scale != 1:
-            self.replays.append(replayer.at_scale(1.0))
-            self._was_only_scale = not plain.finite and self.replays[-1].finite
+            self._trace(replayer, lower)
+        if lower is not None:
+            self.replays.append(lower)
+            self._was_only_scale = not plain.finite and lower.finite
         elif scale is None and not plain.finite and _is_number(plain.loss):
             self.replays.append(replayer.with_smaller_loss())
         self.replays.append(replayer.fp32())
@@ -186,6 +180,25 @@ class Investigation:
             self.replays.append(replayer.without_tf32())
         if any(map(is_compiled, replayer.models)):
             self.replays.append(replayer.eager())
+
+    def _trace(self, replayer: Replayer, lower: Replay | None) -> None:
+        """Find the births in a bad step.
+
+        Args:
+            replayer: Runs the step.
+            lower: The step at a loss scale of 1; None if it has no other loss scale.
+        """
+        births, tracer, traced = replayer.traced(record=self._bundle is not None)
+        if lower is not None and not lower.finite and not lower.note:
+            # Without the overflows that a lower loss scale prevents.
+            births = replayer.traced(scale=1.0)[0] or births
+        self.births += births
+        if traced.note:
+            self.replays.append(traced)
+        else:
+            self._judge_inputs(births, replayer.iteration)
+        if tracer.recorder is not None:
+            self._keep(tracer.recorder, replayer)
 
     def evaluation(
         self, entries: list[Entry], parameters: dict[str, torch.Tensor], iteration: int

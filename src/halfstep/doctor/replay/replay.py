@@ -84,11 +84,14 @@ class Replayer(Runs):
             bare(entry.function) for entry in entries if isinstance(entry.function, nn.Module)
         ]
 
-    def traced(self, *, record: bool = False) -> tuple[tuple[Birth, ...], Tracer, Replay]:
+    def traced(
+        self, *, record: bool = False, scale: float | None = None
+    ) -> tuple[tuple[Birth, ...], Tracer, Replay]:
         """Run the step under the tracer, without compiled code.
 
         Args:
             record: Whether to record the operators for a bundle.
+            scale: Another loss scale; None for the loss scale of the step.
 
         Returns:
             The births, the tracer, and the result of the run.
@@ -99,7 +102,7 @@ class Replayer(Runs):
         self._stack.start(self.models)
         try:
             with torch.compiler.set_stance("force_eager"):
-                outcome = self._run(tracer)
+                outcome = self._run(tracer, scale)
         finally:
             self._stack.stop()
         if recorder is not None:

@@ -50,3 +50,22 @@ def broken_by_an_angle_of_zero() -> None:
         return torch.where(cosine > 0.99, cosine * 0 + 1, cosine).acos().mean()
 
     plain_steps(classifier(), loss_function)
+
+
+def broken_in_a_focal_loss_while_the_loss_scale_is_too_high() -> None:
+    """The logarithm's gradient overflows too, but not at a lower loss scale."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(8):
+        images = torch.randn(16, 8, generator=generator)
+        labels = torch.randint(0, 3, (16,), generator=generator)
+        optimizer.zero_grad()
+        with half_autocast():
+            chosen = (model(images * 3) * 30).softmax(-1).gather(1, labels[:, None])
+            loss = ((1 - chosen) ** 0.5 * -(chosen + 1e-4).log()).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
