@@ -1,4 +1,4 @@
-"""A norm of own making, in fp16, of samples that are all zeros: its eps is small, but not zero."""
+"""A normalization written by hand, in fp16, of samples that are all zeros, with a small eps."""
 
 import torch
 from torch.nn import functional

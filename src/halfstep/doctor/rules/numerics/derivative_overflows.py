@@ -40,8 +40,9 @@ def judge(evidence: Evidence) -> Finding | None:
         op = birth.forward_op.removeprefix("aten.")
         eps = "" if op == "div" else f", or with an eps of {fp16_eps(birth.forward_op)} or more"
         return Finding(
-            summary=f"the derivative of {op} near 0 overflows: {birth.operator} in the backward "
-            f"pass gives up to {birth.exact:.3g}, and the maximum of fp16 is {_MAX:g}",
+            summary=f"the derivative of {op} near 0 overflows: in the backward pass, "
+            f"{birth.operator} has results up to {birth.exact:.3g}, and the maximum of fp16 is "
+            f"{_MAX:g}",
             facts=(birth.appears,),
             change=(
                 *((f"- {birth.user_site.text}",) if birth.user_site else ()),
