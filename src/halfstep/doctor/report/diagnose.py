@@ -168,4 +168,5 @@ def _headroom(evidence: Evidence) -> str:
         if bits >= _FAR
         else f"the largest half-precision value{where} is {bits:.1f} bits below overflow"
     )
-    return f"headroom: {far}; underflow sets at most {share:.1%} of a gradient to 0{more}"
+    flushed = f"at most {max(share, 0.001):.1%}" if share else "no element"
+    return f"headroom: {far}; underflow sets {flushed} of a gradient to 0{more}"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence, Maker
 
 _NUMBER_AS_BASE = "Scalar"  # the overload of `pow` for a Python number and a tensor as exponent
+_SQUARES = {"aten.mul", "aten.pow", "aten.square"}
 _AT_LEAST_0 = ("at least 0", "min=1e-6", "1.0")
 _ABOVE_0 = ("above 0", "min=1e-6", "1.0")
 _UP_TO_1 = ("between -1 and 1", "-1 + 1e-6, 1 - 1e-6", "0.0")
@@ -47,7 +48,14 @@ def judge(evidence: Evidence) -> Finding | None:
             *evidence.fp32_facts(birth.iteration, "rounding moved the argument out of the domain"),
         ]
         change = [f"- {birth.user_site.text}"] if birth.user_site else []
-        if "aten.where" in birth.swallowed:
+        if _is_cancelled_variance(birth):
+            facts.append("the argument is a mean of squares minus the square of a mean")
+            change = [
+                "+ # a variance without this difference: (x - mean).square().mean(...), with x",
+                "+ # and its mean in fp32",
+            ]
+            rounded = None
+        elif "aten.where" in birth.swallowed:
             facts.append(
                 "torch.where removes NaN from the loss, not from the gradient: 0 * NaN = NaN"
             )
@@ -101,6 +109,13 @@ def _rounded_elsewhere(birth: Birth, is_fp32_finite: bool) -> Maker | None:
         if each.site and each.site.text and each.site != birth.user_site
     ]
     return min(candidates, key=lambda each: each.op not in PRODUCTS, default=None)
+
+
+def _is_cancelled_variance(birth: Birth) -> bool:
+    """Return whether the argument is a variance that is computed as E[x^2] - E[x]^2."""
+    near = [each.op for each in birth.lineage if each.distance <= 4]
+    squares = sum(each in _SQUARES for each in near)
+    return "aten.sub" in near and any("mean" in each for each in near) and squares > 1
 
 
 def _outermost(birth: Birth) -> float:

@@ -134,11 +134,16 @@ def _missing(optimizer: OptimizerFacts) -> str:
 
 def _silent(evidence: Evidence, number: int, fact: str) -> Finding:
     steps = [event for _, event in evidence.loop.of("step") if event.facts["optimizer"] == number]
+    optimizer = evidence.static.optimizers[number]
     return Finding(
         summary="the optimizer steps on parameters that never get a gradient: the loss "
         "depends on other parameters",
         facts=(fact,),
-        change=(*_remedy([evidence.static.optimizers[number]]), *_NO_LOSS),
+        change=(
+            *(f"- {line}" for line in optimizer.made_by.splitlines() if optimizer.foreign),
+            *_remedy([optimizer]),
+            *(_NO_LOSS if evidence.loop.of("scale") else ()),
+        ),
         confidence=LIKELY,
         site=steps[0].site if steps else None,
     )

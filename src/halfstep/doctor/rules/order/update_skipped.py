@@ -89,7 +89,7 @@ def _found(loop: Loop) -> tuple[str, Site | None, tuple[str, ...]] | None:
     second = second_unscale(loop)
     if second is not None and not (second.in_window or second.same):
         fact = "unscale_() was called again after a skipped step, without update() in between"
-        return fact, second.event.site, _AFTER_A_SKIP
+        return fact, second.event.site, _after_a_skip(loop)
     stepped = raised(loop, "step() has already been called since the last update()")
     if stepped is not None:
         site = stepped[1].site
@@ -103,7 +103,16 @@ def _found(loop: Loop) -> tuple[str, Site | None, tuple[str, ...]] | None:
     kinds = [each.kind for each in events_before(*late)]
     if "backward" not in kinds or "scaler step" in kinds:
         return None
-    return str(late[1].facts["error"]), late[1].site, _AFTER_A_SKIP
+    return str(late[1].facts["error"]), late[1].site, _after_a_skip(loop)
+
+
+def _after_a_skip(loop: Loop) -> tuple[str, ...]:
+    steps = loop.of("scaler step")
+    if steps and not loop.of("update"):
+        site = steps[-1][1].site
+        step = site.text if site else "scaler.step(optimizer)"
+        return f"  {step}", "+ scaler.update()  # once per step, after the last optimizer"
+    return _AFTER_A_SKIP
 
 
 RULE = Rule(

@@ -67,13 +67,15 @@ def _made_again(evidence: Evidence) -> Finding | None:
             ended = max(ended, last)
         if anew:
             made = evidence.static.scalers[anew[0]]
+            # `loop` keeps only some iterations that differ.
+            several = max(len(anew), sum(each.created_in > 0 for each in evidence.static.scalers))
             line = made.site.text if made.site else ""
             return Finding(
-                summary=f"{counted(len(anew), 'time')} during training, a new gradient scaler "
+                summary=f"{counted(several, 'time')} during training, a new gradient scaler "
                 f"takes over optimizer {optimizer} and starts at a loss scale of "
                 f"{made.settings['init_scale']:g}: the scale must adapt again each time",
                 facts=(
-                    f"{len(scalers)} scalers stepped the optimizer, one after the other",
+                    f"{several + 1} scalers stepped the optimizer, one after the other",
                     f"skipped steps: {evidence.numbers.skips}",
                 ),
                 change=(
