@@ -46,7 +46,7 @@ class EMA:
 
 @dataclass(frozen=True, slots=True)
 class SWA:
-    """Stochastic weight averaging: the mean of the weights after every `every`-th step.
+    """Stochastic weight averaging: the mean of the weights at intervals of `every` steps.
 
     Izmailov et al., "Averaging Weights Leads to Wider Optima" (arXiv:1803.05407), equation 2.
 

@@ -71,20 +71,20 @@ class Engine:
         model: One model or a list of models, already on their devices.
         optimizer: One optimizer or a list of optimizers over the models' parameters.
         recipe: A name, names joined by "+", a mapping of fields, a `Recipe`, or the path of a
-            config whose recipe to use, such as "advice/t4.yaml" from `halfstep advise --out`.
+            config, whose recipe is used: "advice/t4.yaml", which `halfstep advise --out` wrote.
         accumulate: Number of micro-steps per optimizer step; together they are a *window*. The loss
             is averaged over them.
         clip_norm: Maximum 2-norm of each optimizer's gradients, after unscaling.
         clip_value: Maximum absolute value of a gradient element, after unscaling.
         clip_adaptive: Maximum ratio of gradient norm to weight norm for each output unit: a row
             of a linear layer, a filter of a convolution (adaptive gradient clipping).
-        scheduler: One scheduler or a list of schedulers. Each is stepped once after every
-            optimizer step that was not skipped.
+        scheduler: One scheduler or a list of schedulers. Each is stepped once after every step of
+            its own optimizer that was not skipped.
         average: `EMA(...)` or `SWA(...)`: the average of the weights that `evaluating` uses.
         seed: Seed for stochastic rounding.
-        parallel: "ddp" applies the recipe to each model and then wraps it in
-            `DistributedDataParallel`. "dp" wraps it in `DataParallel`, which uses all GPUs from
-            one process and is slower. Leave it out for models from `halfstep.shard`.
+        parallel: How each model is wrapped after the recipe has been applied to it: "ddp" for
+            `DistributedDataParallel`; "dp" for `DataParallel`, which uses all GPUs from one
+            process and is slower. Leave it out for models from `halfstep.shard`.
         ddp: Arguments of `DistributedDataParallel`.
         dp: Arguments of `DataParallel`, such as {"device_ids": [0, 1]}.
         sync_batchnorm: Whether BatchNorm synchronizes its statistics across processes; needs
@@ -201,8 +201,8 @@ class Engine:
         """Iterate over `loader` and close the accumulation window with its last batch.
 
         The iterator fetches one batch ahead to recognize the last one. If several iterators advance
-        together (`zip`), the first one to end closes the window. If one such loop contains another,
-        only the last batch of the inner loop closes the windows of the steps in it.
+        together (`zip`), the first one to end closes the window. If loops over `batches` are
+        nested, a step in the inner loop closes its window at the last batch of the inner loop.
 
         Args:
             loader: Any iterable of batches.
@@ -466,7 +466,7 @@ class Engine:
         """Finish the last step and undo every change to models, optimizers and settings.
 
         Models return to their original dtype, with the most precise weights available, and the
-        optimizers hold their parameters again. Only BatchNorm layers that `sync_batchnorm` has
+        optimizers hold the models' parameters again, not master weights. Only BatchNorm layers that `sync_batchnorm` has
         changed stay synchronized. A closed engine cannot train.
 
         Raises:

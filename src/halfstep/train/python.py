@@ -54,8 +54,9 @@ def train(
             how the run failed, and its `error` says why.
 
     Raises:
-        ValueError: If the config, the device or the directory is invalid. The message says what to
-            write instead. Nothing was trained.
+        ValueError: If the config, the device or the directory is invalid; nothing was trained. Or
+            if there is not enough memory, or a file cannot be written; a run with a checkpoint can
+            then be resumed. The message says what to do.
         KeyboardInterrupt: After an interruption during training. Use `resume` to continue.
     """
     chosen = _loaded(config, overrides or {})

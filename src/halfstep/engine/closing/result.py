@@ -43,7 +43,10 @@ class OptimizerStep:
 
     @property
     def grad_norm(self) -> float | None:
-        """2-norm of the unscaled gradients before clipping; None if the window stayed open."""
+        """2-norm of the unscaled gradients before clipping.
+
+        None if the window stayed open, or if no parameter had a gradient.
+        """
         return None if self._grad_norm is None else float(self._grad_norm)
 
     @property
@@ -122,13 +125,13 @@ class StepResult:
 
     @property
     def grad_norm(self) -> float | None:
-        """2-norm over all optimizers whose window closed; None if none did."""
+        """2-norm over the optimizers whose window closed with gradients; None if there are none."""
         norms = [norm for each in self.optimizers if (norm := each.grad_norm) is not None]
         return sum(norm**2 for norm in norms) ** 0.5 if norms else None
 
     @property
     def loss_scale(self) -> float:
-        """The loss scale of the first optimizer whose window closed; 1 without window or scale."""
+        """The loss scale of the first optimizer whose window closed; 1 if there is none."""
         return next((each.loss_scale for each in self.optimizers if each.closed), 1.0)
 
 

@@ -34,7 +34,7 @@ REST = "rest.pt"
 def save_sharded(
     directory: str | Path, engine: Engine, *, extra: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the models and the engine's state to a new directory; every process must call it.
+    """Write the models and the engine's state to a directory; every process must call it.
 
     The state includes a partly filled accumulation window. Tensors that are not sharded and may
     differ between processes, such as BatchNorm statistics, are saved from rank 0.
@@ -70,8 +70,9 @@ def load_sharded(directory: str | Path, engine: Engine) -> dict[str, Any]:
         The `extra` that was saved.
 
     Raises:
-        ValueError: If the checkpoint is incomplete, belongs to other models, or holds anything
-            but data.
+        ValueError: If the checkpoint is incomplete, has another number of models, or contains
+            pickled objects other than plain data and tensors.
+        RuntimeError: If the names or shapes of a model's tensors differ.
         OSError: If the checkpoint cannot be read.
     """
     state, extra = _read(Path(directory), _shared_params(engine), alone=not dist.is_initialized())

@@ -45,16 +45,25 @@ class Observer:
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
     def begin(self, training: Training) -> None:
-        """Called before training: everything is built, but no checkpoint is loaded yet."""
+        """Called before training, when everything is built.
+
+        In a resumed run, the states of the checkpoint are loaded later, but the model may already
+        have its weights.
+        """
 
     def end(self, error: BaseException | None) -> None:
-        """Called after training, with the error that ended it or None; not if `begin` failed."""
+        """Called after training, unless this observer's `begin` failed.
+
+        Args:
+            error: The exception that ended training; None if there was none, as in a run that
+                failed numerically.
+        """
 
     def after_pause(self) -> None:
         """Called when an epoch begins, and after a checkpoint was written or copied."""
 
     def batch_loaded(self) -> None:
-        """Called when a training batch is loaded, on the CPU."""
+        """Called when a training batch is loaded, before it is normalized and augmented."""
 
     def batch_prepared(self) -> None:
         """Called when the batch is on the device, normalized and augmented."""
@@ -89,15 +98,15 @@ class Observer:
         """
 
     def interval(self) -> Mapping[str, Any]:
-        """Return numbers by name of the steps since the last call, for the training metrics."""
+        """Return figures on the steps since the last call, by name, for the training metrics."""
         return {}
 
     def record(self, kind: str, figures: Mapping[str, Any]) -> None:
         """Called with new metrics, on rank 0 only.
 
         Args:
-            kind: "train" for training metrics, "val" for a validation, "probe" for the end of an
-                epoch.
+            kind: "train" for training metrics, "val" for a validation, "probe" for the figures
+                that `epoch_done` returned.
             figures: Numbers by name; at least `step` and `epoch`.
         """
 
@@ -105,7 +114,7 @@ class Observer:
         """Called after the metrics of a step are recorded; see `stepped` for `result`."""
 
     def epoch_done(self) -> Mapping[str, Any]:
-        """Called at the end of an epoch, before validation; returns numbers by name."""
+        """Called at the end of an epoch, before validation; returns figures by name to record."""
         return {}
 
     def validated(self, figures: Figures) -> None:
@@ -141,7 +150,8 @@ class Observer:
         """Return the state for this process if the number of processes has changed.
 
         Args:
-            states: The saved states, by rank. By default every process loads that of rank 0.
+            states: The saved states in the order of the ranks, without ranks that saved none. By
+                default, every process loads the first.
             first: Whether this process is rank 0.
 
         Returns:

@@ -35,19 +35,19 @@ Status = Literal["finished", "nonfinite", "collapsed"]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The results of a run. Validation results are None if no epoch was finished.
+    """The results of a run. Validation results are None if no epoch was validated.
 
     Attributes:
-        status: "finished"; "nonfinite" if a non-finite loss reached the weights; or "collapsed"
-            if the loss scale collapsed.
+        status: "finished"; "nonfinite" if a non-finite loss ended the run, or the last validation
+            loss is non-finite; or "collapsed" if the loss scale collapsed.
         tag: The tag that the user gave the run, if any.
         best_accuracy: Highest validation accuracy, 0 to 1.
         best_epoch: The first epoch with the highest accuracy, counted from 1.
-        final_accuracy: Validation accuracy after the last epoch.
-        final_val_loss: Validation loss after the last epoch.
+        final_accuracy: Accuracy of the last validation.
+        final_val_loss: Loss of the last validation.
         best_accuracy_top5: Top-5 validation accuracy of the best epoch, 0 to 1; None with five
             classes or fewer.
-        final_accuracy_top5: Top-5 validation accuracy after the last epoch.
+        final_accuracy_top5: Top-5 accuracy of the last validation.
         train_seconds: Training time, without validation and file access.
         wall_seconds: Time from reading the data to the end. For a resumed run, this and
             `train_seconds` are sums over its parts, each up to the checkpoint that the next part
@@ -57,28 +57,31 @@ class Summary:
         peak_memory_kind: "device" for GPU memory, or "resident-rise" for the growth of the
             process's resident memory during training.
         peak_memory_reserved_bytes: Peak GPU memory that torch reserved; None on a CPU.
-        step_seconds_median: Median time of an optimizer step. The first three steps of a process
-            and the first step of each epoch do not count, nor do steps before the last resume.
+        step_seconds_median: Median time of an optimizer step. Not counted: the first three steps of
+            a process, the first step of each epoch and after each checkpoint, and steps before the
+            last resume.
         step_seconds_p95: 95th percentile of the same step times.
         energy_joules: Energy of the GPUs during the run, including other programs on them; None
-            without NVML and for a resumed run.
-        skipped_steps: Optimizer steps that were skipped for a non-finite gradient, or skipped or
-            rolled back for a non-finite loss.
+            without NVML's energy counter, for a resumed run, and for `distributed.strategy: dp`.
+        skipped_steps: Number of optimizer steps without effect: skipped for a non-finite gradient,
+            vetoed by an observer (for example for a non-finite loss), or undone by a rollback.
         first_nonfinite_step: The first optimizer step with a non-finite loss, counted from 1.
         steps: Number of optimizer steps, including skipped ones.
         epochs: Number of finished epochs, including one that `max_steps` cut short.
         device: The device that trained the run.
         error: Why the run failed, in one line.
         note: Why the run stopped before its last epoch without failing, in one line.
-        rehearsed: What the device rehearsed and why, one line each.
-        loss_scales: Each change of the loss scale: the step and the new scale.
+        rehearsed: What the device emulated and why, one line each.
+        loss_scales: The initial loss scale, at step 0, and each change: the step and the new scale.
         checkpoint_bytes: Size of a checkpoint.
-        formats: With `probes: true` in the config: FLOPs of a step, the share of them in each
-            number format, and the layers that do not compute in the recipe's format.
-        held_bytes: With `probes: true`: memory in use after a step, by kind.
-        newest: With `probes: true`: the results of the last inspection.
+        formats: With `probes: true` in the config: FLOPs of a micro-batch, the share of them
+            in each number format, and the layers that do not compute in the recipe's format.
+        held_bytes: With `probes: true`: bytes of parameters, gradients, optimizer state and saved
+            activations in a step.
+        newest: With `probes: true`: the results of the last probe, that is, a comparison of gradients
+            with fp32.
         unchanged_share: With `probes: true`: the share of weights that a step left unchanged,
-            averaged over the inspections at the end of each epoch.
+            averaged over the probes, one at the end of each epoch.
         processes: Number of processes that trained the run.
         core_wait_share: Time that the process's threads waited for a core, as a share of the time
             in which they could have run, 0 to 1; None if the kernel does not report it.
