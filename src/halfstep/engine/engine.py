@@ -466,8 +466,8 @@ class Engine:
         """Finish the last step and undo every change to models, optimizers and settings.
 
         Models return to their original dtype, with the most precise weights available, and the
-        optimizers hold the models' parameters again, not master weights. Only BatchNorm layers that `sync_batchnorm` has
-        changed stay synchronized. A closed engine cannot train.
+        optimizers hold the models' parameters again, not master weights. Only BatchNorm layers that
+        `sync_batchnorm` has changed stay synchronized. A closed engine cannot train.
 
         Raises:
             LossScaleCollapse: If the loss scale collapsed in the last step. All changes are undone

@@ -78,7 +78,7 @@ class Summary:
             in each number format, and the layers that do not compute in the recipe's format.
         held_bytes: With `probes: true`: bytes of parameters, gradients, optimizer state and saved
             activations in a step.
-        newest: With `probes: true`: the results of the last probe, that is, a comparison of gradients
+        newest: With `probes: true`: the results of the last probe, which compares the gradients
             with fp32.
         unchanged_share: With `probes: true`: the share of weights that a step left unchanged,
             averaged over the probes, one at the end of each epoch.
