@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -99,6 +99,12 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
         console.print(MARKED, soft_wrap=True, markup=False, highlight=False)
     for flaw in dict.fromkeys(each.unsafe for each in found if each.unsafe):
         console.print(f"{UNSAFE}: {flaw}", soft_wrap=True, markup=False, highlight=False)
+    for layer in dict.fromkeys(chain.from_iterable(each.recurrent for each in found)):
+        console.print(
+            f"{layer}: the predicted times are too long, because each time step is predicted as "
+            "separate kernels, and cuDNN runs fused ones",
+            soft_wrap=True,
+        )
     guessed = {name: count for each in found for name, count in each.unknown.items()}
     for name, count in sorted(guessed.items()):
         console.print(

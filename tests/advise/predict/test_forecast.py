@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 from torch.nn import functional
 
@@ -20,7 +21,7 @@ from halfstep.advise.predict.memory import largest_batch, needed, usable
 from halfstep.advise.predict.step import traced, traced_at
 from halfstep.advise.predict.trace import Trace
 from halfstep.advise.subject import Subject
-from halfstep.advise.table import fastest
+from halfstep.advise.table import fastest, show
 from halfstep.cli import main
 from halfstep.engine import Engine
 from halfstep.errors import UserError
@@ -300,3 +301,20 @@ def test_the_busy_batch_is_where_the_gpu_stops_waiting_for_the_host() -> None:
     assert large.bound != "host"
     assert large.busy_batch is None
     assert Forecaster(subject(), batch=4, largest=False).reference(gpu("h100")).busy_batch is None
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.GRU(48, 8, batch_first=True), nn.Linear(8, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(images.flatten(1, 2)[..., :1].expand(-1, -1, 48))[0][:, -1])
+
+
+def test_the_table_says_that_recurrent_layers_are_predicted_too_slow() -> None:
+    console = Console(record=True, width=200)
+    show(console, "net", forecast(subject(Recurrent()), ["fp16"], [gpu("h100")]))
+    assert "GRU: the predicted times are too long" in console.export_text()
+    show(console, "net", forecast(subject(), ["fp16"], [gpu("h100")]))
+    assert "too long" not in console.export_text()

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from halfstep.advise.eps import zero_eps
 from halfstep.advise.predict.cost import step_time
 from halfstep.advise.predict.interval import around, half_width, speed_up
@@ -54,6 +56,7 @@ class Forecast:
         largest_batch: Estimated largest number of samples of a micro-step that fits; 0 if no sample
             fits, None if it was not requested.
         unknown: Number of calls of each operator whose cost is estimated only from its bytes.
+        recurrent: Classes of the model's recurrent layers, whose time is predicted too long.
         busy_batch: If the host limits the step, the estimated number of samples of a micro-step
             from which on the GPU does; None if it limits this step, or if it was not estimated.
         lacks: The format of the recipe's products if the GPU has no units for it, else "".
@@ -71,6 +74,7 @@ class Forecast:
     limit: int
     largest_batch: int | None
     unknown: dict[str, int]
+    recurrent: tuple[str, ...] = ()
     busy_batch: int | None = None
     lacks: str = ""
     unsafe: str = ""
@@ -129,6 +133,7 @@ class Forecast:
             "verdict": self.verdict,
             "unsafe": self.unsafe,
             "unknown_operators": self.unknown,
+            "recurrent_layers": self.recurrent,
         }
 
 
@@ -162,6 +167,8 @@ class Forecaster:
         self.tell = tell
         self._optimizer = subject.optimizer(subject.model)
         self._traces: dict[str, tuple[Trace, ...]] = {}
+        layers = {type(each).__name__ for each in subject.model.modules() if _is_recurrent(each)}
+        self._recurrent = tuple(sorted(layers))
 
     def reference(self, gpu: Gpu) -> Forecast:
         """Predict the reference of speed-ups: fp32, with products in TF32 if the GPU supports it.
@@ -225,7 +232,12 @@ class Forecaster:
             limit=limit,
             largest_batch=largest_batch(traces[0], traces[1], limit) if self._largest else None,
             unknown=traces[0].unknown,
+            recurrent=self._recurrent,
         )
+
+
+def _is_recurrent(module: nn.Module) -> bool:
+    return isinstance(module, nn.RNNBase)
 
 
 def _busy_batch(traces: Sequence[Trace], works: Sequence[Workload]) -> int | None:

@@ -111,3 +111,26 @@ def broken_where_a_division_hides_it() -> None:
         scaler.scale(loss_of(model, positions, labels)).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+class Temperature(nn.Module):
+    """Logits times a learned factor, which the program casts to fp16 itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head, self.factor = nn.Linear(6, 3), nn.Parameter(torch.tensor(12.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x) * self.factor.exp().half()
+
+
+def broken_by_a_cast_of_its_own() -> None:
+    model = Temperature()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(8):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()

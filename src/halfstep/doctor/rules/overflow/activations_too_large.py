@@ -53,7 +53,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if birth.exact is None or birth.exact <= _LIMIT or birth.feeds_softmax:
             continue
         if not birth.culprit:
-            return _divided(birth)
+            return _divided(birth, evidence)
         if not any(each.name == "fp32" and each.finite for each in evidence.replays):
             continue
         if _from_the_start(evidence, birth):
@@ -73,7 +73,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 birth.appears,
                 "the same step in fp32 is finite",
             ),
-            change=_NORMALISE if is_batch else _CHANGE,
+            change=_NORMALISE if is_batch else _change(birth, evidence),
             confidence=LIKELY,
             site=birth.user_site,
             module=birth.module,
@@ -81,12 +81,21 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _divided(birth: Birth) -> Finding:
+def _change(birth: Birth, evidence: Evidence) -> tuple[str, ...]:
+    line = birth.user_site.text if birth.user_site else ""
+    if birth.op != "aten._to_copy" or ".half()" not in line:
+        return _CHANGE
+    # The program itself casts to fp16. Without the cast, autocast to fp16 would overflow later.
+    is_autocast = any(event.facts["autocast"] == "fp16" for _, event in evidence.loop.of("forward"))
+    return f"- {line}", f"+ {line.replace('.half()', '')}", *(_CHANGE[:2] if is_autocast else ())
+
+
+def _divided(birth: Birth, evidence: Evidence) -> Finding:
     return Finding(
         summary=f"results of {birth.operator} are up to {birth.exact:.3g}, and so inf in fp16, "
         f"whose maximum is {_LIMIT:g}; division by inf gives 0",
         facts=(birth.appears, "the loss or the gradients of the same step in fp32 differ"),
-        change=_CHANGE,
+        change=_change(birth, evidence),
         confidence=LIKELY,
         site=birth.user_site,
         module=birth.module,
@@ -126,7 +135,7 @@ RULE = Rule(
     rows=(37,),
     citations=("huggingface/transformers#10956", "huggingface/transformers#9295"),
     needs=frozenset(
-        {"births", "replays", "numbers", "evaluation", "growth", "own_scales", "precision"}
+        {"births", "replays", "numbers", "evaluation", "growth", "loop", "own_scales", "precision"}
     ),
     judge=judge,
     explains=("NORM_STATISTICS_POISONED", "GRADIENTS_UNDERFLOW"),
