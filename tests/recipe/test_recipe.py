@@ -198,8 +198,9 @@ def test_the_path_of_a_config_stands_for_its_recipe(tmp_path) -> None:
     ("text", "said"),
     [
         (None, "cannot read a recipe from .*t4.yaml.*No such file"),
-        ("base: digits\n", "t4.yaml sets no recipe; add a line such as recipe: fp16"),
+        ("base: digits\n", "t4.yaml itself sets no recipe .*; add a line such as recipe: fp16"),
         ("recipe: [1\n", "t4.yaml, line .* is not valid YAML"),
+        ("recipe: 16\n", "t4.yaml itself sets no recipe"),
         ("recipe: t4.yaml\n", "no recipe is named 't4.yaml'"),
     ],
 )

@@ -129,14 +129,13 @@ def written_out(spec: Any) -> Any:
     """Return the name or mapping with which a config sets `recipe`, if `spec` is its path.
 
     Args:
-        spec: A `Path`, or text that ends in ".yaml" or ".yml"; anything else is returned unchanged.
+        spec: The path of a config (see `is_file`); anything else is returned unchanged. Of the
+            config, only its own entry `recipe` counts, without its `base`.
 
     Raises:
         UserError: If the file cannot be read or sets no recipe.
     """
-    if not isinstance(spec, Path) and not (
-        isinstance(spec, str) and spec.lower().endswith((".yaml", ".yml"))
-    ):
+    if not is_file(spec):
         return spec
     from halfstep.yaml_text import parse
 
@@ -149,11 +148,19 @@ def written_out(spec: Any) -> Any:
             "lists"
         ) from error
     values = parse(text, str(spec))
-    if not isinstance(values, Mapping) or values.get("recipe") is None:
+    found = values.get("recipe") if isinstance(values, Mapping) else None
+    if not isinstance(found, str | Mapping):
         raise UserError(
-            f"{spec} sets no recipe; add a line such as recipe: fp16, or name the recipe itself"
+            f"{spec} itself sets no recipe (a base or fp16 does not count); add a line such as "
+            "recipe: fp16, or name the recipe"
         )
-    return values["recipe"]
+    return found
+
+
+def is_file(spec: Any) -> bool:
+    """Return whether `spec` is the path of a config: a `Path`, or text that ends in ".yaml"."""
+    is_path = isinstance(spec, str) and spec.lower().endswith((".yaml", ".yml"))
+    return is_path or isinstance(spec, Path)
 
 
 def _find(spec: Any) -> Recipe:

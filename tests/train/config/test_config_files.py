@@ -151,3 +151,14 @@ def test_dotted_recipe_option_changes_the_recipe_in_force(tiny):
     assert tiny("recipe=fp16", "recipe.loss_scale.init=8").build_recipe().autocast == "fp16"
     assert tiny("recipe={autocast: bf16}").build_recipe().params == "fp32"
     assert tiny("recipe.base=bf16", recipe="fp16").build_recipe().autocast == "bf16"
+
+
+def test_a_recipe_is_read_from_another_config_next_to_it_and_can_be_overridden(tmp_path):
+    (tmp_path / "r.yaml").write_text("recipe: {base: fp16, loss_scale: {init: 256}}\n")
+    (tmp_path / "mine.yaml").write_text("base: digits\nrecipe: r.yaml\n")
+    mine = str(tmp_path / "mine.yaml")
+    assert load(mine).build_recipe().scaling.init == 256
+    other = load(mine, ["recipe.loss_scale.init=1024"]).build_recipe()
+    assert (other.scaling.init, other.autocast) == (1024, "fp16")
+    given = [f"recipe={tmp_path / 'r.yaml'}", "recipe.loss_scale.init=512"]
+    assert load("digits", given).build_recipe().scaling.init == 512

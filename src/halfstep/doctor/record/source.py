@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import io
 import linecache
 import re
 import textwrap
@@ -11,6 +12,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from halfstep.doctor.record.sites import Mark
 
 LINES = 12
@@ -60,8 +63,8 @@ def line_with_other_number(mark: Mark, number: float, by: str) -> tuple[str, str
 
     Args:
         mark: A line of the statement.
-        number: The number, without its sign; 0 if unknown.
-        by: The new number as source code.
+        number: The number; 0 if unknown.
+        by: The new number as source code, with its sign.
 
     Returns:
         The two lines, without indentation; None unless the number is in exactly one place.
@@ -83,29 +86,61 @@ def line_with_other_number(mark: Mark, number: float, by: str) -> tuple[str, str
     names |= {each.attr for each in inside if isinstance(each, ast.Attribute)}
     found = [each for each in inside if _is_number(each, number)] or [
         value
-        for node in nodes
+        for node in _visible(nodes, mark[1])
         for name, value in _set_by(node)
         if name in names
-        if _is_number(value, number)
+        if value is not None and _is_number(value, number)
     ]
     if len(found) != 1:
         return None
     (constant,) = found
-    assert isinstance(constant, ast.Constant)
+    assert isinstance(constant, ast.expr)
     changed = _replaced(text, constant, by)
     first = constant.lineno - 1
-    return text.splitlines()[first].strip(), changed.splitlines()[first].strip()
+    return text.split("\n")[first].strip(), changed.split("\n")[first].strip()
 
 
-def _is_number(node: ast.AST, value: float) -> bool:
-    return bool(value) and isinstance(node, ast.Constant) and node.value == value
+def _visible(nodes: list[ast.AST], line: int) -> Iterator[ast.AST]:
+    """Yield the nodes that may set a name in a line, without those of unrelated functions."""
+    blocks = [
+        each for each in nodes if isinstance(each, ast.FunctionDef | ast.ClassDef | ast.Lambda)
+    ]
+    around = [each for each in blocks if _covers(each, line)]
+    names = {each.name for each in around if not isinstance(each, ast.Lambda)}
+    hidden: set[ast.AST] = set()
+    for block in blocks:
+        is_method = any(
+            isinstance(each, ast.ClassDef) and _covers(each, block.lineno) for each in around
+        )
+        if block not in around and not is_method:
+            hidden |= {*ast.walk(block)}
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func
+            is_mine = getattr(called, "id", called) in names
+            hidden |= set() if is_mine else {*node.keywords}
+    yield from (each for each in nodes if each not in hidden)
 
 
-def _set_by(node: ast.AST) -> list[tuple[str, ast.expr]]:
+def _covers(node: ast.expr | ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or 0)
+
+
+def _is_number(node: ast.AST | None, value: float) -> bool:
+    if value < 0:
+        is_negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+        return is_negative and _is_number(getattr(node, "operand", None), -value)
+    return value > 0 and isinstance(node, ast.Constant) and node.value == value
+
+
+def _set_by(node: ast.AST) -> list[tuple[str, ast.expr | None]]:
     """Return the names that a node sets, each with its value: "eps", 1e-8."""
-    if isinstance(node, ast.Assign):
-        targets = [getattr(each, "attr", getattr(each, "id", "")) for each in node.targets]
-        return [(each, node.value) for each in targets]
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [getattr(each, "attr", getattr(each, "id", "")) for each in targets]
+        return [(each, node.value) for each in names]
+    if isinstance(node, ast.keyword):
+        return [(node.arg or "", node.value)]
     if isinstance(node, ast.arguments):
         positional = [*node.posonlyargs, *node.args]
         given = [*zip(reversed(positional), reversed(node.defaults), strict=False)]
@@ -193,7 +228,8 @@ def _calls(node: ast.AST, function: str) -> bool:
 
 
 def _replaced(text: str, node: ast.expr, by: str) -> str:
-    lines = [each.encode() for each in text.splitlines(keepends=True)]
+    # Only "\n" ends a line for `ast`; `splitlines` would split at other characters, too.
+    lines = [each.encode() for each in io.StringIO(text, newline="\n")]
     first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
     before = b"".join([*lines[:first], lines[first][: node.col_offset]])
     after = b"".join([lines[last][node.end_col_offset :], *lines[last + 1 :]])

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 MOST = 4
 GROWN = 2.0
 _LOGARITHMS = {"log", "log2", "log10"}
-# Functions with which a program chooses numbers, possibly inf; a cast may round such a number.
-_WRITES = {
-    *("cast", "clamp", "fill", "fill_diagonal", "full", "full_like", "index_fill", "masked_fill"),
-    *("maximum", "minimum", "nan_to_num", "new_full", "scatter", "setitem", "where"),
+# Other functions can return inf that the program intends, such as the logarithm of a mask.
+_SUMS = {
+    *("bmm", "cumsum", "dot", "einsum", "inner", "linalg_vector_norm", "matmul", "mm", "norm"),
+    *("prod", "square", "sum", "vdot"),
 }
 _OVERWRITTEN = (
     "its update had put inf or NaN into the parameters before its loss was read; to read the loss "
@@ -344,7 +344,7 @@ class Investigation:
                 continue
             counted, source = summary(tensor), self._origins.of(tensor)
             maker = source.makers[0] if source.makers else None
-            if maker is None or maker.format not in HALVES or maker.op in _WRITES:
+            if maker is None or maker.format not in HALVES or maker.op not in _SUMS:
                 continue
             if counted.infs > counted.negative_infs and not counted.nans:
                 found = _given(entry, tensor, source, iteration)

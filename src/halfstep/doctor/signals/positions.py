@@ -97,7 +97,9 @@ def _is_data(exact: torch.Tensor, rounded: torch.Tensor) -> bool:
 
     Timesteps are a vector with one number per sample.
     """
-    return exact.ndim > 1 and bool(rounded.unique().numel() >= MERGED * exact.unique().numel())
+    return exact.squeeze().ndim > 1 and bool(
+        rounded.unique().numel() >= MERGED * exact.unique().numel()
+    )
 
 
 def _is_whole(values: torch.Tensor) -> bool:

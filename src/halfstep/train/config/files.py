@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from halfstep.errors import UserError, closest
+from halfstep.recipe.table import is_file, written_out
 from halfstep.train.config.data import of_every_source
 from halfstep.train.config.errors import Source, one_line
 from halfstep.train.config.schema import Config, expand
@@ -165,8 +166,11 @@ def _spell_out(values: dict[str, Any]) -> None:
 
     recipe.loss_scale.init=1024 then changes the current recipe, instead of an empty one.
     """
-    if isinstance(values.get("recipe"), str):
-        values["recipe"] = {"base": values["recipe"]}
+    found = written_out(values.get("recipe"))
+    if isinstance(found, str):
+        values["recipe"] = {"base": found}
+    elif isinstance(found, Mapping):
+        values["recipe"] = dict(found)
 
 
 class _Cleared(dict[str, Any]):
@@ -219,6 +223,8 @@ def _with_bases(file: Path, above: tuple[Path, ...]) -> list[Source]:
         raise UserError(f"cannot read the config {str(file)!r}: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"{file} holds no config; allowed: lines such as 'epochs: 8'")
+    if is_file(values.get("recipe")):
+        values["recipe"] = written_out(file.parent / values["recipe"])
     base = values.pop("base", None)
     if not above:
         values.setdefault("name", _name(file))

@@ -268,3 +268,19 @@ def healthy_where_the_model_leaves_inf_out() -> None:
 
 def diverging_beside_an_unused_weight() -> None:
     train_with_an_unused_weight(1e12, scale=1)
+
+
+def healthy_with_infinities_on_purpose() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, _ in batches(4):
+        optimizer.zero_grad()
+        with torch.no_grad():
+            nearest = torch.zeros(len(images), dtype=torch.float16) + float("inf")
+            keep = torch.tensor([1.0, 1.0, 0.0]).half()
+            penalty = -torch.log(keep)
+        outputs = model(images)
+        distance = torch.minimum(nearest.float(), outputs.abs().sum(-1))
+        chosen = torch.softmax(outputs - penalty.float(), -1)[:, :2]
+        (distance.mean() - chosen.clamp(min=1e-3).log().mean()).backward()
+        optimizer.step()

@@ -34,3 +34,16 @@ def broken_with_an_interval_of_three() -> None:
 
 def healthy_growth_from_a_low_scale() -> None:
     train(1, steps=8, start=1.0)
+
+
+def healthy_with_bad_batches() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=5)
+    for number, (images, labels) in enumerate(batches(60)):
+        optimizer.zero_grad()
+        loss = loss_of(model, images, labels)
+        if number % 8 != 7:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _CLAMP = "clamp its argument"
 _DIVISOR = "divide by a number that is never 0: divisor.clamp(min=1e-6)"
-_HIDDEN = "the loss of this step is finite: a division by inf gives 0"
+_HIDDEN = "the loss of this step is finite all the same, as after a division by inf"
 _SPREAD = (
     "of one number, std() is NaN, and of equal numbers, it is 0: "
     "x.std(correction=0).clamp(min=1e-6)"

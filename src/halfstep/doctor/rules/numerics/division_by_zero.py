@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence, TensorSummary
 
 _NORMS = {"aten.native_layer_norm", "aten.native_group_norm", "aten.native_batch_norm"}
+_IN_FP32 = "# compute the divisor in fp32, with its inputs cast by .float(): it is not 0 there"
 _RECIPROCALS = {"aten.reciprocal", "aten.rsqrt"}
 
 
@@ -46,9 +47,9 @@ def _change(birth: Birth, evidence: Evidence) -> tuple[str, ...]:
     if not evidence.exact_is_finite(birth.iteration):
         changed = "# the same line with a divisor above 0: divisor.float().clamp(min=1e-6)"
     else:
-        changed = squares_in_fp32(line) or (
-            "# compute the divisor in fp32, with its inputs cast by .float(): it is not 0 there"
-        )
+        dividend, slash, divisor = line.rpartition("/")
+        divisor = squares_in_fp32(divisor) if slash else ""
+        changed = f"{dividend}/{divisor}" if divisor else _IN_FP32
     return (*((f"- {line}",) if line else ()), f"+ {changed}")
 
 

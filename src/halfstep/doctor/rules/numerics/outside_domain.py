@@ -113,9 +113,13 @@ def _rounded_elsewhere(birth: Birth, is_fp32_finite: bool) -> Maker | None:
 
 def _is_cancelled_variance(birth: Birth) -> bool:
     """Return whether the argument is a variance that is computed as E[x^2] - E[x]^2."""
-    near = [each.op for each in birth.lineage if each.distance <= 4]
-    squares = sum(each in _SQUARES for each in near)
-    return "aten.sub" in near and any("mean" in each for each in near) and squares > 1
+    ops = [(each.distance, each.op) for each in birth.lineage]
+    for distance, op in ops:
+        if op == "aten.sub" and distance <= 2:
+            operands = [each for far, each in ops if far == distance + 1]
+            means = [each for each in operands if "mean" in each]
+            return bool(means) and any(each in _SQUARES for each in operands)
+    return False
 
 
 def _outermost(birth: Birth) -> float:

@@ -22,6 +22,8 @@ def judge(evidence: Evidence) -> Finding | None:
         for number, optimizer in enumerate(evidence.static.optimizers):
             if not optimizer.foreign or optimizer.stale or optimizer.steps < STEPS:
                 continue
+            if model.training_calls < optimizer.steps:  # The loop trains another model by now.
+                continue
             steps = (
                 event
                 for kind in ("scaler step", "step")

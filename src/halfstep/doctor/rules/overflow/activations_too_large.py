@@ -86,8 +86,9 @@ def _change(birth: Birth, evidence: Evidence) -> tuple[str, ...]:
     if birth.op != "aten._to_copy" or ".half()" not in line:
         return _CHANGE
     # The program itself casts to fp16. Without the cast, autocast to fp16 would overflow later.
-    is_autocast = any(event.facts["autocast"] == "fp16" for _, event in evidence.loop.of("forward"))
-    return f"- {line}", f"+ {line.replace('.half()', '')}", *(_CHANGE[:2] if is_autocast else ())
+    if not any(event.facts["autocast"] == "fp16" for _, event in evidence.loop.of("forward")):
+        return _CHANGE  # The next layer may have fp16 parameters.
+    return f"- {line}", f"+ {line.replace('.half()', '')}", *_CHANGE[:2]
 
 
 def _divided(birth: Birth, evidence: Evidence) -> Finding:

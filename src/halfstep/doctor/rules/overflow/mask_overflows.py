@@ -49,7 +49,7 @@ def judge(evidence: Evidence) -> Finding | None:
 def _change(site: Site | None, constant: float) -> tuple[str, ...]:
     """Return a change of the line that contains the constant; 0 for an unknown constant."""
     mark = (site.file, site.line, site.function) if site else None
-    changed = line_with_other_number(mark, -constant, f"{_LARGE:g}") if mark else None
+    changed = line_with_other_number(mark, constant, f"{-_LARGE:g}") if mark else None
     if changed is not None:
         return f"- {changed[0]}", f"+ {changed[1]}"
     return (

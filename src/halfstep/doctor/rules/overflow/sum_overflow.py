@@ -41,8 +41,16 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _change(birth: Birth) -> tuple[str, ...]:
     line = birth.user_site.text if birth.user_site else "total = x.sum(-1)"
-    changed = with_argument(line, birth.operator, "dtype", "torch.float32")
-    return f"- {line}", f"+ {changed or '# the same in fp32: x.sum(..., dtype=torch.float32)'}"
+    changed = None
+    if birth.operator in ("sum", "cumsum"):
+        changed = with_argument(line, birth.operator, "dtype", "torch.float32")
+    if changed is None:
+        return f"- {line}", "+ # the same in fp32: x.float() for each argument x"
+    return (
+        f"- {line}",
+        f"+ {changed}",
+        "+ # where the next layer needs fp16, cast the final result, which must be below 65504",
+    )
 
 
 RULE = Rule(

@@ -68,7 +68,9 @@ def _made_again(evidence: Evidence) -> Finding | None:
         if anew:
             made = evidence.static.scalers[anew[0]]
             # `loop` keeps only some iterations that differ.
-            several = max(len(anew), sum(each.created_in > 0 for each in evidence.static.scalers))
+            several = len(anew)
+            if len(lives) == 1:
+                several = max(several, sum(each.created_in > 0 for each in evidence.static.scalers))
             line = made.site.text if made.site else ""
             return Finding(
                 summary=f"{counted(several, 'time')} during training, a new gradient scaler "
