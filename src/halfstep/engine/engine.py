@@ -80,7 +80,7 @@ class Engine:
             of a linear layer, a filter of a convolution (adaptive gradient clipping).
         scheduler: One scheduler or a list of schedulers. Each is stepped once after every step of
             its own optimizer that was not skipped.
-        average: `EMA(...)` or `SWA(...)`: the average of the weights that `evaluating` uses.
+        average: `EMA(...)` or `SWA(...)`: keep an average of the weights, for `evaluating`.
         seed: Seed for stochastic rounding.
         parallel: How each model is wrapped after the recipe has been applied to it: "ddp" for
             `DistributedDataParallel`; "dp" for `DataParallel`, which uses all GPUs from one

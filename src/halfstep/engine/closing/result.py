@@ -109,7 +109,7 @@ class StepResult:
 
     @property
     def stepped(self) -> bool:
-        """Whether a window closed, and every optimizer whose window closed made its update."""
+        """Whether a window closed, and no optimizer whose window closed skipped its update."""
         closed = [each for each in self.optimizers if each.closed]
         return bool(closed) and all(each.stepped for each in closed)
 

@@ -60,7 +60,10 @@ class Observer:
         """
 
     def after_pause(self) -> None:
-        """Called when an epoch begins, and after a checkpoint was written or copied."""
+        """Called when an epoch begins, and after training paused for a checkpoint.
+
+        A background thread may still be writing the file, from a copy of the state.
+        """
 
     def batch_loaded(self) -> None:
         """Called when a training batch is loaded, before it is normalized and augmented."""
@@ -136,7 +139,7 @@ class Observer:
         """
 
     def summary(self) -> Mapping[str, Any]:
-        """Return fields for the run's summary; unknown fields are stored under `observed`."""
+        """Return fields for the summary; those that `Summary` lacks are stored under `observed`."""
         return {}
 
     def state_dict(self) -> State | None:
