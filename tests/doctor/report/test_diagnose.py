@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfstep.doctor.record import Evidence, GradientAgreement, Precision
+from halfstep.doctor.record import Ending, Evidence, GradientAgreement, Precision
 from halfstep.doctor.report.diagnose import diagnose
 
 
@@ -22,3 +22,17 @@ def test_headroom_says_how_small_the_lost_elements_are(flushed: float, ending: s
     said = diagnose(Evidence(signals=frozenset({"precision"}), precision=precision)).headroom
     assert ending in said
     assert ("in head.weight" in said) == (flushed > 0.01)
+
+
+@pytest.mark.parametrize(("bits", "said"), [(5.25, "is 5.2 bits below"), (120.0, "no half-precis")])
+def test_headroom_far_from_overflow_has_no_figure(bits: float, said: str) -> None:
+    precision = Precision(iteration=3, bits_to_overflow=bits)
+    found = diagnose(Evidence(signals=frozenset({"precision"}), precision=precision)).headroom
+    assert said in found
+    assert found.endswith("underflow sets no element of a gradient to 0")
+
+
+def test_a_program_that_ended_with_its_own_error_gets_no_advice() -> None:
+    assert "run the program in fp32" in diagnose(Evidence()).advice
+    ended = Evidence(signals=frozenset({"ending"}), ending=Ending(kind="KeyError"))
+    assert diagnose(ended).advice == ""

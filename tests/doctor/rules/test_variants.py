@@ -97,6 +97,13 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
         ("EPS_ROUNDS_TO_ZERO", "broken", ".half(), eps=1e-4)"),
         ("MASK_OVERFLOWS", "broken_by_a_product_with_a_constant", "to(scores.dtype) * -10000"),
         ("ACTIVATIONS_TOO_LARGE", "broken_by_a_cast_of_its_own", "self.factor.exp()"),
+        ("OUTSIDE_DOMAIN", "broken_by_a_variance_that_cancels", "(x - mean).square().mean"),
+        (
+            "DIVISION_BY_ZERO",
+            "broken_by_a_divisor_that_underflows_below_a_square",
+            "# compute the divisor in fp32",
+        ),
+        ("UPDATE_SKIPPED", "broken_without_any_update", "# once per step"),
         ("SUM_OVERFLOW", "broken", ", dtype=torch.float32)"),
         ("MASK_OVERFLOWS", "broken", "+ scores = torch.where(mask"),
         ("EPS_ROUNDS_TO_ZERO", "broken_under_a_root", "keepdim=True) + 1e-4).sqrt()"),

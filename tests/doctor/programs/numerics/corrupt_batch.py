@@ -72,3 +72,16 @@ def broken_before_the_loop_standardises_each_sample() -> None:
 def broken_before_a_change_in_place() -> None:
     """The loop may have made the NaN: doctor does not see the numbers before the change."""
     train_after(lambda images: images.clamp_(min=0))
+
+
+def broken_while_the_loss_scale_grows_often() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1)
+    for number, (images, labels) in enumerate(batches(40)):
+        optimizer.zero_grad()
+        if number % 4 == 3:
+            images[0, 0] = float("nan")
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()

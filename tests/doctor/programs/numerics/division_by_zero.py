@@ -89,3 +89,12 @@ def norm_with_a_negative_variance() -> None:
     norm = nn.BatchNorm1d(16, momentum=None).eval()
     norm.running_var.fill_(-1e-3)
     half_steps(Around(lambda features: norm(features.float())))
+
+
+def broken_by_a_divisor_that_underflows_below_a_square() -> None:
+    def own(features):
+        half = features.half()
+        small = half.abs().mean(-1, keepdim=True) * 1e-9
+        return (half - half) ** 2 / small
+
+    half_steps(Around(own))

@@ -126,3 +126,13 @@ def distances(rows: torch.Tensor) -> torch.Tensor:
 
 def broken_by_a_product_in_half_on_another_line() -> None:
     half_steps(linear(), lambda outputs, _: distances(outputs.half() * 10 + 100).mean())
+
+
+def broken_by_a_variance_that_cancels() -> None:
+    def own(features):
+        large = features.bfloat16() + 30
+        mean = large.mean(-1, keepdim=True)
+        variance = (large * large).mean(-1, keepdim=True) - mean * mean
+        return ((large - mean) / torch.sqrt(variance + 1e-5)).float()
+
+    half_steps(Around(own))

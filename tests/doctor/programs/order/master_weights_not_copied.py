@@ -8,11 +8,11 @@ from doctor.loops import batches
 CODE = "MASTER_WEIGHTS_NOT_COPIED"
 
 
-def train(copy, *, scaled: bool = False) -> None:
+def train(copy, *, scaled: bool = False, rate: float = 0.01) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).bfloat16()
     masters = [each.detach().clone().float().requires_grad_() for each in model.parameters()]
-    optimizer = torch.optim.SGD(masters, lr=0.01)
+    optimizer = torch.optim.SGD(masters, lr=rate)
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=scaled)
     for images, labels in batches(4):
         model.zero_grad()
@@ -59,4 +59,23 @@ def healthy_with_a_frozen_part_and_a_temperature() -> None:
         optimizer.zero_grad()
         outputs = model(images.bfloat16()).float() / temperature
         nn.functional.cross_entropy(outputs, labels).backward()
+        optimizer.step()
+
+
+def healthy_with_updates_that_bf16_rounds_away() -> None:
+    train(in_place, rate=1e-9)
+
+
+def healthy_with_a_new_copy_of_the_model_in_each_step() -> None:
+    torch.manual_seed(0)
+    masters = [torch.randn(3, 6).requires_grad_()]
+    optimizer = torch.optim.SGD(masters, lr=0.01)
+    first = nn.Linear(6, 3, bias=False).bfloat16()
+    for number, (images, labels) in enumerate(batches(4)):
+        model = nn.Linear(6, 3, bias=False).bfloat16() if number else first
+        if number:
+            in_place(model.weight, masters[0])
+        loss = nn.functional.cross_entropy(model(images.bfloat16()).float(), labels)
+        loss.backward()
+        masters[0].grad = model.weight.grad.float()
         optimizer.step()

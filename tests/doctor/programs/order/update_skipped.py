@@ -215,3 +215,14 @@ def broken_by_gradients_that_are_set_to_none() -> None:
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
+
+
+def broken_without_any_update() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for images, labels in batches(3):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)

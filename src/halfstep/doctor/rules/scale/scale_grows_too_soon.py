@@ -27,7 +27,7 @@ def judge(evidence: Evidence) -> Finding | None:
     after_growth = _skips_after_growth(evidence)
     lower = [each.finite for each in evidence.replays if each.name == "lower scale"]
     is_of_scale = any(lower) or not lower  # Few skipped steps are replayed.
-    if not is_of_scale or interval * SHARE >= 1 or 4 * after_growth < skips:
+    if not is_of_scale or 4 * after_growth < skips:
         return None
     return Finding(
         summary=f"{skips} of {made} steps were skipped: the loss scale is raised after "
