@@ -12,8 +12,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from halfstep.doctor.record.sites import Mark
 
 LINES = 12
@@ -54,103 +52,6 @@ def other_lines_with_eps(mark: Mark | None, eps: float) -> tuple[int, ...]:
             lines.setdefault(ast.unparse(each), set()).add(each.lineno)
     same = [numbers for numbers in lines.values() if mark[1] in numbers]
     return tuple(sorted(set().union(*same) - {mark[1]}))
-
-
-def line_with_other_number(mark: Mark, number: float, by: str) -> tuple[str, str] | None:
-    """Return the line that contains a number of a statement, before and after a change of it.
-
-    The number is in the statement, or sets a variable, an attribute or an argument in it.
-
-    Args:
-        mark: A line of the statement.
-        number: The number; 0 if unknown.
-        by: The new number as source code, with its sign.
-
-    Returns:
-        The two lines, without indentation; None unless the number is in exactly one place.
-    """
-    text = "".join(linecache.getlines(mark[0]))
-    try:
-        nodes = [*ast.walk(ast.parse(text))]
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    inside = [
-        each
-        for node in nodes
-        if isinstance(node, ast.stmt)
-        and not hasattr(node, "body")
-        and node.lineno <= mark[1] <= (node.end_lineno or 0)
-        for each in ast.walk(node)
-    ]
-    names = {each.id for each in inside if isinstance(each, ast.Name)}
-    names |= {each.attr for each in inside if isinstance(each, ast.Attribute)}
-    found = [each for each in inside if _is_number(each, number)] or [
-        value
-        for node in _visible(nodes, mark[1])
-        for name, value in _set_by(node)
-        if name in names
-        if value is not None and _is_number(value, number)
-    ]
-    if len(found) != 1:
-        return None
-    (constant,) = found
-    assert isinstance(constant, ast.expr)
-    changed = _replaced(text, constant, by)
-    first = constant.lineno - 1
-    return text.split("\n")[first].strip(), changed.split("\n")[first].strip()
-
-
-def _visible(nodes: list[ast.AST], line: int) -> Iterator[ast.AST]:
-    """Yield the nodes that may set a name in a line, without those of unrelated functions."""
-    blocks = [
-        each for each in nodes if isinstance(each, ast.FunctionDef | ast.ClassDef | ast.Lambda)
-    ]
-    around = [each for each in blocks if _covers(each, line)]
-    names = {each.name for each in around if not isinstance(each, ast.Lambda)}
-    hidden: set[ast.AST] = set()
-    for block in blocks:
-        is_method = any(
-            isinstance(each, ast.ClassDef) and _covers(each, block.lineno) for each in around
-        )
-        if block not in around and not is_method:
-            hidden |= {*ast.walk(block)}
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func
-            is_mine = getattr(called, "id", called) in names
-            hidden |= set() if is_mine else {*node.keywords}
-    yield from (each for each in nodes if each not in hidden)
-
-
-def _covers(node: ast.expr | ast.stmt, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or 0)
-
-
-def _is_number(node: ast.AST | None, value: float) -> bool:
-    if value < 0:
-        is_negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
-        return is_negative and _is_number(getattr(node, "operand", None), -value)
-    return value > 0 and isinstance(node, ast.Constant) and node.value == value
-
-
-def _set_by(node: ast.AST) -> list[tuple[str, ast.expr | None]]:
-    """Return the names that a node sets, each with its value: "eps", 1e-8."""
-    if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names = [getattr(each, "attr", getattr(each, "id", "")) for each in targets]
-        return [(each, node.value) for each in names]
-    if isinstance(node, ast.keyword):
-        return [(node.arg or "", node.value)]
-    if isinstance(node, ast.arguments):
-        positional = [*node.posonlyargs, *node.args]
-        given = [*zip(reversed(positional), reversed(node.defaults), strict=False)]
-        given += [
-            (each, value)
-            for each, value in zip(node.kwonlyargs, node.kw_defaults, strict=True)
-            if value is not None
-        ]
-        return [(each.arg, value) for each, value in given]
-    return []
 
 
 def statement(mark: Mark | None) -> str:
@@ -209,9 +110,9 @@ def with_argument(
     if hidden or not given:
         return None
     if known is not None:
-        return _replaced(text, known, value)
+        return replaced(text, known, value)
     last = max(given, key=lambda each: (each.end_lineno or 0, each.end_col_offset or 0))
-    return _replaced(text, last, f"{ast.get_source_segment(text, last)}, {name}={value}")
+    return replaced(text, last, f"{ast.get_source_segment(text, last)}, {name}={value}")
 
 
 def difference(before: str, after: str) -> tuple[str, ...]:
@@ -227,7 +128,8 @@ def _calls(node: ast.AST, function: str) -> bool:
     return name == function or (isinstance(name, ast.Name) and name.id == function)
 
 
-def _replaced(text: str, node: ast.expr, by: str) -> str:
+def replaced(text: str, node: ast.expr, by: str) -> str:
+    """Return a text in which the source code of a node is replaced."""
     # Only "\n" ends a line for `ast`; `splitlines` would split at other characters, too.
     lines = [each.encode() for each in io.StringIO(text, newline="\n")]
     first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1

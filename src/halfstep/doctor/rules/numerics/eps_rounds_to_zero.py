@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES
+from halfstep.doctor.record.constant import line_with_other_number
 from halfstep.doctor.record.sites import place
 from halfstep.doctor.record.source import (
-    line_with_other_number,
     other_lines_with_eps,
     with_argument,
 )

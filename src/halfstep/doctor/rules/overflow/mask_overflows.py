@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.source import line_with_other_number
+from halfstep.doctor.record.constant import line_with_other_number
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
 from halfstep.plurals import counted
