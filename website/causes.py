@@ -124,8 +124,8 @@ def _page(rule: Rule) -> str:
         *(f"- {_cited(each)}" for each in rule.citations),
     ]
     related = [
-        ("Causes that doctor reports as consequences of this cause", rule.explains),
-        ("Causes that may have this cause as a consequence", _explained_by(rule.code)),
+        ("Listed under `consequences` if doctor finds this cause", rule.explains),
+        ("This cause is listed under `consequences` if doctor finds", _explained_by(rule.code)),
     ]
     if any(codes for _, codes in related):
         parts += ["", "## Related causes", ""]

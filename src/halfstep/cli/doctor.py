@@ -53,7 +53,7 @@ def doctor(
         bool,
         typer.Option(
             "--list",
-            help="Explain the causes that doctor knows, or only those whose codes follow; exit.",
+            help="Explain all causes that doctor knows, or those whose codes you write after it.",
         ),
     ] = False,
 ) -> None:

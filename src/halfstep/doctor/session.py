@@ -79,9 +79,9 @@ def watch(
         optimizer: The optimizer or optimizers that the loop steps.
         scaler: The `torch.amp.GradScaler`, if the loop has one.
         quiet: Whether to print nothing at the end.
-        hold_back: Whether optimizers that no scaler steps skip a step whose loss or gradients are
-            non-finite. The parameters then keep their values. Needs fused optimizers, and
-            parameters that are not sharded.
+        hold_back: Whether a direct call of `optimizer.step()`, without a scaler, is skipped if the
+            loss or the gradients are non-finite. The parameters then keep their values. Needs
+            fused optimizers, and parameters that are not sharded.
 
     Returns:
         The session. Use it in a `with` statement, or call its `diagnose()` after the loop.

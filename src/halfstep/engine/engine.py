@@ -71,7 +71,8 @@ class Engine:
         model: One model or a list of models, already on their devices.
         optimizer: One optimizer or a list of optimizers over the models' parameters.
         recipe: A name, names joined by "+", a mapping of fields, a `Recipe`, or the path of a
-            config, whose recipe is used: "advice/t4.yaml", which `halfstep advise --out` wrote.
+            config whose recipe is used (for example "advice/t4.yaml", written by
+            `halfstep advise --out`).
         accumulate: Number of micro-steps per optimizer step; together they are a *window*. The loss
             is averaged over them.
         clip_norm: Maximum 2-norm of each optimizer's gradients, after unscaling.
@@ -202,7 +203,7 @@ class Engine:
 
         The iterator fetches one batch ahead to recognize the last one. If several iterators advance
         together (`zip`), the first one to end closes the window. If loops over `batches` are
-        nested, a step in the inner loop closes its window at the last batch of the inner loop.
+        nested, the last batch of the inner loop closes the window of steps in the inner loop.
 
         Args:
             loader: Any iterable of batches.

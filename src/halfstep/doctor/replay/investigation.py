@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.bundle.files import write_step
 from halfstep.doctor.internals import is_compiled
 from halfstep.doctor.record import (
-    HALVES,
-    Bad,
     BadGradients,
     Birth,
     Growth,
@@ -19,13 +17,11 @@ from halfstep.doctor.record import (
     Replay,
     TargetRange,
 )
-from halfstep.doctor.replay.memory import storage_key
+from halfstep.doctor.replay.inputs import Inputs
 from halfstep.doctor.replay.replay import Replayer
 from halfstep.doctor.signals.facts import environment
 from halfstep.doctor.signals.targets import target_ranges
-from halfstep.doctor.tape.tape import Entry, given_tensors
-from halfstep.doctor.tensors.local import local
-from halfstep.doctor.tensors.summary import is_finite, summary
+from halfstep.doctor.tensors.summary import summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,20 +30,15 @@ if TYPE_CHECKING:
     import torch
 
     from halfstep.doctor.bundle.recorder import Recorder
-    from halfstep.doctor.record import TensorSummary
-    from halfstep.doctor.signals.origins import Origins, Source
+    from halfstep.doctor.record import Bad
+    from halfstep.doctor.signals.origins import Origins
     from halfstep.doctor.signals.positions import Positions
     from halfstep.doctor.signals.sizes import Sizes
     from halfstep.doctor.tape.modules import ModuleStack
+    from halfstep.doctor.tape.tape import Entry
 
 MOST = 4
 GROWN = 2.0
-_LOGARITHMS = {"log", "log2", "log10"}
-# Other functions can return inf that the program intends, such as the logarithm of a mask.
-_SUMS = {
-    *("bmm", "cumsum", "dot", "einsum", "inner", "linalg_vector_norm", "matmul", "mm", "norm"),
-    *("prod", "square", "sum", "vdot"),
-}
 _OVERWRITTEN = (
     "its update had put inf or NaN into the parameters before its loss was read; to read the loss "
     "before the update, write `halfstep doctor -m halfstep` in place of `halfstep`"
@@ -85,17 +76,20 @@ class Investigation:
         self._stack = stack
         self._positions = positions
         self._sizes = sizes
-        self._origins = origins
-        self._computed: set[int] = set()
+        self._inputs = Inputs(origins)
         self._count = 0
         self._was_only_scale = False
         self.births: list[Birth] = []
         self.replays: list[Replay] = []
-        self.inputs: list[Bad] = []
         self.targets: list[TargetRange] = []
         self.precision = Precision()
         self.gradients = BadGradients()
         self.growth = Growth()
+
+    @property
+    def inputs(self) -> list[Bad]:
+        """The inputs of investigated steps that contain inf or NaN."""
+        return self._inputs.found
 
     @property
     def done(self) -> bool:
@@ -131,14 +125,10 @@ class Investigation:
         self._count += 1
         self._forget_search()
         self.targets += target_ranges(entries)
-        self._look_at_inputs(entries, parameters, iteration)
+        self._inputs.examine(entries, parameters, iteration)
         if not is_late:
             self._look_at_gradients(moved or [*parameters.values()], iteration)
-        spoiled = {
-            each for each in self.inputs if each.what == "parameter" and each.iteration == iteration
-        }
-        if is_late and not is_skipped and spoiled:
-            self.inputs = [each for each in self.inputs if each not in spoiled]
+        if is_late and not is_skipped and self._inputs.discard_parameters(iteration):
             overwritten = Replay(
                 name="plain",
                 iteration=iteration,
@@ -165,7 +155,7 @@ class Investigation:
             return
         lower = replayer.at_scale(1.0) if scale is not None and scale != 1 else None
         if plain.finite:
-            self._judge_inputs((), iteration)
+            self._inputs.judge((), iteration)
         else:
             self._trace(replayer, lower)
         if lower is not None:
@@ -196,7 +186,7 @@ class Investigation:
         if traced.note:
             self.replays.append(traced)
         else:
-            self._judge_inputs(births, replayer.iteration)
+            self._inputs.judge(births, replayer.iteration)
         if tracer.recorder is not None:
             self._keep(tracer.recorder, replayer)
 
@@ -206,7 +196,7 @@ class Investigation:
         """Investigate a call of a model in evaluation that gave NaN."""
         if self.done:
             return
-        self._look_at_inputs(entries, parameters, iteration)
+        self._inputs.examine(entries, parameters, iteration)
         replayer = self._replayer(entries, parameters, iteration, "evaluation gave NaN")
         with self._repeating(iteration):
             births, _, traced = replayer.traced()
@@ -214,7 +204,7 @@ class Investigation:
             if traced.note:
                 self.replays.append(traced)
             else:
-                self._judge_inputs(births, iteration)
+                self._inputs.judge(births, iteration)
             self.replays.append(replayer.fp32())
 
     def last(
@@ -252,7 +242,7 @@ class Investigation:
             # The random numbers are the step's own, but its parameters have been updated since.
             self.precision = Precision(note=_MOVED)
         elif not error:
-            self._look_at_hidden_inputs(entries, iteration)
+            self._inputs.examine_hidden(entries, iteration)
             self.growth = Growth(iteration, self._sizes.read(parameters))
             with self._repeating(iteration):
                 self.precision, births = replayer.precision()
@@ -261,7 +251,7 @@ class Investigation:
     def _replayer(
         self, entries: list[Entry], parameters: dict[str, torch.Tensor], iteration: int, why: str
     ) -> Replayer:
-        computed = frozenset(self._computed)
+        computed = frozenset(self._inputs.computed)
         stack, positions = self._stack, self._positions
         return Replayer(entries, parameters, stack, positions, iteration, why, computed)
 
@@ -292,7 +282,7 @@ class Investigation:
                 self.precision = compared
             self.births = [each for each in self.births if each.is_divided]
             self.replays, self.gradients = [], BadGradients()
-            self.inputs, self.targets = [], []
+            self._inputs.found, self.targets = [], []
         self._was_only_scale = False
 
     def _keep(self, recorder: Recorder, replayer: Replayer) -> None:
@@ -317,100 +307,9 @@ class Investigation:
             zeros=sum(each.zeros for each in counted),
         )
 
-    def _look_at_inputs(
-        self, entries: list[Entry], parameters: dict[str, torch.Tensor], iteration: int
-    ) -> None:
-        for name, parameter in parameters.items():
-            if not is_finite(parameter):
-                self.inputs.append(_bad("parameter", name, parameter, iteration))
-        known = set(map(id, parameters.values()))
-        for entry, tensor in given_tensors(entries):
-            if id(tensor) in known or tensor.requires_grad or not tensor.is_floating_point():
-                continue
-            if is_finite(tensor):
-                continue
-            counted, source = summary(tensor), self._origins.of(tensor)
-            if _is_logarithm(counted, source):
-                self._computed.add(storage_key(tensor))
-            elif _is_mask(entry, counted):  # A mask of -inf is written on purpose.
-                continue
-            known.add(id(tensor))
-            self.inputs.append(_given(entry, tensor, source, iteration))
-
-    def _look_at_hidden_inputs(self, entries: list[Entry], iteration: int) -> None:
-        """Find half-precision overflows in the inputs of a finite step, other than masks."""
-        for entry, tensor in given_tensors(entries):
-            if tensor.requires_grad or not tensor.is_floating_point() or is_finite(tensor):
-                continue
-            counted, source = summary(tensor), self._origins.of(tensor)
-            maker = source.makers[0] if source.makers else None
-            if maker is None or maker.format not in HALVES or maker.op not in _SUMS:
-                continue
-            if counted.infs > counted.negative_infs and not counted.nans:
-                found = _given(entry, tensor, source, iteration)
-                self.inputs.append(replace(found, is_hidden=True))
-
-    def _judge_inputs(self, births: Sequence[Birth], iteration: int) -> None:
-        """Decide which inputs of a traced step made it bad."""
-        culprits = _culprits([each for each in self.inputs if each.iteration == iteration], births)
-        self.inputs = [
-            replace(each, is_culprit=any(each is other for other in culprits))
-            if each.iteration == iteration
-            else each
-            for each in self.inputs
-        ]
-
 
 def _is_number(loss: float | None) -> bool:
     return loss is not None and math.isfinite(loss)
-
-
-def _is_logarithm(counted: TensorSummary, source: Source) -> bool:
-    """Return whether the loop took a logarithm of 0, other than to make a mask."""
-    made = source.makers[0].op if source.makers else ""
-    return made in _LOGARITHMS and not counted.is_mask
-
-
-def _is_mask(entry: Entry, counted: TensorSummary) -> bool:
-    if entry.kind == "module":
-        return counted.is_mask
-    return counted.nans == 0 and counted.infs == counted.negative_infs
-
-
-def _culprits(inputs: list[Bad], births: Sequence[Birth]) -> list[Bad]:
-    """Return the inputs in which the inf or NaN of the culprit may have come from outside."""
-    culprit = next((each for each in births if each.culprit), None)
-    if culprit is None or culprit.phase != "given":
-        return []
-    kind, _, name = culprit.output.name.partition(" ")
-    if kind in ("parameter", "buffer"):
-        return [each for each in inputs if each.what == kind and each.name == name]
-    found = [each for each in inputs if each.what in ("batch", "number")]
-    # The culprit may be a view of the input, or the same memory in two calls.
-    found = [each for each in found if (each.name == "batch") == (kind == "batch")] or found
-    count = culprit.output.nans + culprit.output.infs
-    return [each for each in found if each.count == count] or found
-
-
-def _given(entry: Entry, tensor: torch.Tensor, source: Source, iteration: int) -> Bad:
-    name = "batch" if entry.kind == "module" else entry.kind
-    what = "batch" if tensor.ndim else "number"  # A number is a scale or a weight.
-    bad = _bad(what, name, tensor, iteration)
-    return replace(bad, makers=source.makers, is_known=source.is_known)
-
-
-def _bad(what: str, name: str, tensor: torch.Tensor, iteration: int) -> Bad:
-    tensor = local(tensor)
-    wrong = ~tensor.detach().isfinite()
-    first = wrong.nonzero()[0].tolist()
-    return Bad(
-        what=what,
-        name=name,
-        kind="nan" if tensor.isnan().any() else "inf",
-        index=tuple(first),
-        count=int(wrong.sum()),
-        iteration=iteration,
-    )
 
 
 def _in_evaluation(birth: Birth) -> Birth:

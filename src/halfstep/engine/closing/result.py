@@ -109,7 +109,7 @@ class StepResult:
 
     @property
     def stepped(self) -> bool:
-        """Whether a window closed, and no optimizer whose window closed skipped its update."""
+        """Whether every optimizer with a closed window was stepped; False if no window closed."""
         closed = [each for each in self.optimizers if each.closed]
         return bool(closed) and all(each.stepped for each in closed)
 
@@ -125,7 +125,7 @@ class StepResult:
 
     @property
     def grad_norm(self) -> float | None:
-        """2-norm over the optimizers whose window closed with gradients; None if there are none."""
+        """2-norm of all gradients of the optimizers whose window closed; None without gradients."""
         norms = [norm for each in self.optimizers if (norm := each.grad_norm) is not None]
         return sum(norm**2 for norm in norms) ** 0.5 if norms else None
 

@@ -47,8 +47,8 @@ class Observer:
     def begin(self, training: Training) -> None:
         """Called before training, when everything is built.
 
-        In a resumed run, the states of the checkpoint are loaded later, but the model may already
-        have its weights.
+        In a resumed run, the checkpoint's states are loaded after this call; only the weights of
+        the model may have been loaded already.
         """
 
     def end(self, error: BaseException | None) -> None:

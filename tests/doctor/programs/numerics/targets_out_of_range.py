@@ -45,7 +45,7 @@ def broken_until_the_loss_diverges() -> None:
 
 
 def train_with_marks(criterion, mark: float, rate: float = 0.01) -> None:
-    """Train on targets in which a number marks the missing ones."""
+    """Train on targets of which some are missing; `mark` is the value of the missing targets."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
