@@ -124,8 +124,8 @@ def _page(rule: Rule) -> str:
         *(f"- {_cited(each)}" for each in rule.citations),
     ]
     related = [
-        ("Listed under `consequences` if doctor finds this cause", rule.explains),
-        ("This cause is listed under `consequences` if doctor finds", _explained_by(rule.code)),
+        ("If doctor finds this cause, it lists under `consequences`", rule.explains),
+        ("doctor lists this cause under `consequences` if it finds", _explained_by(rule.code)),
     ]
     if any(codes for _, codes in related):
         parts += ["", "## Related causes", ""]

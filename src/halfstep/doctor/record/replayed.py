@@ -193,6 +193,11 @@ class Birth:
         return _operator(self.op)
 
     @property
+    def called(self) -> str:
+        """The operator in a sentence: "exp()", or "a cast"."""
+        return "a cast" if self.operator == "cast" else f"{self.operator}()"
+
+    @property
     def where(self) -> str:
         """The module and the line, as text."""
         return place(self.module, self.site)

@@ -73,7 +73,7 @@ def broken_timesteps() -> None:
 
 
 class Rotary(nn.Module):
-    """Multiplies positions and frequencies by a matrix product, which autocast casts."""
+    """Multiplies positions by frequencies with the operator @, whose inputs autocast casts."""
 
     def __init__(self, *, cast: bool) -> None:
         super().__init__()

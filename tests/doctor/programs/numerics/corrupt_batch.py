@@ -70,7 +70,7 @@ def broken_before_the_loop_standardises_each_sample() -> None:
 
 
 def broken_before_a_change_in_place() -> None:
-    """The loop may have made the NaN: doctor does not see the numbers before the change."""
+    """Whether the loop made the NaN is unknown: doctor sees only the changed numbers."""
     train_after(lambda images: images.clamp_(min=0))
 
 

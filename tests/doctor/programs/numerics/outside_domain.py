@@ -1,4 +1,4 @@
-"""A distance from squares: in fp16, a difference of large numbers is less than 0."""
+"""A variance computed as E[x^2] - E[x]^2, which fp16 rounds to less than 0."""
 
 import torch
 from torch import nn

@@ -15,7 +15,8 @@ def train(*, guarded: bool) -> None:
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(images), labels)
         if number == 2:
-            weight = model[3].weight[0, 0]  # Its slope at 0 is 1e30 / 2e-22, beyond fp32.
+            weight = model[3].weight[0, 0]
+            # The derivative of this square root is 1e30 / 2e-22, beyond fp32.
             loss = loss + (weight - weight.detach() + 1e-44).sqrt() * 1e30
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,4 +1,4 @@
-"""A step that unscales and clips its gradients after it was made."""
+"""A loop that unscales and clips the gradients after `scaler.step()`."""
 
 import torch
 from torch import nn

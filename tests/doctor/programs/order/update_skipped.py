@@ -87,7 +87,7 @@ def broken_by_an_update_before_the_step() -> None:
 
 
 def with_its_own_check(*, handed_to_scaler: bool) -> None:
-    """Check the gradients itself; the sum of a loss times its scale overflows at first."""
+    """A loop that checks the gradients itself; the scaled loss overflows in the first steps."""
     model = classifier()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1e38)

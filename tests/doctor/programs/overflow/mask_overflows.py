@@ -37,7 +37,7 @@ def broken_by_a_constant_of_fp32() -> None:
 
 
 class Constant(Padded):
-    """The mask is a number that fp16 cannot represent, times 1 for padding."""
+    """The mask is 1 for padding and 0 elsewhere, times a number that fp16 cannot represent."""
 
     def masked(self, scores: torch.Tensor) -> torch.Tensor:
         mask = self.mask.to(scores.dtype) * -1e9

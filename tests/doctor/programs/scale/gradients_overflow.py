@@ -65,7 +65,7 @@ def healthy_with_a_check() -> None:
 
 
 class Skipping(torch.optim.SGD):
-    """The loop has its own loss scale, and skips steps whose gradients overflow."""
+    """SGD with its own loss scale, which skips steps whose gradients overflow."""
 
     scale = 2.0**20
 

@@ -33,7 +33,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if born:
             site = born[0].user_site
             fact = (
-                f"{born[0].operator} in the {born[0].phase} pass gave {born[0].value} in "
+                f"{born[0].called} in the {born[0].phase} pass gave {born[0].value} in "
                 f"{born[0].output.format}"
             )
         elif calls:

@@ -27,8 +27,9 @@ def judge(evidence: Evidence) -> Finding | None:
     ending = evidence.ending
     if ending.function and _MISMATCH.search(ending.message):
         return Finding(
-            summary=f"{ending.function} mixes formats: its forward pass ran in half precision "
-            "under autocast, and its backward pass uses these half tensors outside autocast",
+            summary=f"the function {ending.function} mixes formats: its forward pass ran in half "
+            "precision under autocast, and its backward pass uses these half tensors outside "
+            "autocast",
             facts=(f"{ending.kind}: {ending.message.splitlines()[0]}",),
             change=_CHANGE,
             site=ending.site,
@@ -38,9 +39,9 @@ def judge(evidence: Evidence) -> Finding | None:
         formats = {each.format for each in (*birth.inputs, birth.output)}
         if birth.culprit and birth.function and fp32 and formats & _HALVES:
             return Finding(
-                summary=f"{birth.operator} in the {birth.phase} of "
-                f"{birth.function} gives {birth.value} in half precision; in fp32 the step is "
-                "finite",
+                summary=f"{birth.called} in the {birth.phase} pass of "
+                f"the function {birth.function} gives {birth.value} in half precision; in fp32 the "
+                "step is finite",
                 facts=(birth.appears,),
                 change=_CHANGE,
                 confidence=LIKELY,

@@ -29,7 +29,10 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"{norms[0].name}() returned an fp16 norm {counted(norms[0].count, 'time')}, "
                 "outside autocast"
             ),
-            f"in fp32, gradients have norms up to {given:.4g}; the largest fp16 number is 65504",
+            (
+                f"in fp32, the largest norm of a single parameter's gradient is {given:.4g}; the "
+                "norm over all parameters exceeds the largest fp16 number, 65504"
+            ),
         ),
         change=(
             "- torch.nn.utils.clip_grad_norm_(parameters, 1.0)",

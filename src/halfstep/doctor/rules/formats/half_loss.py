@@ -53,8 +53,8 @@ def _scaled(evidence: Evidence) -> Finding | None:
         return None
     event = halves[0]
     return Finding(
-        summary="the loss is computed in fp16, outside autocast: backward() starts from the loss "
-        "scale in fp16, and a loss scale of 65536 or more is inf in fp16",
+        summary="the loss is computed in fp16, outside autocast: the first gradient of the "
+        "backward pass is the loss scale, also in fp16, where a loss scale of 65536 or more is inf",
         facts=(
             f"scaler.scale() was given an fp16 loss {evidence.loop.share(event, 'format')}",
             f"skipped steps: {evidence.numbers.skips}",

@@ -24,12 +24,13 @@ def judge(evidence: Evidence) -> Finding | None:
     form = found[0].settings["running_var"]
     overflowed = [name for model in evidence.static.models for name in model.overflowed_variances]
     broken = any(model.bad_parameters for model in evidence.static.models)
+    named = [repr(each.path) for each in found[:3]] + ["..."] * (len(found) > 3)
     return Finding(
         summary=f"{found[0].kind} keeps running statistics in {form}: "
         + ("a variance can overflow, and " if form == "fp16" else "")
         + "small updates of the averages are rounded away",
         facts=(
-            f"{counted(len(found), 'such module')}; the first one is module {found[0].path}",
+            f"{counted(len(found), 'such module')}: {', '.join(named)}",
             *([f"overflowed: {', '.join(overflowed[:3])}"] if overflowed else []),
         ),
         change=(

@@ -1,1 +1,1 @@
-"""A result is inf or NaN in every format, or because half precision rounds a value to 0 or 1."""
+"""A result is inf or NaN, in every format, or only in half precision, which rounds values."""

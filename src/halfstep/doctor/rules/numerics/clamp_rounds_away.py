@@ -49,7 +49,7 @@ def judge(evidence: Evidence) -> Finding | None:
         site, bound, form = lost[0]
         return Finding(
             summary=f"a clamp to {bound:.10g} has no effect: {form} rounds this limit to 1, and "
-            f"{birth.operator} then gives {birth.value}",
+            f"{birth.called} then gives {birth.value}",
             facts=(
                 f"{birth.appears}, in the {birth.phase} pass",
                 "the same step in fp32 is finite",

@@ -41,7 +41,7 @@ def judge(evidence: Evidence) -> Finding | None:
         eps = "" if op == "div" else f", or with an eps of {fp16_eps(birth.forward_op)} or more"
         return Finding(
             summary=f"the derivative of {op} near 0 overflows: in the backward pass, "
-            f"{birth.operator} has results up to {birth.exact:.3g}, and the maximum of fp16 is "
+            f"{birth.called} has results up to {birth.exact:.3g}, and the maximum of fp16 is "
             f"{_MAX:g}",
             facts=(birth.appears,),
             change=(

@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if birth.output.infs + birth.output.nans > divisor.zeros * each_divides:
             continue  # Quotients with a nonzero divisor overflow, too.
         return Finding(
-            summary=f"{birth.operator} divides by 0: the divisor contains "
+            summary=f"{birth.called} divides by 0: the divisor contains "
             f"{counted(divisor.zeros, 'zero')}, and the result is {birth.value}",
             facts=(
                 birth.appears,

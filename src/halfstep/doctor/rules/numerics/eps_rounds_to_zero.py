@@ -60,12 +60,12 @@ def judge(evidence: Evidence) -> Finding | None:
         elsewhere = _elsewhere(site, eps)
         written = f"an eps of {eps:g}" if eps else "an eps that is a tensor"
         return Finding(
-            summary=f"{written} is 0 in {form}: {birth.operator} gets 0 and returns {birth.value}",
+            summary=f"{written} is 0 in {form}: {birth.called} gets 0 and returns {birth.value}",
             facts=(birth.appears, f"the eps is used {place('', site)}", *elsewhere),
             change=(
                 *_with_eps(site, eps, eps16),
-                "+ # a smaller eps is possible in fp32, with x.float() for each input x, if the",
-                "+ # argument is never 0 there: the gradient is largest at 0, and is cast to fp16",
+                "+ # in fp32 (x.float() for each input x), a smaller eps works if the divisor",
+                "+ # without the eps is never 0; at 0, the gradient overflows in the cast to fp16",
             ),
             site=site,
             module=birth.module,

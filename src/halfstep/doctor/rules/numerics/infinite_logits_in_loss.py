@@ -1,4 +1,4 @@
-"""The loss reads logits that are masked with -inf: of every class, or of the label."""
+"""The loss reads logits of -inf: those of masked classes, or the logit of a masked label."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         form = birth.inputs[0].format
         return Finding(
-            summary=f"{birth.operator} gets exactly {_POLES.get(birth.op, '0')} in {form}, and "
+            summary=f"{birth.called} gets exactly {_POLES.get(birth.op, '0')} in {form}, and "
             f"returns {birth.value} {counted(birth.output.infs, 'time')}",
             facts=(
                 birth.appears,

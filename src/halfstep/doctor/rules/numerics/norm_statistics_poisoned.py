@@ -59,7 +59,7 @@ def _overflow(evidence: Evidence) -> tuple[str, ...]:
     for birth in evidence.births:
         if birth.culprit and birth.overflowed and birth.inputs:
             fact = (
-                f"{birth.appears}: the result of {birth.operator} is up to {birth.exact:.4g}, "
+                f"{birth.appears}: the result of {birth.called} is up to {birth.exact:.4g}, "
                 f"above the maximum of {birth.output.format}"
             )
             return (fact,)

@@ -15,7 +15,7 @@ _APPLIED = "the optimizer applies it to the weights"
 _STAYS_FINITE = "the parameters are finite all the same"
 _LEFT_OUT = "the step is skipped; the loss scale is not the cause"
 _SKIP = (
-    "+ # until the cause is found, skip such steps:",
+    "+ # Until the cause is found, skip such steps:",
     "+ norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)",
     "+ if torch.isfinite(norm): optimizer.step()",
 )
@@ -71,17 +71,19 @@ def _made_by(birth: Birth, evidence: Evidence, then: str) -> Finding:
             else "the same step in fp32 is not finite either: the cause is not the precision but "
             "the data, the learning rate or the formula",
         )
-    largest = [f"{each.largest:.4g}" for each in birth.inputs if each.largest is not None]
+    maker = birth.called if birth.op else birth.output.name or "the input"
+    sizes = [f"{each.largest:.4g}" for each in birth.inputs if each.largest is not None]
+    read = [f"largest magnitudes in the arguments of {maker}: {', '.join(sizes)}"] if sizes else []
     return Finding(
         summary=f"in step {birth.iteration}, {birth.value} first appears in "
-        f"{birth.op or birth.output.name or 'the input'} ({birth.phase}), and {then}",
+        f"{maker} ({birth.phase}), and {then}",
         facts=(
             birth.appears,
             *comparison,
-            *((f"largest magnitudes in its arguments: {', '.join(largest)}",) if largest else ()),
+            *read,
         ),
         change=(
-            "+ # look at the batch of this step, and at the arguments of the operator in this line",
+            "+ # look at the batch of this step and at the arguments of the operator in this line.",
             *(_SKIP if then == _APPLIED else ()),
         ),
         confidence=POSSIBLE,

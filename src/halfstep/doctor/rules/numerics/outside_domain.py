@@ -81,7 +81,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 "+ with torch.autocast(device_type, enabled=False):",
             ]
         return Finding(
-            summary=f"{birth.operator} returns NaN {counted(birth.output.nans, 'time')}: its "
+            summary=f"{birth.called} returns NaN {counted(birth.output.nans, 'time')}: its "
             f"argument is {_outermost(birth):.9g}, and must be {domain}",
             facts=tuple(facts),
             change=tuple(change),

@@ -1,4 +1,4 @@
-"""A parameter contains inf or NaN before the first update: it is loaded or written with it."""
+"""A parameter contains inf or NaN before the first update: from a checkpoint or the program."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def judge(evidence: Evidence) -> Finding | None:
             *((f"also not finite: {', '.join(others[:3])}",) if others else ()),
         ),
         change=(
-            f"+ # if {name} is loaded: its checkpoint is not finite: fp16 ends at 65504",
+            f"+ # if {name} is loaded: in an fp16 checkpoint, a weight above 65504 is inf",
             f"+ # if {name} is made with torch.empty: fill it, for example with nn.init.normal_",
             f"+ # if the program writes to {name} before the first step, inspect that line",
         ),

@@ -66,7 +66,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         is_batch = birth.op == "aten._to_copy" and birth.inputs[0].name == "batch"
         return Finding(
-            summary=f"results of {birth.operator} are up to {birth.exact:.3g} {when}, and so inf "
+            summary=f"results of {birth.called} are up to {birth.exact:.3g} {when}, and so inf "
             f"in fp16, whose maximum is {_LIMIT:g}"
             + ("" if is_batch else "; bf16 and fp32 can hold them"),
             facts=(
@@ -93,7 +93,7 @@ def _change(birth: Birth, evidence: Evidence) -> tuple[str, ...]:
 
 def _divided(birth: Birth, evidence: Evidence) -> Finding:
     return Finding(
-        summary=f"results of {birth.operator} are up to {birth.exact:.3g}, and so inf in fp16, "
+        summary=f"results of {birth.called} are up to {birth.exact:.3g}, and so inf in fp16, "
         f"whose maximum is {_LIMIT:g}; division by inf gives 0",
         facts=(birth.appears, "the loss or the gradients of the same step in fp32 differ"),
         change=_change(birth, evidence),

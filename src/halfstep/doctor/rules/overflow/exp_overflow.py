@@ -29,8 +29,8 @@ def judge(evidence: Evidence) -> Finding | None:
         form = birth.inputs[0].format
         limit = _EXPONENTIALS[birth.op](FORMATS[form].max) if form in FORMATS else math.inf
         return Finding(
-            summary=f"{birth.operator} of {birth.inputs[0].largest:.4g} is inf in {form}; "
-            f"{birth.operator} overflows above {limit:.4g}",
+            summary=f"{birth.called} of {birth.inputs[0].largest:.4g} is inf in {form}; "
+            f"{birth.called} overflows above {limit:.4g}",
             facts=(birth.appears, *evidence.fp32_facts(birth.iteration)),
             change=(
                 f"- {birth.user_site.text}" if birth.user_site else f"- torch.{birth.operator}(x)",

@@ -33,7 +33,7 @@ def judge(evidence: Evidence) -> Finding | None:
         lowest = min(written or read, default=0.0)
         return Finding(
             summary=f"a finite mask constant becomes -inf in {output.format}: "
-            f"{birth.operator} with {lowest:.4g} gives -inf {counted(output.infs, 'time')}",
+            f"{birth.called} turns {lowest:.4g} into -inf in {counted(output.infs, 'element')}",
             facts=(
                 birth.appears,
                 f"next operators: {', '.join(birth.consumers[:3]) or 'none'}",

@@ -24,7 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
         return Finding(
-            summary=f"a norm layer computes in fp16: {birth.operator} of values up "
+            summary=f"a norm layer computes in fp16: {birth.called} of values up "
             f"to {largest:.4g} is {birth.exact:.4g}, above fp16's maximum of 65504",
             facts=(
                 birth.appears,

@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         added = birth.inputs[0]
         return Finding(
-            summary=f"{birth.operator} over a tensor of shape {' x '.join(map(str, added.shape))} "
+            summary=f"{birth.called} over a tensor of shape {' x '.join(map(str, added.shape))} "
             f"with values up to {added.largest:.4g} reaches {birth.exact:.6g}; the maximum of fp16 "
             f"is {_LIMIT:g}",
             facts=(

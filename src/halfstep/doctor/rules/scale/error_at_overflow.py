@@ -35,8 +35,8 @@ def judge(evidence: Evidence) -> Finding | None:
         else ("+ # clip without the argument error_if_nonfinite=True",)
     )
     return Finding(
-        summary=f"{raised}, but only the loss scale of {scales[-1]:g} is too high: the scaler "
-        "skips such steps and halves the scale",
+        summary=f"{raised}, but nothing is wrong except that the loss scale of "
+        f"{scales[-1]:g} is still too high: the scaler would skip this step and halve the scale",
         facts=(f"the same step at a loss scale of {lower[-1].scale:g} is finite",),
         change=change,
         site=evidence.ending.site,

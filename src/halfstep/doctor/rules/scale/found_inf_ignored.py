@@ -20,8 +20,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if not (optimizer.skips_itself and bad) or evidence.loop.count("step", by_scaler=False):
             continue
         return Finding(
-            summary=f"{optimizer.kind} should skip steps with inf or NaN itself, but it applied "
-            "such a step: parameters are now non-finite",
+            summary=f"the optimizer {optimizer.kind} should itself skip steps with inf or NaN, but "
+            "it applied such a step: parameters are now non-finite",
             facts=(
                 f"{counted(evidence.numbers.skips, 'step')} had found_inf set",
                 f"not finite: {', '.join(bad[:3])}",

@@ -26,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         summary=f"gradients are too large for fp16, and no gradient scaler skips the step: "
-        f"in the backward pass, {birth.operator} has results up to {birth.exact:.4g}, and the "
+        f"in the backward pass, {birth.called} has results up to {birth.exact:.4g}, and the "
         f"maximum of fp16 is {_MAX:g}",
         facts=(
             birth.appears,

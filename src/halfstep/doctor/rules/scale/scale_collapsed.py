@@ -77,7 +77,8 @@ def _finding(evidence: Evidence, summary: str, fact: str, site: Site | None) -> 
     births: list[Birth] = [each for each in evidence.births if each.culprit]
     culprit = "the operator named above" if births else "the operator that gives inf or NaN"
     where = [
-        f"{each.value} first appears in {each.operator or 'the input'} ({each.phase}), {each.where}"
+        f"{each.value} first appears in {each.called if each.op else 'the input'} ({each.phase}), "
+        f"{each.where}"
         for each in births[:1]
     ]
     return Finding(
