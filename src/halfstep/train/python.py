@@ -50,8 +50,8 @@ def train(
         quiet: Whether to hide the progress bar.
 
     Returns:
-        The summary, as in `summary.json`, also of a run that fails numerically. Its `status` says
-            how the run failed, and its `error` says why.
+        The summary, as in `summary.json`; there is one also if the run fails numerically. Its
+            `status` says how the run failed, and its `error` says why.
 
     Raises:
         ValueError: If the config, the device or the directory is invalid; nothing was trained. Or

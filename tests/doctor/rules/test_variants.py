@@ -141,7 +141,7 @@ def test_an_operator_in_half_whose_rounding_is_not_the_cause_is_not_named(name) 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("NORM_STATISTICS_POISONED", "in step 2: the result of a cast is up to"),
+        ("NORM_STATISTICS_POISONED", "in step 2: a cast gets values up to"),
         ("PENALTY_ON_SCALED_GRADIENTS", "in 4 of 4 steps, autograd.grad()"),
     ],
 )

@@ -198,6 +198,12 @@ class Birth:
         return "a cast" if self.operator == "cast" else f"{self.operator}()"
 
     @property
+    def reach(self) -> str:
+        """The size of an overflow, in a sentence: "exp() has results up to 1.63e+05"."""
+        verb = "gets values" if self.operator == "cast" else "has results"
+        return f"{self.called} {verb} up to {self.exact:.3g}"
+
+    @property
     def where(self) -> str:
         """The module and the line, as text."""
         return place(self.module, self.site)

@@ -1,4 +1,4 @@
-"""Binary cross entropy of probabilities runs under autocast, which torch refuses on a GPU."""
+"""Binary cross entropy of probabilities runs under autocast; torch refuses this on a GPU."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def judge(evidence: Evidence) -> Finding | None:
         elif calls:
             site = calls[0].site
             fact = (
-                f"the probabilities were {_format(calls[0])} under autocast, which torch refuses "
-                f"on a GPU; skipped steps: {evidence.numbers.skips}"
+                f"the probabilities were {_format(calls[0])} under autocast; on a GPU, torch "
+                f"refuses this; skipped steps: {evidence.numbers.skips}"
             )
         else:
             return None

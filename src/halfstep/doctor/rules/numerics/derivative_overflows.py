@@ -41,8 +41,7 @@ def judge(evidence: Evidence) -> Finding | None:
         eps = "" if op == "div" else f", or with an eps of {fp16_eps(birth.forward_op)} or more"
         return Finding(
             summary=f"the derivative of {op} near 0 overflows: in the backward pass, "
-            f"{birth.called} has results up to {birth.exact:.3g}, and the maximum of fp16 is "
-            f"{_MAX:g}",
+            f"{birth.reach}, and the maximum of fp16 is {_MAX:g}",
             facts=(birth.appears,),
             change=(
                 *((f"- {birth.user_site.text}",) if birth.user_site else ()),

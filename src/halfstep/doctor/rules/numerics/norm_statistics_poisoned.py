@@ -58,10 +58,7 @@ def _overflow(evidence: Evidence) -> tuple[str, ...]:
     """Return a fact on the operator that made the skipped step bad, if it is known."""
     for birth in evidence.births:
         if birth.culprit and birth.overflowed and birth.inputs:
-            fact = (
-                f"{birth.appears}: the result of {birth.called} is up to {birth.exact:.4g}, "
-                f"above the maximum of {birth.output.format}"
-            )
+            fact = f"{birth.appears}: {birth.reach}, above the maximum of {birth.output.format}"
             return (fact,)
     return ()
 

@@ -66,9 +66,8 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         is_batch = birth.op == "aten._to_copy" and birth.inputs[0].name == "batch"
         return Finding(
-            summary=f"results of {birth.called} are up to {birth.exact:.3g} {when}, and so inf "
-            f"in fp16, whose maximum is {_LIMIT:g}"
-            + ("" if is_batch else "; bf16 and fp32 can hold them"),
+            summary=f"{birth.reach} {when}; fp16 turns them into inf, because its maximum is "
+            f"{_LIMIT:g}" + ("" if is_batch else "; bf16 and fp32 can hold them"),
             facts=(
                 birth.appears,
                 "the same step in fp32 is finite",
@@ -93,8 +92,8 @@ def _change(birth: Birth, evidence: Evidence) -> tuple[str, ...]:
 
 def _divided(birth: Birth, evidence: Evidence) -> Finding:
     return Finding(
-        summary=f"results of {birth.called} are up to {birth.exact:.3g}, and so inf in fp16, "
-        f"whose maximum is {_LIMIT:g}; division by inf gives 0",
+        summary=f"{birth.reach}; fp16 turns them into inf, because its maximum is {_LIMIT:g}; "
+        "division by inf gives 0",
         facts=(birth.appears, "the loss or the gradients of the same step in fp32 differ"),
         change=_change(birth, evidence),
         confidence=LIKELY,

@@ -26,8 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         summary=f"gradients are too large for fp16, and no gradient scaler skips the step: "
-        f"in the backward pass, {birth.called} has results up to {birth.exact:.4g}, and the "
-        f"maximum of fp16 is {_MAX:g}",
+        f"in the backward pass, {birth.reach}, and the maximum of fp16 is {_MAX:g}",
         facts=(
             birth.appears,
             f"backward() starts from a loss of {replay.loss:.4g}",
