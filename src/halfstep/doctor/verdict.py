@@ -110,6 +110,7 @@ class Diagnosis:
         notes: Notes for the user, such as what could not be examined and why.
         unchecked: A part of the program that was not checked, and why; "" for none.
         advice: What to try next, if there is no verdict; "" for nothing.
+        before: "in the 3 steps before the ValueError", if an exception ended the program.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -118,10 +119,13 @@ class Diagnosis:
     notes: tuple[str, ...] = field(default=())
     unchecked: str = ""
     advice: str = ""
+    before: str = ""
 
     @property
     def headline(self) -> str:
         """The name of the first cause, or a text that says that nothing was found."""
         if self.verdicts:
             return self.verdicts[0].name
-        return f"{self.unchecked}; nothing else was found" if self.unchecked else "nothing found"
+        if self.unchecked:
+            return f"{self.unchecked}; nothing else was found"
+        return f"nothing found {self.before}".strip()

@@ -6,9 +6,11 @@ import pytest
 
 from halfstep.doctor.record.source import (
     difference,
+    in_fp32,
     other_lines_with_eps,
     statement,
     with_argument,
+    with_converted_argument,
 )
 
 PROGRAM = """\
@@ -89,3 +91,31 @@ def test_other_lines_with_the_same_eps_are_found(tmp_path):
     assert other_lines_with_eps((str(path), 8, "forward"), 1e-8) == ()
     assert other_lines_with_eps((str(path), 9, "forward"), 0.0) == ()
     assert other_lines_with_eps(None, 1e-8) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("p = torch.exp(a @ b / 0.07)", "p = torch.exp((a @ b / 0.07).float())"),
+        ("return x[0].exp().sum()", "return x[0].float().exp().sum()"),
+        ("p = torch.exp(scores) + 1", "p = torch.exp(scores.float()) + 1"),
+        ("p = torch.exp(a) + torch.exp(b)", None),
+        ("p = exp(*given)", None),
+        ("p = f(", None),
+    ],
+)
+def test_the_argument_of_a_function_is_converted(text: str, changed: str | None) -> None:
+    assert with_converted_argument(text, "exp", ".float()") == changed
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("model = Net().half().cuda()", "model = Net().float().cuda()"),
+        ("model.to(device, torch.bfloat16)", "model.to(device, torch.float32)"),
+        ("model.to(dtype=torch.half)", "model.to(dtype=torch.float32)"),
+        ("model.to(dtype)", None),
+    ],
+)
+def test_a_cast_to_a_half_format_becomes_one_to_fp32(text: str, changed: str | None) -> None:
+    assert in_fp32(text) == changed

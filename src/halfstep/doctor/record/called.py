@@ -25,6 +25,9 @@ class Call:
         rounded: Whether the first input is in fp32 but holds only values that autocast's format can
             represent, so that it was cast to fp32 after its rounding. Checked only for binary cross
             entropy on probabilities.
+        classes: Number of classes, if the first input contains probabilities: no negative numbers,
+            and a sum of 1 over the classes; 0 if not. Checked only for the cross entropy and the
+            negative log likelihood of classes, in the first call.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Call:
     count: int
     site: Site | None
     rounded: bool = False
+    classes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

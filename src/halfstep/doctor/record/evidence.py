@@ -26,6 +26,7 @@ from halfstep.doctor.record.measured import (
     Average,
     BadGradients,
     Growth,
+    HalfCast,
     Numbers,
     OwnScale,
     RoundedCount,
@@ -79,6 +80,7 @@ class Evidence:
     growth: Growth = field(default_factory=Growth)
     own_scales: tuple[OwnScale, ...] = ()
     trips: tuple[RoundTrip, ...] = ()
+    casts: tuple[HalfCast, ...] = ()
 
     def only(self, names: frozenset[str]) -> Evidence:
         """Return a record with only these signals."""

@@ -216,6 +216,21 @@ class RoundTrip:
 
 
 @dataclass(frozen=True, slots=True)
+class HalfCast:
+    """A line that casts a module to half precision, in place, without a cast back to fp32.
+
+    Attributes:
+        kind: Class of the module.
+        format: The half format.
+        site: The line of the cast.
+    """
+
+    kind: str
+    format: str
+    site: Site
+
+
+@dataclass(frozen=True, slots=True)
 class OwnScale:
     """A loss scale in the loop's own code: a factor of the loss that decreases without a step.
 

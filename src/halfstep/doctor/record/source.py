@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
 
 LINES = 12
+_HALF_CAST = re.compile(r"\.(half|bfloat16)\(\)")
+_HALF_DTYPE = re.compile(r"\btorch\.(float16|half|bfloat16)\b")
 _EPS = re.compile(r"(.*_)?eps(ilon)?\d*(_.*)?", re.IGNORECASE)
 
 
@@ -113,6 +115,43 @@ def with_argument(
         return replaced(text, known, value)
     last = max(given, key=lambda each: (each.end_lineno or 0, each.end_col_offset or 0))
     return replaced(text, last, f"{ast.get_source_segment(text, last)}, {name}={value}")
+
+
+def with_converted_argument(text: str, function: str, conversion: str) -> str | None:
+    """Return a statement in which the first argument of a function is converted first.
+
+    Args:
+        text: The statement.
+        function: The last part of the function's name; it may be a method of its argument.
+        conversion: Calls of methods that convert the argument, such as ".float()".
+
+    Returns:
+        The changed statement; None if the statement does not contain exactly one such call.
+    """
+    try:
+        found = [each for each in ast.walk(ast.parse(text)) if _calls(each, function)]
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    if len(found) != 1 or not isinstance(found[0], ast.Call):
+        return None
+    call = found[0]
+    given = call.args[0] if call.args else getattr(call.func, "value", None)
+    source = None if given is None else ast.get_source_segment(text, given)
+    if given is None or source is None or isinstance(given, ast.Starred):
+        return None
+    if not isinstance(given, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+        source = f"({source})"
+    return replaced(text, given, f"{source}{conversion}")
+
+
+def in_fp32(text: str) -> str | None:
+    """Return a line that casts to a half format, changed so that it casts to fp32.
+
+    Returns:
+        The changed line; None if the line does not name the format.
+    """
+    changed = _HALF_DTYPE.sub("torch.float32", _HALF_CAST.sub(".float()", text))
+    return changed if changed != text else None
 
 
 def difference(before: str, after: str) -> tuple[str, ...]:

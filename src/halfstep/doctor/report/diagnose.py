@@ -10,6 +10,7 @@ from halfstep.doctor.record import HALVES
 from halfstep.doctor.record.order import lines_of, names
 from halfstep.doctor.rules import rules
 from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -67,6 +68,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         notes=_notes(evidence),
         unchecked=unchecked,
         advice="" if causes or unchecked or evidence.ending.kind else _NEXT,
+        before=_before(evidence),
     )
 
 
@@ -78,13 +80,25 @@ def _renamed(line: str, known: dict[str, str]) -> str:
     return code + mark + comment
 
 
+def _before(evidence: Evidence) -> str:
+    """Return what the diagnosis is about, if an exception ended the program."""
+    if not evidence.ending.kind or "loop" not in evidence.signals:
+        return ""
+    return f"in the {counted(_steps(evidence), 'step')} before the {evidence.ending.kind}"
+
+
 def _unchecked(evidence: Evidence) -> str:
-    if "loop" not in evidence.signals or evidence.loop.iterations:
+    if "loop" not in evidence.signals or _steps(evidence):
         return ""
     why = "no optimizer made a step"
     if evidence.elsewhere:
         why = "the model runs in another thread than the one that doctor watches"
     return f"the training was not checked, because {why}"
+
+
+def _steps(evidence: Evidence) -> int:
+    """Return the number of steps that the program made, without one that raised an error."""
+    return evidence.loop.iterations - evidence.ending.in_optimizer
 
 
 def _off_without_gpu(evidence: Evidence) -> str:

@@ -19,6 +19,9 @@ INPUTS = 4
 FEWEST = 4
 # Under autocast, torch refuses these on an accelerator, and computes them in fp32 on a CPU.
 _REFUSED = {"binary_cross_entropy", "BCELoss"}
+# These need logits, or logarithms of probabilities.
+_OF_CLASSES = {"cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss"}
+_NEAR_ONE = 1e-2  # the rounding error of a sum of probabilities in bf16
 
 
 class Calls:
@@ -28,6 +31,7 @@ class Calls:
         self._counts: Counter[tuple[Any, ...]] = Counter()
         self._marks: dict[tuple[Any, ...], Mark | None] = {}
         self._rounded: set[tuple[Any, ...]] = set()
+        self._classes: dict[tuple[Any, ...], int] = {}
 
     def count(
         self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
@@ -52,6 +56,8 @@ class Calls:
             self._marks[key] = calling_line()
             if name in _REFUSED and _is_rounded(given):
                 self._rounded.add(key)
+            if name in _OF_CLASSES:
+                self._classes[key] = _classes_of_probabilities(given)
         self._counts[key] += 1
         return floats
 
@@ -68,7 +74,22 @@ class Calls:
                 count=count,
                 site=site(self._marks[key]),
                 rounded=key in self._rounded,
+                classes=self._classes.get(key, 0),
             )
+
+
+def _classes_of_probabilities(given: list[torch.Tensor]) -> int:
+    """Return the number of classes if the first input contains probabilities, and 0 if not."""
+    first = next((each for each in given if each.is_floating_point()), None)
+    if first is None or type(first) is not torch.Tensor or first.ndim == 0 or not first.numel():
+        return 0
+    if first.is_cuda and torch.cuda.is_current_stream_capturing():
+        return 0
+    dim = min(first.ndim - 1, 1)
+    values = first.detach().float()
+    is_one = (values.sum(dim) - 1).abs() < _NEAR_ONE
+    classes = first.shape[dim]
+    return classes if classes > 1 and bool((values >= 0).all() & is_one.all()) else 0
 
 
 def _is_rounded(given: list[torch.Tensor]) -> bool:

@@ -34,6 +34,8 @@ class Gradients:
         used: Whether an optimizer step has used the gradients.
         spent: Whether a step was requested, and the gradients were not written to since.
         stale: Whether a backward has added to the gradients after they were spent.
+        assigned: Whether the loop has put other tensors in the place of the gradients since the
+            last backward.
         claimed: Whether, since the last backward that reached the gradients, the loop has called a
             method of a scaler or an optimizer that uses any optimizer's gradients.
         waiting: Number of steps, and number of skipped steps, since the last scheduler step.
@@ -52,6 +54,7 @@ class Gradients:
     used: bool = False
     spent: bool = False
     stale: bool = False
+    assigned: bool = False
     claimed: bool = False
     waiting: list[int] = field(default_factory=lambda: [0, 0])
     cleared: set[int] = field(default_factory=set)
@@ -93,7 +96,7 @@ class Gradients:
         self.scales.clear()
         self.cleared.clear()
         self.unscaled = self.by_another = self.onto_unscaled = False
-        self.used = self.spent = self.stale = False
+        self.used = self.spent = self.stale = self.assigned = False
         self.seen = ((0, 0),) * len(self.probes) if unseen else self.look()
 
     def expect_more(self) -> None:

@@ -100,6 +100,10 @@ class Grammar(Iterations):
                 old[0] and old[0] == new[0] and old[1] != new[1]
                 for old, new in zip(gradients.seen, now, strict=False)
             )
+            gradients.assigned |= any(
+                old[0] and new[0] and old[0] != new[0]
+                for old, new in zip(gradients.seen, now, strict=False)
+            )
             cleared = gradients.seen and not any(identity for identity, _ in now)
             gradients.seen = now
             if cleared:
@@ -183,6 +187,7 @@ class Grammar(Iterations):
             gradients.onto_unscaled |= had and gradients.unscaled and "scaled" in gradients.holds
             gradients.stale |= had and gradients.spent
             gradients.by_another = gradients.spent = gradients.claimed = False
+            gradients.assigned = False
             gradients.cleared.clear()
             gradients.take(scale)
             mixed |= len(gradients.holds) > 1
@@ -253,6 +258,7 @@ class Grammar(Iterations):
             onto_unscaled=gradients.onto_unscaled,
             stale=gradients.stale,
             foreign=gradients.of_another(scaler),
+            assigned=gradients.assigned,
         )
 
     def raised(
@@ -271,8 +277,17 @@ class Grammar(Iterations):
             foreign=gradients is not None and gradients.of_another(scaler),
         )
 
-    def step(self, mark: Mark | None, optimizer: Optimizer, *, by_scaler: bool) -> None:
-        """Record that an optimizer is about to step."""
+    def step(
+        self, mark: Mark | None, optimizer: Optimizer, *, by_scaler: bool, closure: bool = False
+    ) -> None:
+        """Record that an optimizer is about to step.
+
+        Args:
+            mark: The source line.
+            optimizer: The optimizer.
+            by_scaler: Whether a scaler calls the step.
+            closure: Whether the step itself runs the forward and backward passes, in a closure.
+        """
         number, gradients = self._numbers[optimizer], self.state(optimizer)
         gradients.seen = gradients.look()
         self.add(
@@ -283,6 +298,8 @@ class Grammar(Iterations):
             gradients=gradients.state(),
             again=gradients.used,
             stale=gradients.stale,
+            closure=closure,
+            assigned=gradients.assigned,
         )
         gradients.used = gradients.spent = True
         gradients.waiting[0] += not by_scaler

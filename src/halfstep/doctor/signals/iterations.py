@@ -22,8 +22,9 @@ KINDS = {
     "divide": "the loop itself divided gradients by the loss scale: optimizer",
     "hook": "a hook of a parameter limited its scaled gradient: optimizer",
     "read": "the norm of gradients was read by the loop: optimizer, scaled",
-    "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, stale, foreign",
-    "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again, stale",
+    "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, stale, foreign, assigned",
+    "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again, stale, "
+    "closure (it runs the backward), assigned (by the loop, not by a backward)",
     "drop": "the loop left the step of an optimizer out: optimizer",
     "raised": "a scaler's call raised: call, error, scaler, optimizer, gradients, foreign",
     "update": "scaler, optimizers, steps",

@@ -1,4 +1,4 @@
-"""Follows modules that the loop casts to half precision and back to fp32, in place.
+"""Follows modules that the program casts to half precision, and possibly back to fp32, in place.
 
 `model.half()` rounds the parameters themselves. A later `model.float()` makes them fp32 again, but
 does not bring the lost digits back.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from halfstep.doctor.record import RoundTrip
+from halfstep.doctor.record import HalfCast, RoundTrip
 from halfstep.doctor.record.sites import Mark, site
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
@@ -40,9 +40,10 @@ class _Line:
 
 
 class RoundTrips:
-    """Collects the casts of modules to half precision that are followed by a cast to fp32."""
+    """Collects the casts of modules to half precision, with or without a cast back to fp32."""
 
     def __init__(self) -> None:
+        self._halved: set[tuple[Mark | None, torch.dtype, str]] = set()
         self._followed: WeakKeyDictionary[nn.Module, _Followed] = WeakKeyDictionary()
         self._lines: dict[tuple[Mark | None, torch.dtype, str, bool], _Line] = {}
 
@@ -70,6 +71,7 @@ class RoundTrips:
         followed = self._followed.setdefault(module, _Followed())
         if after in HALVES:
             followed.halved = mark, after
+            self._halved.add((mark, after, type(module).__name__))
         elif followed.halved is not None and before == followed.halved[1]:
             key = *followed.halved, type(module).__name__, is_trained
             followed.trips, followed.halved = followed.trips + 1, None
@@ -92,6 +94,16 @@ class RoundTrips:
                 is_trained=is_trained,
                 site=site(mark),
             )
+
+    def casts(self) -> Iterator[HalfCast]:
+        """Yield the lines that cast a module that is not cast back, in the order of their lines."""
+        back = {(mark, form) for mark, form, _, _ in self._lines}
+        found = {
+            HalfCast(kind, format_name(form), at)
+            for mark, form, kind in self._halved
+            if (mark, form) not in back and (at := site(mark)) is not None
+        }
+        yield from sorted(found, key=lambda each: (each.site.file, each.site.line, each.kind))
 
 
 def format_of(module: nn.Module) -> torch.dtype | None:

@@ -66,7 +66,7 @@ class Receiver:
         saves: Saved checkpoints.
         elsewhere: Calls in other threads.
         positions: Whole numbers that a half-precision format rounds.
-        trips: Modules that the loop casts to half precision and back.
+        trips: Modules that the program casts to half precision, and possibly back.
         registry: Models, optimizers, scalers.
         scaling: Actions of scalers.
         hearing: Calls of torch functions by the loop.
@@ -345,7 +345,7 @@ class Receiver:
             with self.guard.outside():
                 result = closure()
             if runs[0] == 0:
-                self._about_to_step(optimizer)
+                self._about_to_step(optimizer, closure=True)
             runs[0] += 1
             return result
 
@@ -353,7 +353,7 @@ class Receiver:
             return args, {**kwargs, "closure": told}
         return tuple(told if each is closure else each for each in args), kwargs
 
-    def _about_to_step(self, optimizer: Optimizer) -> None:
+    def _about_to_step(self, optimizer: Optimizer, *, closure: bool = False) -> None:
         with self.guard.own():
             number = self._known(optimizer)
             notes = self.registry.optimizer(optimizer)
@@ -365,7 +365,7 @@ class Receiver:
                 self.grammar.notice_writes(mark)
             if not self.scaling.steps:
                 notes.scale = None
-            self.grammar.step(mark, optimizer, by_scaler=self.scaling.steps)
+            self.grammar.step(mark, optimizer, by_scaler=self.scaling.steps, closure=closure)
             self.registry.note_reached(optimizer)
             gradients = gradients_of(optimizer)
             found_inf = getattr(optimizer, "found_inf", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import in_fp32
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"examined parameters with such an average: {len({each.parameter for each in stuck})}",
         ),
         change=(
-            f"- average = copy.deepcopy(model)  # or another copy in {worst.format}",
-            "+ average = copy.deepcopy(model).float()",
+            *_creation(evidence, worst.format),
             *((f"  {worst.site.text}",) if worst.site else ()),
             "+ # in the line that updates the average, write parameter.float(), not parameter;",
             "+ # where the average is evaluated, cast floating-point inputs: inputs.float()",
@@ -46,12 +46,25 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
+def _creation(evidence: Evidence, format_: str) -> tuple[str, str]:
+    casts = [each for each in evidence.casts if each.format == format_]
+    # If the model itself was cast too, its line is another one.
+    trained = [each for each in evidence.static.models if each.training_calls]
+    if len(casts) == 1 and not any(format_ in each.formats for each in trained):
+        line = casts[0].site.text
+        return f"- {line}", f"+ {in_fp32(line) or '# keep the average in fp32'}"
+    return (
+        f"- average = copy.deepcopy(model)  # or another copy in {format_}",
+        "+ average = copy.deepcopy(model).float()",
+    )
+
+
 RULE = Rule(
     code="AVERAGE_IN_HALF",
     name="an average of weights in half precision",
     rows=(29,),
     citations=("d8ahazard/sd_dreambooth_extension#1415",),
-    needs=frozenset({"averages"}),
+    needs=frozenset({"averages", "casts", "static"}),
     judge=judge,
     harmless=True,
 )

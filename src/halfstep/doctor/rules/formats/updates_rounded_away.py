@@ -5,32 +5,27 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import in_fp32
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.sites import Site
 
 MOST = 0.5
 EARLY = 64
 
-_CHANGES = {
-    "fp16": (
-        "- model.half()  # or another cast of the parameters to fp16",
-        "+ # fp32 parameters under torch.autocast, or fp32 master weights:",
-        '+ engine = halfstep.Engine(model, optimizer, recipe="o2")',
-    ),
-    "bf16": (
-        "- model.bfloat16()  # or another cast of the parameters to bf16",
-        "+ # fp32 parameters under torch.autocast, or stochastic rounding of updates:",
-        '+ engine = halfstep.Engine(model, optimizer, recipe="bf16-sr")',
-    ),
+_TORCH = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
+_OTHERWISE = {
+    "fp16": '"o2", which keeps fp32 master weights',
+    "bf16": '"bf16-sr", which rounds updates stochastically',
 }
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find half-precision parameters whose elements mostly do not change despite gradients."""
-    return next(filter(None, (_lost(evidence, each) for each in _CHANGES)), None)
+    return next(filter(None, (_lost(evidence, each) for each in _TORCH)), None)
 
 
 def _lost(evidence: Evidence, format_: str) -> Finding | None:
@@ -55,6 +50,7 @@ def _lost(evidence: Evidence, format_: str) -> Finding | None:
         return None
     optimizers = evidence.static.optimizers
     worst = max(samples, key=lambda each: each.unchanged)
+    made = optimizers[worst.optimizer].site if worst.optimizer < len(optimizers) else None
     # The updates from subnormal fp16 gradients are lost in any case.
     vanishing = median(each.gradient_subnormal for each in samples) >= MOST
     return Finding(
@@ -62,12 +58,34 @@ def _lost(evidence: Evidence, format_: str) -> Finding | None:
         f"step: their updates are less than half the distance to the next {format_} number",
         facts=(
             f"{worst.parameter}: {worst.unchanged:.0%} unchanged in step {worst.iteration}",
-            f"measured on {counted(len(samples), 'sample')} of parameters",
+            f"measured {counted(len(samples), 'time')}, on a few parameters in some of the steps",
         ),
-        change=_CHANGES[format_],
+        change=_change(evidence, format_),
         confidence=LIKELY if vanishing and worst.gradient_format == "fp16" else CERTAIN,
-        site=optimizers[worst.optimizer].site if worst.optimizer < len(optimizers) else None,
+        site=_cast(evidence, format_) or made,
         module=worst.parameter.rpartition(".")[0],
+    )
+
+
+def _cast(evidence: Evidence, format_: str) -> Site | None:
+    """Return the line that casts the model to a format, if it is known."""
+    casts = [each for each in evidence.casts if each.format == format_]
+    kinds = {each.kind for each in evidence.static.models}
+    found = [each for each in casts if each.kind in kinds] or casts
+    return found[0].site if len(found) == 1 else None
+
+
+def _change(evidence: Evidence, format_: str) -> tuple[str, ...]:
+    cast = _cast(evidence, format_)
+    line = cast.text if cast else f"model.to({_TORCH[format_]})"
+    in_its_place = in_fp32(line) if cast else None
+    device = evidence.environment.devices[0] if evidence.environment.devices else "cuda"
+    return (
+        f"- {line}" if cast else f"- {line}  # or another cast of the parameters to {format_}",
+        f"+ {in_its_place or '# keep the parameters in fp32'}",
+        f'+ with torch.autocast("{device}", {_TORCH[format_]}):  # the forward pass and the loss',
+        *(("+ # and scale the loss with torch.amp.GradScaler;",) if format_ == "fp16" else ()),
+        f"+ # or train with halfstep.Engine and its recipe {_OTHERWISE[format_]}",
     )
 
 
@@ -76,7 +94,7 @@ RULE = Rule(
     name="weight updates lost to rounding",
     rows=(28,),
     citations=("pytorch/ao#1124", "pytorch/torchtune#2254"),
-    needs=frozenset({"samples", "numbers", "static"}),
+    needs=frozenset({"samples", "numbers", "static", "casts", "environment"}),
     judge=judge,
     harmless=True,
 )

@@ -9,11 +9,12 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from halfstep.doctor.record import Event, Evidence, Fact, Loop, OptimizerFacts
 
 _REFUSED = "No inf checks were recorded for this optimizer"
+_LATER = "+ # after the last change to the model, and before a scheduler gets the optimizer:"
 _ANOTHER_MODEL = (
     "+ # create the optimizer after the last change to the model, from trainable parameters:",
     "+ optimizer = Optimizer([p for p in model.parameters() if p.requires_grad])",
@@ -59,8 +60,7 @@ def judge(evidence: Evidence) -> Finding | None:
             return _silent(evidence, number, _missing(optimizer))
         forgotten = [name for model in evidence.static.models for name in model.forgotten]
         if optimizer.steps and optimizer.stale and forgotten:
-            missed = f"{', '.join(forgotten[:3])} get gradients, but belong to no optimizer"
-            return _silent(evidence, number, f"{_missing(optimizer)}; {missed}")
+            return _silent(evidence, number, _missing(optimizer), forgotten)
     return None
 
 
@@ -132,26 +132,34 @@ def _missing(optimizer: OptimizerFacts) -> str:
     return text
 
 
-def _silent(evidence: Evidence, number: int, fact: str) -> Finding:
+def _silent(evidence: Evidence, number: int, fact: str, forgotten: Sequence[str] = ()) -> Finding:
     steps = [event for _, event in evidence.loop.of("step") if event.facts["optimizer"] == number]
     optimizer = evidence.static.optimizers[number]
+    made = optimizer.made_by.splitlines() if optimizer.foreign else []
+    later = [_LATER, *[f"+ {line}" for line in made]] if made and forgotten else []
+    missed = f"{', '.join(forgotten[:3])} {'gets' if len(forgotten) == 1 else 'get'} gradients"
     return Finding(
-        summary="the optimizer steps on parameters that never get a gradient: the loss "
-        "depends on other parameters",
+        summary=(
+            f"{missed}, but no optimizer updates {'it' if len(forgotten) == 1 else 'them'}: the "
+            "optimizer was created with other parameters"
+            if forgotten
+            else "the optimizer steps on parameters that never get a gradient: the loss "
+            "depends on other parameters"
+        ),
         facts=(fact,),
         change=(
-            *(f"- {line}" for line in optimizer.made_by.splitlines() if optimizer.foreign),
-            *_remedy([optimizer]),
-            *(_NO_LOSS if evidence.loop.of("scale") else ()),
+            *[f"- {line}" for line in made],
+            *(later or _remedy([optimizer])),
+            *(_NO_LOSS if evidence.loop.of("scale") and not forgotten else ()),
         ),
         confidence=LIKELY,
-        site=steps[0].site if steps else None,
+        site=(optimizer.site if later else None) or (steps[0].site if steps else None),
     )
 
 
 RULE = Rule(
     code="NO_GRADIENTS",
-    name="an optimizer without gradients",
+    name="an optimizer with parameters that get no gradients",
     rows=(11,),
     citations=("nerfstudio-project/nerfstudio#1919", "ecmwf/WeatherGenerator#356"),
     needs=frozenset({"loop", "static", "numbers"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import with_converted_argument
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
 
@@ -32,25 +33,32 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"{birth.called} of {birth.inputs[0].largest:.4g} is inf in {form}; "
             f"{birth.called} overflows above {limit:.4g}",
             facts=(birth.appears, *evidence.fp32_facts(birth.iteration)),
-            change=(
-                f"- {birth.user_site.text}" if birth.user_site else f"- torch.{birth.operator}(x)",
-                "+ # for a softmax or a logarithm of a sum of exponentials: torch.softmax(x, -1),",
-                "+ # torch.logsumexp(x, -1), cross_entropy; they subtract the maximum. Otherwise:",
-                f"+ torch.{birth.operator}({_safe_argument(birth)})",
-            ),
+            change=_change(birth),
             site=birth.user_site,
             module=birth.module,
         )
     return None
 
 
-def _safe_argument(birth: Birth) -> str:
-    """Return an argument in fp32; clamped only if it is too large for fp32 as well."""
+def _change(birth: Birth) -> tuple[str, ...]:
+    conversion = _conversion(birth)
+    line = birth.user_site.text if birth.user_site else f"torch.{birth.operator}(x)"
+    changed = with_converted_argument(line, birth.operator, conversion)
+    return (
+        f"- {line}",
+        "+ # for a softmax or a logarithm of a sum of exponentials: torch.softmax(x, -1),",
+        "+ # torch.logsumexp(x, -1), cross_entropy; they subtract the maximum. Otherwise:",
+        f"+ {changed or f'torch.{birth.operator}(x{conversion})'}",
+    )
+
+
+def _conversion(birth: Birth) -> str:
+    """Return the conversion of the argument to fp32; it clamps what is too large for fp32, too."""
     limit = _EXPONENTIALS[birth.op](FORMATS["fp32"].max)
     largest = birth.inputs[0].largest
     if largest is not None and largest < limit:
-        return "x.float()"
-    return f"x.float().clamp(max={math.floor(limit) - 1})"
+        return ".float()"
+    return f".float().clamp(max={math.floor(limit) - 1})"
 
 
 RULE = Rule(

@@ -1,0 +1,56 @@
+"""A loss of logits, or of logarithms of probabilities, is called with probabilities."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_OF_LOGARITHMS = {"nll_loss", "NLLLoss"}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a cross entropy of probabilities, or a negative log likelihood of them."""
+    for call in evidence.calls:
+        if not call.classes or not call.gradients:
+            continue
+        if call.name in _OF_LOGARITHMS:
+            return Finding(
+                summary=f"{call.name} gets probabilities, and needs their logarithms; the loss is "
+                "negative, and its gradient does not depend on how wrong a prediction is",
+                facts=("no input is negative, and the inputs of each sample sum to 1",),
+                change=(
+                    "- outputs = torch.softmax(outputs, dim=1)  # or nn.Softmax in the model",
+                    "+ outputs = torch.log_softmax(outputs, dim=1)  # or nn.LogSoftmax",
+                ),
+                confidence=LIKELY,
+                site=call.site,
+            )
+        lowest = math.log(math.e + call.classes - 1) - 1
+        return Finding(
+            summary=f"{call.name} gets probabilities, and needs logits: it applies log_softmax "
+            f"itself, so with {call.classes} classes, the loss cannot fall below {lowest:.3g}",
+            facts=("no input is negative, and the inputs of each sample sum to 1",),
+            change=(
+                "- outputs = torch.softmax(outputs, dim=1)  # or nn.Softmax in the model",
+                "+ # without a softmax before the loss; for predictions, apply it after the model",
+            ),
+            confidence=LIKELY,
+            site=call.site,
+        )
+    return None
+
+
+RULE = Rule(
+    code="LOSS_OF_PROBABILITIES",
+    name="a loss of logits that gets probabilities",
+    rows=(35,),
+    citations=("ariecattan/SciCo#2", "Lightning-Universe/lightning-bolts#654"),
+    needs=frozenset({"calls"}),
+    judge=judge,
+    harmless=True,
+)

@@ -1,0 +1,86 @@
+"""A scheduler that advances in every step lowers the learning rate to almost 0 early on."""
+
+from __future__ import annotations
+
+import math
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence, StepNumbers
+
+_EARLY = 0.25  # of the steps
+_ALMOST_ZERO = 1e-3  # of the highest learning rate
+_STEPS = 20
+_LOSSES = 5
+_LEARNED = 0.5  # of the first losses; a model below it has learned before the rate fell
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a learning rate that is almost 0 for most of the training, and a loss that stays."""
+    loop = evidence.loop
+    for number in range(len(evidence.static.optimizers)):
+        schedules = [
+            (shape, event)
+            for shape, event in loop.of("schedule")
+            if event.facts["optimizer"] == number
+        ]
+        moves = sum(shape.count for shape, _ in schedules)
+        steps = [each for each in evidence.numbers.steps if each.optimizer == number]
+        total = 1 + max((each.iteration for each in steps), default=0)
+        if total < _STEPS or moves < total - 1 or not steps:
+            continue
+        highest = max(each.learning_rate for each in steps)
+        low = _from_then_on(steps, _ALMOST_ZERO * highest)
+        if low is None or low.iteration > _EARLY * total or not _stays(steps):
+            continue
+        site = schedules[0][1].site
+        line = site.text if site else "scheduler.step()"
+        return Finding(
+            summary=f"from step {low.iteration} of {total} on, the learning rate is below "
+            f"{_ALMOST_ZERO * highest:.2g}, a thousandth of its highest value, and the model "
+            "hardly learns: the scheduler advances in every step",
+            facts=(
+                f"learning rate: {highest:.3g} at most, {steps[-1].learning_rate:.3g} at the end",
+                f"the scheduler advanced {moves} times in {total} steps",
+            ),
+            change=(
+                f"- {line}",
+                f"+ {line}  # after the loop over an epoch's batches; or give the scheduler its",
+                "+ # lengths in steps: epochs * len(loader)",
+            ),
+            confidence=LIKELY,
+            site=site,
+        )
+    return None
+
+
+def _from_then_on(steps: list[StepNumbers], limit: float) -> StepNumbers | None:
+    """Return the first step from which all learning rates are below a limit; None without one."""
+    first = None
+    for each in reversed(steps):
+        if each.learning_rate >= limit:
+            break
+        first = each
+    return first
+
+
+def _stays(steps: list[StepNumbers]) -> bool:
+    """Return whether the last losses are not much smaller than the first ones."""
+    losses = [each.loss for each in steps if each.loss is not None and math.isfinite(each.loss)]
+    if len(losses) < 2 * _LOSSES:
+        return False
+    return mean(losses[-_LOSSES:]) > _LEARNED * mean(losses[:_LOSSES]) > 0
+
+
+RULE = Rule(
+    code="LEARNING_RATE_FALLS_EARLY",
+    name="a learning rate that falls too early",
+    rows=(59,),
+    citations=("ivadomed/ivadomed#55", "automl/Auto-PyTorch#210"),
+    needs=frozenset({"loop", "numbers", "static"}),
+    judge=judge,
+    harmless=True,
+)

@@ -1,0 +1,126 @@
+"""Accumulation over four batches, with the gradients cleared before each of them."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier, loss_of
+
+CODE = "GRADIENTS_CLEARED_EARLY"
+PARTS = 4
+
+
+def train(*, early: bool, scaled: bool = True) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0, enabled=scaled)
+    for number, (images, labels) in enumerate(batches(6 * PARTS)):
+        if early or number % PARTS == 0:
+            optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels) / PARTS).backward()
+        if number % PARTS == PARTS - 1:
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def broken() -> None:
+    train(early=True)
+
+
+def mended() -> None:
+    train(early=False)
+
+
+def broken_without_a_scaler() -> None:
+    train(early=True, scaled=False)
+
+
+def broken_by_the_model() -> None:
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(14)):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        if number % 3 == 2 or number == 13:  # the last window is shorter
+            optimizer.step()
+
+
+def healthy_sharpness_aware() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def gradients(images, labels) -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+
+    for images, labels in batches(6):
+        moves = []
+        for _ in range(2):  # ascends twice, to a point with a larger loss
+            gradients(images, labels)
+            with torch.no_grad():
+                norm = torch.stack([each.grad.norm() for each in model.parameters()]).norm()
+                for each in model.parameters():
+                    moves.append((each, 0.05 * each.grad / norm))
+                    each.add_(moves[-1][1])
+        gradients(images, labels)
+        with torch.no_grad():
+            for each, move in moves:
+                each.sub_(move)
+        optimizer.step()
+
+
+def healthy_search_along_a_line() -> None:
+    model = classifier()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
+
+    for images, labels in batches(4):
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), labels)  # noqa: B023
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+def healthy_adversarial_with_one_function() -> None:
+    generator, discriminator = nn.Linear(6, 6), classifier()
+    first = torch.optim.SGD(generator.parameters(), lr=0.01)
+    second = torch.optim.SGD(discriminator.parameters(), lr=0.01)
+
+    def backward(loss: torch.Tensor) -> None:
+        loss.backward()
+
+    for images, labels in batches(6):
+        for _ in range(3):
+            first.zero_grad()
+            backward(-nn.functional.cross_entropy(discriminator(generator(images)), labels))
+            first.step()
+        second.zero_grad()
+        backward(nn.functional.cross_entropy(discriminator(generator(images).detach()), labels))
+        second.step()
+
+
+def healthy_leaves_out_bad_batches() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(12)):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        if number in (3, 4, 5):  # such as batches with wrong labels
+            continue
+        optimizer.step()
+
+
+def healthy_gradients_of_several_tasks() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(6):
+        stash = []
+        for part in range(3):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images + part), labels).backward()
+            stash.append([each.grad for each in model.parameters()])
+        for each, *gradients in zip(model.parameters(), *stash, strict=True):
+            each.grad = sum(gradients)
+        optimizer.step()

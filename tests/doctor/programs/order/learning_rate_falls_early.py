@@ -1,0 +1,70 @@
+"""StepLR is meant to advance once an epoch, and advances after each batch."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier
+
+CODE = "LEARNING_RATE_FALLS_EARLY"
+EPOCHS, BATCHES = 6, 10
+
+
+def train(*, each_batch: bool, make=None, rate: float = 0.02) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    lr_scheduler = torch.optim.lr_scheduler
+    scheduler = make(optimizer) if make else lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.1)
+    for epoch in range(EPOCHS):
+        for images, labels in batches(BATCHES, seed=epoch):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            if each_batch:
+                scheduler.step()
+        if not each_batch:
+            scheduler.step()
+
+
+def broken() -> None:
+    train(each_batch=True)
+
+
+def mended() -> None:
+    train(each_batch=False)
+
+
+def broken_exponential() -> None:
+    train(each_batch=True, make=lambda each: torch.optim.lr_scheduler.ExponentialLR(each, 0.5))
+
+
+def healthy_cosine_over_all_steps() -> None:
+    def make(optimizer):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * BATCHES)
+
+    train(each_batch=True, make=make)
+
+
+def healthy_warm_up_from_almost_zero() -> None:
+    def make(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, 1e-4 + step / 40))
+
+    train(each_batch=True, make=make)
+
+
+def healthy_learned_before_the_rate_fell() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [20], gamma=1e-4)
+    for images, _ in batches(100):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(images), images.sum(1, keepdim=True)).backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def healthy_after_a_restart() -> None:
+    def make(optimizer):
+        return torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)
+
+    train(each_batch=True, make=make)
