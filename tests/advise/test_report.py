@@ -256,8 +256,8 @@ def test_the_recommendation_comes_before_its_verification_and_the_lines_name_the
     said = capsys.readouterr().out
     order = [
         "on H100 SXM5 80GB: use bf16, predicted",
-        "advise now verifies bf16 in short training runs; --no-verify leaves this out.",
-        "bf16, verified in short training runs",
+        "advise now verifies bf16 in short training runs, in at most 7 s; Ctrl-C ends this",
+        "bf16 in short training runs",
         "# bf16 on H100 SXM5 80GB, in Python:\nEngine(model, optimizer, recipe='bf16')\n",
         '# or without halfstep: with torch.autocast("cuda", dtype=torch.bfloat16)',
     ]

@@ -66,6 +66,7 @@ def predict(
                 if Arm(over, arm.point) not in cells
                 and (reference := one(Arm(over, arm.point), cells[arm], gpu)).seconds
             ),
+            gpu.caution,
         )
         for gpu, over in ((gpu, "tf32" if gpu.has("tf32") else "fp32") for gpu in there)
     )

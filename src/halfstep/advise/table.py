@@ -93,7 +93,10 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
         console.print(table, crop=False, no_wrap=True)  # rather too wide than cut
         console.print()
     bounds = [said for bound, said in BOUNDS.items() if any(bound in e.remarks for e in found)]
-    for line in notes if CHANGED in notes else (_NOTE, *bounds, *notes):
+    cautions = dict.fromkeys(
+        f"{each.gpu.name}: {each.gpu.caution}" for each in found if each.gpu.caution
+    )
+    for line in notes if CHANGED in notes else (_NOTE, *cautions, *bounds, *notes):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if any(each.recipe.endswith("*") for each in found):
         console.print(MARKED, soft_wrap=True, markup=False, highlight=False)

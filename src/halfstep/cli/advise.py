@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from halfstep.advise.predict.forecast import Forecast
 
 BUDGET = 600.0
+VERIFICATION = 1 / 3  # of the budget, at most
 """Default seconds for the whole command."""
 LINES = 30.0
 """Seconds between lines of progress if stderr is not a terminal."""
@@ -127,7 +128,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         typer.Option(
             metavar="10m",
             help="Time for the whole command. Recipes that cannot be examined in it are listed as "
-            "not examined. If time is left after the examination, --verify uses it. Default: 10m.",
+            "not examined. The verification takes at most a third of it. Default: 10m.",
         ),
     ] = None,
     out: Annotated[
@@ -168,7 +169,6 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     with without_collections():
         from halfstep.advise import answer
         from halfstep.advise.choose import advice, show
-        from halfstep.advise.choose.verify import Verifier
         from halfstep.advise.predict import forecast
         from halfstep.advise.predict.gpus import GIB, parse_gpus
         from halfstep.advise.report import files
@@ -236,10 +236,11 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
                 tell=tell,
             )
     before, verifies = found, verify is not False and found.advice is not None
-    _print(console, found, costs, _enough(before_search + found.needed), verifies=verifies)
+    available = min(left(), seconds * VERIFICATION)
+    enough = _enough(before_search + found.needed)
+    _print(console, found, costs, enough, verifies=verifies, available=available)
     if verifies:
-        with _told() as tell:
-            found = answer.verify(found, Verifier(about, seed, left(), tell))
+        found = _verified(found, seed, available)
     show.settings(console, found, before)
     if out is not None:
         _print_files(console, found, files.write(out, found), out)
@@ -247,6 +248,16 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         typer.echo(json_text(found.as_json(), indent=1))
     if found.interrupted:
         raise KeyboardInterrupt
+
+
+def _verified(found: "Answer", seed: int, available: float) -> "Answer":
+    """Verify the recommended recipes in short training runs, in a number of seconds."""
+    from halfstep.advise import answer
+    from halfstep.advise.choose.verify import Verifier
+
+    recipes = len(found.recommended)
+    with _told() as tell:
+        return answer.verify(found, Verifier(found.subject, seed, available, tell, recipes=recipes))
 
 
 def _enough(seconds: float) -> str:
@@ -323,6 +334,7 @@ def _print(
     more: str,
     *,
     verifies: bool,
+    available: float,
 ) -> None:
     """Print the answer, the costs that have changed since they were first printed, what follows."""
     from halfstep.advise import table
@@ -333,13 +345,16 @@ def _print(
     if changed := table.changed(found.costs, shown):
         table.show(console, found.subject.name, changed, table.CHANGED)
     show.conclude(console, found, more)
-    if verifies and found.recommended:
-        names = ", ".join(trial.base for trial in found.recommended)
-        console.print(
-            f"advise now verifies {names} in short training runs; --no-verify leaves this out.",
-            soft_wrap=True,
-            highlight=False,
+    names = ", ".join(trial.base for trial in found.recommended)
+    if not names:
+        return
+    said = f"{names}: not verified in short training runs (--no-verify)"
+    if verifies:
+        said = (
+            f"advise now verifies {names} in short training runs, in at most {available:.0f} s; "
+            "Ctrl-C ends this, and keeps the recommendation"
         )
+    console.print(said, soft_wrap=True, highlight=False)
 
 
 @contextmanager

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from halfstep.advise.choose.trial import Trial
     from halfstep.advise.predict.forecast import Forecast
 
+IN_FP32 = "in fp32: the layers and operators that must stay in fp32"
 ROUNDING = (
-    "rounding error: squared error of the gradient, as a share of its variance between batches"
+    "rounding error: squared error of the gradient, as a share of its variance between batches; "
+    "safe up to 10 %"
 )
 FIRST_SCALE = (
     "first loss scale: the factor by which the loss is multiplied at the start of training"
@@ -57,7 +59,7 @@ def show(console: Console, found: Answer) -> None:
     for name in advice.unexamined:
         table.add_row(name, "not examined")
     console.print(table)
-    for line in (ROUNDING, FIRST_SCALE, HEADROOM):
+    for line in (IN_FP32, ROUNDING, FIRST_SCALE, HEADROOM):
         console.print(line, soft_wrap=True)
     for trial in advice.trials:
         for line in reasons(trial, advice):
@@ -80,7 +82,7 @@ def _optimizer(name: str, lr: float, momentum: float | None = None) -> str:
 def noise(advice: Advice) -> str:
     """Say how much gradients differ between batches."""
     ratio = f"{advice.recorded.noise_ratio:.2g}"
-    return f"the gradient's standard deviation between batches is {ratio} times its norm"
+    return f"between batches, the gradient varies by {ratio} times its norm"
 
 
 def conclude(console: Console, found: Answer, more: str = "") -> None:
@@ -109,7 +111,7 @@ def settings(console: Console, found: Answer, before: Answer) -> None:
         before: The answer that `conclude` has printed.
     """
     for name, each in found.verified.items():
-        said = f"{name}, verified in short training runs: {SETTLED[each.settled]}; {each.said}"
+        said = f"{name} in short training runs: {SETTLED[each.settled]}; {each.said}"
         console.print(said, soft_wrap=True, markup=False, highlight=False)
     _choices(console, found, [each for each in found.choices if each not in before.choices])
     trials = found.recommended if found.choices else found.advice_with_exceptions
@@ -166,7 +168,7 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
     if best is None:
         return (
             f"{where}: use {choice.reference.recipe}; no {_others(advice)} is predicted to be "
-            f"clearly faster{_waiting(choice.reference)}"
+            f"clearly faster{_waiting(choice.reference)}{_caution(choice)}"
         )
     cost, speed_up = best.cost, best.cost.speed_up
     assert speed_up is not None
@@ -185,6 +187,12 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
         f"fast as {choice.reference.recipe} and to need {cost.memory / 2**30:.1f} of "
         f"{cost.limit / 2**30:.1f} GiB{more}"
     )
+
+
+def _caution(choice: Choice) -> str:
+    if not choice.gpu.caution or choice.reference.recipe != "tf32":
+        return ""
+    return "; half precision can be faster than predicted (see the note on this GPU): measure it"
 
 
 def _waiting(reference: Forecast) -> str:

@@ -44,6 +44,9 @@ STEPS = 100
 """Steps of each training, if the budget suffices."""
 FEWEST_STEPS = 20
 """Minimum steps of each training; a shorter training is not informative."""
+_WARM, _TIMED = 2, 4  # steps before the time of a step is known
+_SLACK = 1.2  # how far off the estimate of the time left may be
+_PLANNED = 0.5  # the share of the budget that is planned; other programs may slow steps down
 PAIRS = 8
 FEWEST_PAIRS = 3
 """Minimum pairs to estimate the spread between seeds."""
@@ -100,6 +103,7 @@ class Verifier:
         budget: The time budget for all trainings, in seconds; None for no limit.
         tell: Called with a description of the next action, and its progress.
         steps: Steps of each training; reduced if the budget does not suffice.
+        recipes: Number of recipes to verify, between which the budget is divided.
     """
 
     subject: Subject
@@ -107,6 +111,7 @@ class Verifier:
     budget: float | None = None
     tell: Tell = silent
     steps: int = STEPS
+    recipes: int = 1
     _began: float = field(init=False, default_factory=time.monotonic)
     _longest: float = field(init=False, default=0.0)
     _fp32: list[_Curve] = field(init=False, default_factory=list)
@@ -118,7 +123,7 @@ class Verifier:
             ValueError: If the training in fp32 fails or its loss is not finite.
         """
         if not self._fp32:
-            self._fit_budget()
+            self._fit_budget(recipe)
         losses: list[float] = []
         for pair in range(PAIRS):
             if not self._time_left(2 if pair == len(self._fp32) else 1):
@@ -197,56 +202,68 @@ class Verifier:
         further += max(0, FEWEST_PAIRS - pair - (not is_reference))
 
         def before(step: int) -> None:
-            if self.budget is not None and time.monotonic() - self._began > self.budget:
+            if not self._allows(0.0):
                 raise BudgetSpentError
             each = (time.monotonic() - began) / step if step else 0.0
             left = each * (self.steps - step + further * self.steps)
+            if step >= _WARM + _TIMED and not self._allows(left / _SLACK):
+                self._longest = max(self._longest, each * self.steps)
+                raise BudgetSpentError  # Now, because the runs so far settle nothing.
             detail = f"step {step + 1} of {self.steps}{time_left(left)}"
-            pairs = f"pair {pair + 1} of {FEWEST_PAIRS} to {PAIRS}"
+            pairs = f"pair {pair + 1} ({FEWEST_PAIRS} to {PAIRS} pairs)"
             self.tell(f"verification: {recipe.name.rstrip('*')}, {pairs}", detail)
 
         curve = _train(self.subject, recipe, self.seed + pair, self.steps, before)
         self._longest = max(self._longest, time.monotonic() - began)
         return curve
 
-    def _fit_budget(self) -> None:
+    def _fit_budget(self, recipe: Recipe) -> None:
         """Reduce the number of steps if the budget does not suffice for the minimum of pairs."""
         if self.budget is None:
             return
-        warm, timed = 2, 4
-        if not self._time_left(0):
+        try:
+            fp32, other = map(self._step_time, (find_recipe("fp32"), recipe))
+        except BudgetSpentError:
+            self.steps, self._longest = FEWEST_STEPS, self.budget
             return
-        began = time.monotonic()
-        _train(self.subject, find_recipe("fp32"), self.seed, warm)
-        each = (time.monotonic() - began) / warm
-        if time.monotonic() + timed * each > self._began + self.budget:
-            self.steps, self._longest = FEWEST_STEPS, each * FEWEST_STEPS
-            return
-        begun: list[float] = []  # the median leaves out a step that other programs slowed down
-        _train(
-            self.subject,
-            find_recipe("fp32"),
-            self.seed,
-            timed,
-            lambda _: begun.append(time.monotonic()),
-        )
+        left = _PLANNED * (self.budget - (time.monotonic() - self._began))
+        affordable = left / (FEWEST_PAIRS * (fp32 + self.recipes * other))
+        self.steps = max(FEWEST_STEPS, min(self.steps, int(affordable)))
+        self._longest = max(fp32, other) * self.steps
+
+    def _step_time(self, recipe: Recipe) -> float:
+        """Return the median time of a few steps under a recipe, in seconds."""
+        begun: list[float] = []
+
+        def before(_: int) -> None:
+            if not self._allows(0.0):
+                raise BudgetSpentError
+            begun.append(time.monotonic())
+
+        _train(self.subject, recipe, self.seed, _WARM + _TIMED, before)
         begun.append(time.monotonic())
-        each = statistics.median(later - earlier for earlier, later in pairwise(begun))
-        # A third of the budget is reserved for recipes slower than fp32, such as rehearsed ones.
-        affordable = 2 / 3 * (self.budget - (time.monotonic() - self._began)) / each
-        self.steps = max(FEWEST_STEPS, min(self.steps, int(affordable / (2 * FEWEST_PAIRS))))
-        self._longest = each * self.steps
+        # The median leaves out a step that other programs slowed down.
+        taken = [later - earlier for earlier, later in pairwise(begun)]
+        return statistics.median(taken[_WARM:] or taken)
 
     def _time_left(self, trainings: int) -> bool:
-        if self.budget is None:
-            return True
-        return time.monotonic() - self._began + trainings * self._longest <= self.budget
+        return self._allows(trainings * self._longest)
+
+    def _allows(self, seconds: float) -> bool:
+        """Return whether so many more seconds are within the budget."""
+        return self.budget is None or time.monotonic() - self._began + seconds <= self.budget
 
     def _spent(self, pairs: int) -> str:
-        trained = f"more than {counted(pairs, 'pair')}" if pairs else "a pair"
+        if pairs < FEWEST_PAIRS:
+            needed = 2 * self._longest * FEWEST_PAIRS
+            return (
+                f"{FEWEST_PAIRS} pairs of runs of {self.steps} steps would take about "
+                f"{needed:.0f} s, and the verification has {self.budget or 0:.0f} s; a larger "
+                "--budget may give a clear result"
+            )
         return (
-            f"the time budget leaves no time for {trained} of {self.steps} steps, a pair of which "
-            f"takes about {2 * self._longest:.0f} s; a larger --budget may give a clear result"
+            f"no time is left for more than {counted(pairs, 'pair')} of runs of {self.steps} "
+            "steps; a larger --budget may give a clear result"
         )
 
     def _result(

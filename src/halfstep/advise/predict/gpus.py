@@ -13,6 +13,13 @@ TABLE = Path(__file__).with_name("gpus.toml")
 
 GIB = 2**30
 
+CAUTIONS = {
+    "hopper": "four models were measured on an H100: steps took 1.4 to 2.4 times as long as "
+    "predicted in tf32, and 1.1 to 2.2 times in half precision. So the speed-up of half precision "
+    "over tf32 can be larger than predicted."
+}
+"""By architecture: how far off predictions were that have been compared with own measurements."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -74,6 +81,11 @@ class Gpu:
         if format_ == "fp64":
             return self.fp32 * 1e12 / 32
         return self.fp32 * 1e12
+
+    @property
+    def caution(self) -> str:
+        """How far off the predictions for this architecture were; "" if unknown."""
+        return CAUTIONS.get(self.architecture, "")
 
     @property
     def energy(self) -> float:

@@ -114,6 +114,7 @@ class Prediction:
         rows: One prediction for each arm of the grid.
         references: One prediction for the recipe `over` at each point of the grid where no arm has
             that recipe.
+        caution: How far off earlier predictions for such a GPU were; "" if unknown.
     """
 
     key: str
@@ -122,6 +123,7 @@ class Prediction:
     over: str
     rows: tuple[Predicted, ...]
     references: tuple[Predicted, ...] = ()
+    caution: str = ""
 
     @property
     def title(self) -> str:
@@ -135,6 +137,7 @@ class Prediction:
             "measured": False,
             "interval_percent": self.share,
             "speed_up_over": self.over,
+            "caution": self.caution,
             "rows": [row.as_json() for row in self.rows],
             "references": [row.as_json() for row in self.references],
         }
@@ -202,6 +205,7 @@ def notes(prediction: Prediction) -> list[str]:
         f"{MARK} {_BOUND_BY}.",
         f"{MARK} memory includes 1 GiB that PyTorch takes on any GPU.",
         f"{MARK} speed is relative to {over}{not_run}.",
+        *([f"{MARK} {prediction.caution}"] if prediction.caution else []),
     ]
     unknown = {name: each for row in prediction.rows for name, each in row.unknown.items()}
     said += [
