@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import html.parser
 import io
 import json
@@ -93,6 +94,8 @@ def test_the_page_keeps_predicted_figures_apart_and_names_their_source(found: An
     cells = Cells()
     cells.feed(page(found))
     assert cells.predicted == len(GPUS)
+    assert gpu("h100").caution in html.unescape(page(found))
+    assert found.as_json()["predicted"]["cautions"] == {"h100_sxm": gpu("h100").caution}
     assert all(label.startswith(("≈", "predicted")) for label in cells.labels)
     assert not [label for label in cells.outside if "≈" in label]
     data = json.loads(json.dumps(found.as_json()))
@@ -376,7 +379,10 @@ def test_costs_alone_name_the_fastest_recipe_and_the_command_that_examines_it(
     program = Program(here, "costed_program", PROGRAM)
     given = ["--recipes", "fp16,half", "--batch-size", "4194304", "--optimizer", "sgd"]
     assert program.advise(*given, "--gpu", "t4,h100", "--cost-only") == 0
-    said = capsys.readouterr().out.splitlines()[-2:]
+    printed = capsys.readouterr().out
+    assert f"H100 SXM5 80GB: {gpu('h100').caution}" in printed
+    assert printed.count("measured") == printed.count("on an H100") == 1
+    said = printed.splitlines()[-2:]
     command = " ".join(["halfstep", *program.given, "--optimizer sgd", *given[:4]])
     for line, name in zip(said, ("T4", "H100 SXM5 80GB"), strict=True):
         found = re.fullmatch(

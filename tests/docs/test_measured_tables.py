@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from halfstep.advise.predict.gpus import gpu
 from halfstep.train.store import snapshot
 
 ROOT = Path(__file__).parents[2]
@@ -223,3 +224,17 @@ def test_steps_on_an_h100(script):
         for row in result["rows"]
     ]
     assert max(map(abs, errors)) < 0.0215
+    ratios = {"tf32": [], "half precision": []}
+    for row in result["rows"]:
+        if row["way"] == "engine":
+            of = "tf32" if row["recipe"] == "tf32" else "half precision"
+            predicted = row["predicted"]["predicted_seconds"]["value"]
+            ratios[of].append(row["milliseconds"] / 1e3 / predicted)
+    said = gpu("h100").caution
+    for of, each in ratios.items():
+        assert re.search(
+            rf"{min(each):.1f} to {max(each):.1f} times (as long as predicted )?in {of}", said
+        )
+    both = [*ratios["tf32"], *ratios["half precision"]]
+    readme = (ROOT / "README.md").read_text()
+    assert f"took {min(both):.1f} to {max(both):.1f} times as long as predicted" in readme

@@ -93,10 +93,7 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
         console.print(table, crop=False, no_wrap=True)  # rather too wide than cut
         console.print()
     bounds = [said for bound, said in BOUNDS.items() if any(bound in e.remarks for e in found)]
-    cautions = dict.fromkeys(
-        f"{each.gpu.name}: {each.gpu.caution}" for each in found if each.gpu.caution
-    )
-    for line in notes if CHANGED in notes else (_NOTE, *cautions, *bounds, *notes):
+    for line in notes if CHANGED in notes else (_NOTE, *cautions(found), *bounds, *notes):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if any(each.recipe.endswith("*") for each in found):
         console.print(MARKED, soft_wrap=True, markup=False, highlight=False)
@@ -115,6 +112,12 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
             "memory traffic",
             soft_wrap=True,
         )
+
+
+def cautions(found: Sequence[Forecast]) -> list[str]:
+    """Say for each GPU how far off earlier predictions were, if that is known."""
+    known = [f"{each.gpu.name}: {each.gpu.caution}" for each in found if each.gpu.caution]
+    return list(dict.fromkeys(known))
 
 
 def fastest(found: Sequence[Forecast], examine: str) -> list[str]:

@@ -34,7 +34,7 @@ def compared(make_grid):
         Predicted(refused, "b", reason="a CPU rehearses float8"),
     )
     tf32 = Predicted(Arm("tf32"), "c", REFERENCE, None, 5555 * 2**20, "host")
-    of_gpu = Prediction("h100_sxm", "H100 SXM5 80GB", 80, "tf32", rows, (tf32,))
+    of_gpu = Prediction("h100_sxm", "H100 SXM5 80GB", 80, "tf32", rows, (tf32,), "measured: slow")
     return grid, fill(grid), [of_gpu]
 
 
@@ -58,6 +58,7 @@ def test_every_predicted_figure_is_marked_and_under_a_heading_of_its_own(write, 
     assert "nothing ran on H100 SXM5 80GB" in predicted
     assert "the time of odd (3 in a step) is estimated only from its memory traffic" in predicted
     assert "no prediction for fp16: a CPU rehearses float8" in predicted
+    assert f"{mark} measured: slow" in predicted
 
 
 @pytest.mark.parametrize("write", [terminal, markdown, page])

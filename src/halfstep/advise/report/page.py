@@ -21,7 +21,7 @@ from halfstep.advise.choose.show import (
 )
 from halfstep.advise.predict.forecast import SHARE
 from halfstep.advise.report.strips import HEIGHT, Axis
-from halfstep.advise.table import MARKED, largest_batch
+from halfstep.advise.table import MARKED, cautions, largest_batch
 from halfstep.show import units
 from halfstep.show.document import TableCell, document
 
@@ -91,7 +91,7 @@ def page(found: Answer) -> str:
         environment=[],
         notes=[
             *([ROUNDING, FIRST_SCALE] if advice else []),
-            *([_PREDICTED, MARKED] if found.costs else []),
+            *([_PREDICTED, MARKED, *cautions(found.costs)] if found.costs else []),
         ],
     )
 
