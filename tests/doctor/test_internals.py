@@ -26,11 +26,11 @@ def test_a_function_mode_is_taken_off_from_below_another_and_heard_until_then() 
     internals.push_function_mode(below)
     internals.push_function_mode(above)
     torch.ones(2).sum()
-    assert internals.remove_function_mode(below)
-    assert not internals.remove_function_mode(below)
+    assert internals.remove_function_mode(below) == 1
+    assert internals.remove_function_mode(below) is None
     before = below.count
     torch.ones(2).sum()
-    assert internals.remove_function_mode(above)
+    assert internals.remove_function_mode(above) == 0
     assert before > 0
     assert below.count == before
     assert above.count > before
@@ -134,3 +134,11 @@ def test_compiled_backward_passes_keep_their_buffers_until_it_is_put_back() -> N
     assert config.donated_buffer is False
     put_back()
     assert config.donated_buffer == before
+
+
+def test_a_function_mode_is_put_back_below_another() -> None:
+    below, above = Counting(), Counting()
+    internals.push_function_mode(above)
+    internals.push_function_mode(below, 1)
+    assert internals.remove_function_mode(below) == 1
+    assert internals.remove_function_mode(above) == 0

@@ -26,9 +26,18 @@ if TYPE_CHECKING:
     from torch.overrides import TorchFunctionMode
 
 
-def push_function_mode(mode: TorchFunctionMode) -> None:
-    """Put a mode on top of this thread's stack of torch function modes."""
+def push_function_mode(mode: TorchFunctionMode, below: int = 0) -> None:
+    """Put a mode on this thread's stack of torch function modes.
+
+    Args:
+        mode: The mode.
+        below: Number of modes that stay above it.
+    """
+    depth = torch._C._len_torch_function_stack()
+    above = [overrides._pop_mode() for _ in range(min(below, depth))]
     overrides._push_mode(mode)
+    for each in reversed(above):
+        overrides._push_mode(each)
 
 
 def keep_compiled_buffers() -> Callable[[], None]:
@@ -51,27 +60,27 @@ def keep_compiled_buffers() -> Callable[[], None]:
     return put_back
 
 
-def remove_function_mode(mode: TorchFunctionMode) -> bool:
+def remove_function_mode(mode: TorchFunctionMode) -> int | None:
     """Remove a mode from any position in this thread's stack.
 
     Returns:
-        Whether it was in the stack.
+        The number of modes above it; None if it was not in the stack.
     """
     depth = torch._C._len_torch_function_stack()
     if depth == 0:
-        return False
+        return None
     if torch._C._get_function_stack_at(depth - 1) is mode:
         overrides._pop_mode()
-        return True
+        return 0
     stack = overrides._get_current_function_mode_stack()
     if not any(each is mode for each in stack):
-        return False
+        return None
     above = []
     while (top := overrides._pop_mode()) is not mode:
         above.append(top)
     for each in reversed(above):
         overrides._push_mode(each)
-    return True
+    return len(above)
 
 
 def next_sequence_number() -> int:

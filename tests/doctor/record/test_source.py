@@ -7,6 +7,7 @@ import pytest
 from halfstep.doctor.record.source import (
     difference,
     in_fp32,
+    is_only_call,
     other_lines_with_eps,
     statement,
     with_argument,
@@ -101,6 +102,8 @@ def test_other_lines_with_the_same_eps_are_found(tmp_path):
         ("p = torch.exp(scores) + 1", "p = torch.exp(scores.float()) + 1"),
         ("p = torch.exp(a) + torch.exp(b)", None),
         ("p = exp(*given)", None),
+        ("p = torch.exp(input=h)", "p = torch.exp(input=h.float())"),
+        ("torch.exp(h, out=p)", None),
         ("p = f(", None),
     ],
 )
@@ -109,13 +112,30 @@ def test_the_argument_of_a_function_is_converted(text: str, changed: str | None)
 
 
 @pytest.mark.parametrize(
-    ("text", "changed"),
+    ("text", "format_", "changed"),
     [
-        ("model = Net().half().cuda()", "model = Net().float().cuda()"),
-        ("model.to(device, torch.bfloat16)", "model.to(device, torch.float32)"),
-        ("model.to(dtype=torch.half)", "model.to(dtype=torch.float32)"),
-        ("model.to(dtype)", None),
+        ("model = Net().half().cuda()", "fp16", "model = Net().float().cuda()"),
+        ("model.to(device, torch.bfloat16)", "bf16", "model.to(device, torch.float32)"),
+        ("model.to(dtype=torch.half)", "fp16", "model.to(dtype=torch.float32)"),
+        ("a, b = a.half(), b.bfloat16()", "bf16", "a, b = a.half(), b.float()"),
+        ("model.to(dtype)", "fp16", None),
     ],
 )
-def test_a_cast_to_a_half_format_becomes_one_to_fp32(text: str, changed: str | None) -> None:
-    assert in_fp32(text) == changed
+def test_a_cast_to_a_half_format_becomes_one_to_fp32(
+    text: str, format_: str, changed: str | None
+) -> None:
+    assert in_fp32(text, format_) == changed
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("opt.zero_grad(set_to_none=True)", True),
+        ("opt.zero_grad(); loss.backward()", False),
+        ("loss = closure()", False),
+        ("if last: opt.step()", False),
+        ("def step(", False),
+    ],
+)
+def test_a_line_may_contain_more_than_a_call(text: str, *, is_one: bool) -> None:
+    assert is_only_call(text) is is_one

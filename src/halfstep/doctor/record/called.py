@@ -25,9 +25,9 @@ class Call:
         rounded: Whether the first input is in fp32 but holds only values that autocast's format can
             represent, so that it was cast to fp32 after its rounding. Checked only for binary cross
             entropy on probabilities.
-        classes: Number of classes, if the first input contains probabilities: no negative numbers,
-            and a sum of 1 over the classes; 0 if not. Checked only for the cross entropy and the
-            negative log likelihood of classes, in the first call.
+        classes: Number of classes, if the model's scores are probabilities: no negative numbers,
+            and a sum of 1 over the classes; 0 if not. Checked only for torch's cross entropy and
+            negative log likelihood, in some of the first sixteen calls.
     """
 
     name: str

@@ -222,12 +222,16 @@ class HalfCast:
     Attributes:
         kind: Class of the module.
         format: The half format.
+        is_trained: Whether an optimizer updates parameters of the module.
         site: The line of the cast.
+        text: The statement that the line belongs to.
     """
 
     kind: str
     format: str
+    is_trained: bool
     site: Site
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

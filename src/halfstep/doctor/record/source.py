@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
 
 LINES = 12
-_HALF_CAST = re.compile(r"\.(half|bfloat16)\(\)")
-_HALF_DTYPE = re.compile(r"\btorch\.(float16|half|bfloat16)\b")
+_HALF_CASTS = {
+    "fp16": (r"\.half\(\)", r"\btorch\.(float16|half)\b"),
+    "bf16": (r"\.bfloat16\(\)", r"\btorch\.bfloat16\b"),
+}
 _EPS = re.compile(r"(.*_)?eps(ilon)?\d*(_.*)?", re.IGNORECASE)
 
 
@@ -134,8 +136,14 @@ def with_converted_argument(text: str, function: str, conversion: str) -> str | 
         return None
     if len(found) != 1 or not isinstance(found[0], ast.Call):
         return None
-    call = found[0]
-    given = call.args[0] if call.args else getattr(call.func, "value", None)
+    call, given = found[0], None
+    if call.args or call.keywords:
+        known = {each.arg: each.value for each in call.keywords}
+        given = call.args[0] if call.args else known.get("input")
+        if len(call.args) + len(known) > 1:
+            return None  # Such as `out=`, which has a format of its own.
+    elif isinstance(call.func, ast.Attribute):
+        given = call.func.value
     source = None if given is None else ast.get_source_segment(text, given)
     if given is None or source is None or isinstance(given, ast.Starred):
         return None
@@ -144,13 +152,27 @@ def with_converted_argument(text: str, function: str, conversion: str) -> str | 
     return replaced(text, given, f"{source}{conversion}")
 
 
-def in_fp32(text: str) -> str | None:
-    """Return a line that casts to a half format, changed so that it casts to fp32.
+def is_only_call(text: str) -> bool:
+    """Return whether a line contains a call and nothing else."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return len(body) == 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Call)
+
+
+def in_fp32(text: str, format_: str) -> str | None:
+    """Return a statement that casts to a half format, changed so that it casts to fp32.
+
+    Args:
+        text: The statement.
+        format_: The half format, "fp16" or "bf16".
 
     Returns:
-        The changed line; None if the line does not name the format.
+        The changed statement; None if the statement does not name the format.
     """
-    changed = _HALF_DTYPE.sub("torch.float32", _HALF_CAST.sub(".float()", text))
+    method, dtype = _HALF_CASTS[format_]
+    changed = re.sub(dtype, "torch.float32", re.sub(method, ".float()", text))
     return changed if changed != text else None
 
 

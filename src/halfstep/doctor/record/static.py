@@ -111,6 +111,7 @@ class OptimizerFacts:
         kind: Class of the optimizer.
         formats: Number of its parameters, by format.
         settings: Numbers of its first parameter group ("lr", "eps", "weight_decay", "beta2", ...).
+        largest_rate: The largest learning rate of its parameter groups; None if one is unknown.
         state_formats: Formats of its state tensors, by name of the state.
         shared: Number of its parameters that another optimizer or a second group also has.
         foreign: Number of its parameters that belong to no observed model.
@@ -130,6 +131,7 @@ class OptimizerFacts:
     kind: str
     formats: dict[str, int] = field(default_factory=dict)
     settings: dict[str, Fact] = field(default_factory=dict)
+    largest_rate: float | None = None
     state_formats: dict[str, str] = field(default_factory=dict)
     shared: int = 0
     foreign: int = 0

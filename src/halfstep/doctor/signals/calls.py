@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from halfstep.doctor.internals import is_functorch_tensor
 from halfstep.doctor.record import Call
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.tape.tape import autocast_state
@@ -19,8 +20,7 @@ INPUTS = 4
 FEWEST = 4
 # Under autocast, torch refuses these on an accelerator, and computes them in fp32 on a CPU.
 _REFUSED = {"binary_cross_entropy", "BCELoss"}
-# These need logits, or logarithms of probabilities.
-_OF_CLASSES = {"cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss"}
+_EXAMINED = {1, 2, 4, 8, 16}  # the numbers of the calls whose scores are examined
 _NEAR_ONE = 1e-2  # the rounding error of a sum of probabilities in bf16
 
 
@@ -34,7 +34,11 @@ class Calls:
         self._classes: dict[tuple[Any, ...], int] = {}
 
     def count(
-        self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
+        self,
+        name: str,
+        given: list[torch.Tensor],
+        made: list[torch.Tensor],
+        scores: torch.Tensor | None = None,
     ) -> list[torch.Tensor]:
         """Count a call, if it has floating-point tensors.
 
@@ -42,6 +46,8 @@ class Calls:
             name: Name of the function, or class of the module.
             given: The tensors in its arguments.
             made: The tensors in its result.
+            scores: The argument of a loss for which it needs logits, or logarithms of
+                probabilities; None for other calls.
 
         Returns:
             The floating-point and complex tensors in the result.
@@ -56,9 +62,10 @@ class Calls:
             self._marks[key] = calling_line()
             if name in _REFUSED and _is_rounded(given):
                 self._rounded.add(key)
-            if name in _OF_CLASSES:
-                self._classes[key] = _classes_of_probabilities(given)
         self._counts[key] += 1
+        if scores is not None and self._counts[key] in _EXAMINED:
+            classes = _classes_of_probabilities(scores)
+            self._classes[key] = min(classes, self._classes.get(key, classes))
         return floats
 
     def freeze(self) -> Iterator[Call]:
@@ -78,18 +85,20 @@ class Calls:
             )
 
 
-def _classes_of_probabilities(given: list[torch.Tensor]) -> int:
-    """Return the number of classes if the first input contains probabilities, and 0 if not."""
-    first = next((each for each in given if each.is_floating_point()), None)
-    if first is None or type(first) is not torch.Tensor or first.ndim == 0 or not first.numel():
+def _classes_of_probabilities(scores: torch.Tensor) -> int:
+    """Return the number of classes if the scores of a model are probabilities, and 0 if not."""
+    if type(scores) is not torch.Tensor or is_functorch_tensor(scores) or not scores.requires_grad:
         return 0
-    if first.is_cuda and torch.cuda.is_current_stream_capturing():
+    if scores.layout is not torch.strided or scores.is_nested or scores.is_meta:
         return 0
-    dim = min(first.ndim - 1, 1)
-    values = first.detach().float()
+    if scores.is_cuda and torch.cuda.is_current_stream_capturing():
+        return 0
+    dim = min(scores.ndim - 1, 1)
+    if scores.ndim == 0 or not scores.numel() or scores.shape[dim] < 2:
+        return 0
+    values = scores.detach().float()
     is_one = (values.sum(dim) - 1).abs() < _NEAR_ONE
-    classes = first.shape[dim]
-    return classes if classes > 1 and bool((values >= 0).all() & is_one.all()) else 0
+    return scores.shape[dim] if bool((values >= 0).all() & is_one.all()) else 0
 
 
 def _is_rounded(given: list[torch.Tensor]) -> bool:

@@ -171,6 +171,7 @@ def optimizer_facts(
         kind=type(optimizer).__name__,
         formats=dict(Counter(format_name(each.dtype) for each in parameters_of(optimizer))),
         settings=_settings(optimizer),
+        largest_rate=_largest_rate(optimizer),
         state_formats=_state_formats(optimizer),
         shared=sum(key in elsewhere or count > 1 for key, count in counts.items()),
         foreign=sum(key not in known for key in counts),
@@ -213,6 +214,12 @@ def learning_rate(optimizer: Optimizer) -> float:
     if wrong:
         return wrong[0]
     return math.nan if first is None else first
+
+
+def _largest_rate(optimizer: Optimizer) -> float | None:
+    rates = [_rate_of(group) for group in optimizer.param_groups]
+    known = [each for each in rates if each is not None]
+    return max(known) if known and len(known) == len(rates) else None
 
 
 def _rate_of(group: dict[str, Any]) -> float | None:

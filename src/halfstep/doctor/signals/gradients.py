@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
+
+from halfstep.doctor.internals import is_functorch_tensor
 from halfstep.doctor.tensors.local import local
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import torch
+    from collections.abc import Iterable, Sequence
 
     from halfstep.doctor.tape.tape import Multiplier
 
@@ -34,6 +35,8 @@ class Gradients:
         used: Whether an optimizer step has used the gradients.
         spent: Whether a step was requested, and the gradients were not written to since.
         stale: Whether a backward has added to the gradients after they were spent.
+        given: Whether the loop has called a function of torch with one of the gradients since the
+            last backward, other than to write to the gradient.
         assigned: Whether the loop has put other tensors in the place of the gradients since the
             last backward.
         claimed: Whether, since the last backward that reached the gradients, the loop has called a
@@ -54,6 +57,7 @@ class Gradients:
     used: bool = False
     spent: bool = False
     stale: bool = False
+    given: bool = False
     assigned: bool = False
     claimed: bool = False
     waiting: list[int] = field(default_factory=lambda: [0, 0])
@@ -74,6 +78,13 @@ class Gradients:
         return bool(memories) and any(
             each.grad is not None and memory(each.grad) in memories for each in self.probes
         )
+
+    def are_among(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Return whether a probe's gradient, or a tensor in its memory, is one of the tensors."""
+        known = {identity for identity, _ in self.seen if identity}
+        if any(id(each) in known for each in tensors):
+            return True
+        return self.shares(memories(each for each in tensors if not each.requires_grad))
 
     def take(self, scale: Multiplier | None) -> None:
         """Note that a backward has added gradients of a loss.
@@ -96,7 +107,7 @@ class Gradients:
         self.scales.clear()
         self.cleared.clear()
         self.unscaled = self.by_another = self.onto_unscaled = False
-        self.used = self.spent = self.stale = self.assigned = False
+        self.used = self.spent = self.stale = self.given = self.assigned = False
         self.seen = ((0, 0),) * len(self.probes) if unseen else self.look()
 
     def expect_more(self) -> None:
@@ -124,6 +135,16 @@ class Gradients:
 def memory(tensor: torch.Tensor) -> int:
     """Return the address of a tensor's memory, which a tensor and its `.data` share."""
     return int(local(tensor).data_ptr())
+
+
+def memories(tensors: Iterable[torch.Tensor]) -> set[int]:
+    """Return the addresses of tensors, without those that have no memory of their own."""
+    return {
+        memory(each)
+        for each in tensors
+        if each.layout is torch.strided
+        and not (each.is_nested or each.is_meta or is_functorch_tensor(each))
+    }
 
 
 def probes(followed: Sequence[torch.Tensor]) -> list[torch.Tensor]:

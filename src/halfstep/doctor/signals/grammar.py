@@ -14,7 +14,7 @@ import torch
 
 from halfstep.doctor.signals.discards import Discards
 from halfstep.doctor.signals.facts import parameters_of
-from halfstep.doctor.signals.gradients import Gradients, memory, probes
+from halfstep.doctor.signals.gradients import Gradients, memories, memory, probes
 from halfstep.doctor.signals.iterations import Iterations
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Grammar(Iterations):
             by: Name of the function that wrote; "" if unknown.
         """
         linear = self._is_linear(mark, factor)
-        given = set(map(memory, written))
+        given = memories(written)
         for optimizer, gradients in self._gradients.items():
             now = gradients.look()
             # Versions do not show writes through `.data` or to gradients that the loop assigned.
@@ -113,7 +113,7 @@ class Grammar(Iterations):
 
     def divided(self, mark: Mark | None, written: Iterable[torch.Tensor]) -> None:
         """Record that the loop itself has divided these gradients by the loss scale."""
-        given = set(map(memory, written))
+        given = memories(written)
         for optimizer, gradients in self._gradients.items():
             if not gradients.shares(given):
                 continue
@@ -187,7 +187,7 @@ class Grammar(Iterations):
             gradients.onto_unscaled |= had and gradients.unscaled and "scaled" in gradients.holds
             gradients.stale |= had and gradients.spent
             gradients.by_another = gradients.spent = gradients.claimed = False
-            gradients.assigned = False
+            gradients.given = gradients.assigned = False
             gradients.cleared.clear()
             gradients.take(scale)
             mixed |= len(gradients.holds) > 1
@@ -332,7 +332,7 @@ class Grammar(Iterations):
         """Record that gradients were cleared, to None or to zero."""
         for optimizer in optimizers:
             gradients = self.state(optimizer)
-            self.add("zero", mark, optimizer=self._numbers[optimizer])
+            self.add("zero", mark, optimizer=self._numbers[optimizer], read=gradients.given)
             gradients.forget()
 
     def zeroed_parameters(self, mark: Mark | None, parameters: Iterable[torch.Tensor]) -> None:
@@ -341,7 +341,7 @@ class Grammar(Iterations):
 
     def zeroed_gradients(self, mark: Mark | None, tensors: Iterable[torch.Tensor]) -> None:
         """Record that the loop has filled these tensors, possibly gradients, with zeros."""
-        given = set(map(memory, tensors))
+        given = memories(tensors)
         probes = {id(each): each for state in self._gradients.values() for each in state.probes}
         self._cleared(
             mark,
@@ -363,6 +363,12 @@ class Grammar(Iterations):
             else:
                 state.seen = state.look()
 
+    def notice_use(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Note the optimizers with a gradient among the arguments of a function of torch."""
+        for gradients in self._gradients.values():
+            if gradients.holds and not gradients.given and gradients.are_among(tensors):
+                gradients.given = True
+
     def notice_read(self, mark: Mark | None, tensors: Iterable[torch.Tensor]) -> None:
         """Record a read for each optimizer with one of these gradients: the loop takes a norm."""
         given = set(map(id, tensors))
@@ -371,12 +377,19 @@ class Grammar(Iterations):
                 scaled = gradients.state() == "scaled"
                 self.add("read", mark, optimizer=self._numbers[optimizer], scaled=scaled)
 
-    def scheduled(self, mark: Mark | None, optimizer: Optimizer) -> None:
-        """Record that a scheduler of an optimizer advances."""
+    def scheduled(self, mark: Mark | None, optimizer: Optimizer, *, plateau: bool) -> None:
+        """Record that a scheduler of an optimizer advances.
+
+        Args:
+            mark: The source line.
+            optimizer: The optimizer.
+            plateau: Whether the scheduler lowers the rate only when the loss no longer decreases.
+        """
         waiting = self.state(optimizer).waiting
         skipped = waiting[0] == 0 and waiting[1] > 0
         waiting[:] = 0, 0
-        self.add("schedule", mark, optimizer=self._numbers[optimizer], skipped=skipped)
+        number = self._numbers[optimizer]
+        self.add("schedule", mark, optimizer=number, skipped=skipped, plateau=plateau)
 
     def freeze(self) -> Loop:
         """Return the events so far."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
 
 KINDS = {
-    "forward": "a model was called for training: model, autocast",
+    "forward": "a model was called for training: model, autocast, differentiable (an input is)",
     "scale": "a loss was multiplied: scaler, format, already (part of it was multiplied before)",
     "backward": "scaled, autocast, format, reaches (optimizers), mixed",
     "grad": "autograd.grad was called: scaled, create_graph, half (a format of its graph)",
@@ -28,8 +28,8 @@ KINDS = {
     "drop": "the loop left the step of an optimizer out: optimizer",
     "raised": "a scaler's call raised: call, error, scaler, optimizer, gradients, foreign",
     "update": "scaler, optimizers, steps",
-    "zero": "gradients were cleared: optimizer",
-    "schedule": "a scheduler moved: optimizer, skipped (all steps since it moved last)",
+    "zero": "gradients were cleared: optimizer, read (by a call of torch, before)",
+    "schedule": "a scheduler moved: optimizer, skipped (all steps since it moved last), plateau",
 }
 SHAPES = 64
 

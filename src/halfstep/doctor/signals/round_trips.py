@@ -12,11 +12,12 @@ from weakref import WeakKeyDictionary
 
 from halfstep.doctor.record import HalfCast, RoundTrip
 from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.record.source import statement
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import torch
     from torch import nn
@@ -43,7 +44,7 @@ class RoundTrips:
     """Collects the casts of modules to half precision, with or without a cast back to fp32."""
 
     def __init__(self) -> None:
-        self._halved: set[tuple[Mark | None, torch.dtype, str]] = set()
+        self._halved: dict[tuple[Mark | None, torch.dtype, str], bool] = {}
         self._followed: WeakKeyDictionary[nn.Module, _Followed] = WeakKeyDictionary()
         self._lines: dict[tuple[Mark | None, torch.dtype, str, bool], _Line] = {}
 
@@ -71,7 +72,7 @@ class RoundTrips:
         followed = self._followed.setdefault(module, _Followed())
         if after in HALVES:
             followed.halved = mark, after
-            self._halved.add((mark, after, type(module).__name__))
+            self._halved.setdefault((mark, after, type(module).__name__), is_trained)
         elif followed.halved is not None and before == followed.halved[1]:
             key = *followed.halved, type(module).__name__, is_trained
             followed.trips, followed.halved = followed.trips + 1, None
@@ -98,12 +99,19 @@ class RoundTrips:
     def casts(self) -> Iterator[HalfCast]:
         """Yield the lines that cast a module that is not cast back, in the order of their lines."""
         back = {(mark, form) for mark, form, _, _ in self._lines}
-        found = {
-            HalfCast(kind, format_name(form), at)
-            for mark, form, kind in self._halved
+        found = [
+            HalfCast(kind, format_name(form), is_trained, at, statement(mark))
+            for (mark, form, kind), is_trained in self._halved.items()
             if (mark, form) not in back and (at := site(mark)) is not None
-        }
+        ]
         yield from sorted(found, key=lambda each: (each.site.file, each.site.line, each.kind))
+
+    def trained(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Note that an optimizer updates these parameters."""
+        moved = set(map(id, parameters))
+        for module, followed in self._followed.items():
+            if followed.halved and any(id(each) in moved for each in module.parameters()):
+                self._halved[*followed.halved, type(module).__name__] = True
 
 
 def format_of(module: nn.Module) -> torch.dtype | None:

@@ -88,26 +88,31 @@ class Listener(TorchFunctionMode):
             remove_function_mode(self)
         self._on = False
 
-    def mute(self) -> bool:
+    def mute(self) -> int | None:
         """Stop listening until `unmute` is called with the returned value; calls can be nested."""
         # While a call is reported, torch itself has removed the mode and will restore it.
-        return self._on and remove_function_mode(self)
+        return remove_function_mode(self) if self._on else None
 
-    def unmute(self, muted: bool) -> None:  # what `mute` has returned
-        """Listen again, unless an outer `mute` is active."""
-        if muted and self._on:
-            push_function_mode(self)
+    def unmute(self, muted: int | None) -> None:
+        """Listen again, unless an outer `mute` is active.
+
+        Args:
+            muted: The value that `mute` has returned: the position of this mode. A context of the
+                program, such as `torch.device`, may remove the mode on top as its own.
+        """
+        if muted is not None and self._on:
+            push_function_mode(self, muted)
 
     @contextmanager
     def unmuted(self) -> Iterator[None]:
         """Listen inside the block, even if the listener is muted."""
-        was_heard = self._on and remove_function_mode(self)
+        position = self.mute()
         if self._on:
-            push_function_mode(self)
+            push_function_mode(self, position or 0)
         try:
             yield
         finally:
-            if self._on and not was_heard:
+            if self._on and position is None:
                 remove_function_mode(self)
 
     @property

@@ -42,9 +42,9 @@ def norm_dtype(tensor: torch.Tensor) -> torch.dtype | None:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor holds only finite numbers; waits for the device."""
+    """Return whether a tensor holds only finite numbers, or none; waits for the device."""
     tensor = local(tensor)
-    if not tensor.is_floating_point() or tensor.numel() == 0:
+    if not tensor.is_floating_point() or tensor.numel() == 0 or tensor.is_meta:
         return True
     if tensor.is_sparse:
         tensor = tensor.coalesce().values()

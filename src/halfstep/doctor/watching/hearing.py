@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+from torch.nn import functional
 
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.replay.memory import ALLOCATING
@@ -41,7 +43,22 @@ _MULTIPLIES = {
     "_foreach_mul_",
     "_foreach_div_",
 }
+_LOSSES = (functional.cross_entropy, functional.nll_loss)
 _NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
+
+
+def scores_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Return the scores that torch's cross entropy or negative log likelihood is called with.
+
+    Args:
+        function: A function or a module; other ones have no scores.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+    """
+    if function not in _LOSSES and type(function) not in {nn.CrossEntropyLoss, nn.NLLLoss}:
+        return None
+    scores = args[0] if args else kwargs.get("input")
+    return scores if isinstance(scores, torch.Tensor) else None
 
 
 class Hearing:
@@ -114,6 +131,9 @@ class Hearing:
             self._grammar.notice_writes(calling_line(), _written(call), by=name)
         elif name in _NORMS:
             self._grammar.notice_read(calling_line(), given)
+        if name not in _ZEROES:
+            written = set(map(id, _written(call))) if name.endswith("_") else ()
+            self._grammar.notice_use([each for each in given if id(each) not in written])
 
     def _note_formats(self, name: str, call: Call, halves: list[torch.Tensor], result: Any) -> None:
         """Examine half-precision results: averages, positions, overflows in evaluation."""
@@ -136,7 +156,8 @@ class Hearing:
             given: The tensors in the arguments of the call.
             made: The tensors in the result of the call.
         """
-        floats = self.calls.count(call.function.__name__, given, made)
+        scores = scores_of(call.function, call.args, call.kwargs)
+        floats = self.calls.count(call.function.__name__, given, made, scores)
         needs_gradients = any(map(is_in_graph, floats))
         if not floats:
             if call.function.__name__ == "__setitem__":

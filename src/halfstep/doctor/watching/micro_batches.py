@@ -164,7 +164,13 @@ class MicroBatches:
         loss_format = format_name(told.root().dtype)
         formats = ",".join(format_name(dtype) for _, dtype in told.autocast)
         number = self._receiver.registry.models.number(told.model)
-        grammar.add("forward", marks.get("forward"), model=number, autocast=formats)
+        grammar.add(
+            "forward",
+            marks.get("forward"),
+            model=number,
+            autocast=formats,
+            differentiable=any(each.requires_grad for each in told.given),
+        )
         if multiplier is not None:
             scaler = multiplier.scaler
             grammar.add(

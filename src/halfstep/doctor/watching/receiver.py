@@ -11,12 +11,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from halfstep.doctor.internals import current_node, is_loss, is_tracing
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.evaluations import Evaluations
-from halfstep.doctor.signals.facts import gradients_of, state_step
+from halfstep.doctor.signals.facts import gradients_of, parameters_of, state_step
 from halfstep.doctor.signals.grammar import Grammar
 from halfstep.doctor.signals.hooks import Hooks
 from halfstep.doctor.signals.origins import Origins
@@ -33,7 +34,7 @@ from halfstep.doctor.tape.tape import Copies, Entry, Tape, autocast_state, rando
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.doctor.watching.clearing import Clearing
-from halfstep.doctor.watching.hearing import Hearing
+from halfstep.doctor.watching.hearing import Hearing, scores_of
 from halfstep.doctor.watching.hold_back import HoldBack
 from halfstep.doctor.watching.measuring import Measuring
 from halfstep.doctor.watching.scaling import Scaling
@@ -179,7 +180,8 @@ class Receiver:
             result = original(module, *args, **kwargs)
         with self.guard.own():
             given, made = tensors_in((args, kwargs)), tensors_in(result)
-            self.hearing.calls.count(notes.facts.kind, given, made)
+            scores = scores_of(module, args, kwargs)
+            self.hearing.calls.count(notes.facts.kind, given, made, scores)
             if entry is not None and not _is_preparation(module, entry, made):
                 notes.called(module, before, entry.random)
                 self.tape.close(entry, made, self.tape.scale_of(given))
@@ -188,6 +190,7 @@ class Receiver:
                     entry.mark,
                     model=self.registry.models.number(module),
                     autocast=",".join(format_name(dtype) for _, dtype in entry.autocast),
+                    differentiable=any(each.requires_grad for each in given),
                 )
             else:
                 self.hearing.record_outside(notes.facts.kind, given, made)
@@ -294,6 +297,7 @@ class Receiver:
         with self.guard.own():
             self.registry.optimizer(optimizer)
             self.grammar.follow(optimizer, self.registry.optimizers.number(optimizer))
+            self.trips.trained(parameters_of(optimizer))
 
     def on_changed_optimizer(self, optimizer: Optimizer) -> None:
         """Follow the gradients of the parameters that were added to an optimizer."""
@@ -314,7 +318,8 @@ class Receiver:
         if self.guard.is_outside and not initial and isinstance(optimizer, torch.optim.Optimizer):
             with self.guard.own():
                 self._known(optimizer)
-                self.grammar.scheduled(calling_line(), optimizer)
+                plateau = isinstance(scheduler, ReduceLROnPlateau)
+                self.grammar.scheduled(calling_line(), optimizer, plateau=plateau)
         with self.guard.inside():
             return original(scheduler, *args, **kwargs)
 

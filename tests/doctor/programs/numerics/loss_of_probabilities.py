@@ -9,11 +9,11 @@ from doctor.loops import batches
 CODE = "LOSS_OF_PROBABILITIES"
 
 
-def train(end: nn.Module, criterion, *, half: bool = False) -> None:
+def train(end: nn.Module, criterion, *, half: bool = False, count: int = 5) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3), end)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for images, labels in batches(5):
+    for images, labels in batches(count):
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
             loss = criterion(model(images), labels)
@@ -66,5 +66,41 @@ def healthy_targets_that_are_probabilities() -> None:
     def criterion(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         targets = functional.one_hot(labels, 3).float() * 0.9 + 0.1 / 3
         return functional.cross_entropy(outputs, targets)
+
+    train(nn.Identity(), criterion)
+
+
+def healthy_class_with_the_same_name() -> None:
+    class CrossEntropyLoss(nn.Module):
+        def forward(self, probabilities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return functional.nll_loss(probabilities.log(), labels)
+
+    train(nn.Softmax(1), CrossEntropyLoss())
+
+
+def healthy_soft_targets_before_the_logits() -> None:
+    def criterion(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        targets = functional.one_hot(labels, 3).float()
+        return nn.CrossEntropyLoss()(target=targets, input=outputs)
+
+    train(nn.Identity(), criterion)
+
+
+def healthy_logits_that_begin_as_probabilities() -> None:
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.size = nn.Parameter(torch.zeros(()))
+
+        def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+            return 1 / 3 + self.size * outputs
+
+    train(Shifted(), nn.CrossEntropyLoss(), count=20)
+
+
+def healthy_inside_vmap() -> None:
+    def criterion(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        each = torch.func.vmap(functional.cross_entropy)(outputs[:, None], labels[:, None])
+        return each.mean()
 
     train(nn.Identity(), criterion)

@@ -124,3 +124,90 @@ def healthy_gradients_of_several_tasks() -> None:
         for each, *gradients in zip(model.parameters(), *stash, strict=True):
             each.grad = sum(gradients)
         optimizer.step()
+
+
+def broken_before_clipping() -> None:
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    for number, (images, labels) in enumerate(batches(6 * PARTS)):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels) / PARTS).backward()
+        if number % PARTS == PARTS - 1:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def broken_for_two_optimizers() -> None:
+    body, head = nn.Linear(6, 16), nn.Linear(16, 3)
+    both = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (body, head)]
+    for number, (images, labels) in enumerate(batches(6 * PARTS)):
+        for each in both:
+            each.zero_grad()
+        nn.functional.cross_entropy(head(body(images).relu()), labels).backward()
+        if number % PARTS == PARTS - 1:
+            for each in both:
+                each.step()
+
+
+def accumulate_after(attack) -> None:
+    """Train with a function that computes gradients for another purpose in the same line."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def gradients(images, labels) -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+
+    for images, labels in batches(6):
+        attack(model, gradients, images, labels)
+        optimizer.step()
+
+
+def healthy_adversarial_images() -> None:
+    def attack(model, gradients, images, labels) -> None:
+        noise = torch.zeros_like(images, requires_grad=True)
+        for _ in range(3):
+            gradients(images + noise, labels)
+            noise = (noise + 0.1 * noise.grad.sign()).detach().requires_grad_()
+        gradients(images + noise.detach(), labels)
+
+    accumulate_after(attack)
+
+
+def healthy_sum_of_squares() -> None:
+    def attack(model, gradients, images, labels) -> None:
+        squares = [torch.zeros_like(each) for each in model.parameters()]
+        for part in range(4):
+            gradients(images + part, labels)
+            for square, each in zip(squares, model.parameters(), strict=True):
+                square.add_(each.grad.data**2)
+
+    accumulate_after(attack)
+
+
+def healthy_gradients_moved_out() -> None:
+    def attack(model, gradients, images, labels) -> None:
+        kept = []
+        for part in range(4):
+            gradients(images + part, labels)
+            kept.append([each.grad for each in model.parameters()])
+        for each, *others in zip(model.parameters(), *kept[:-1], strict=True):
+            for other in others:
+                each.grad.add_(other)
+
+    accumulate_after(attack)
+
+
+def healthy_batches_left_out_elsewhere() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(24)):
+        nn.functional.cross_entropy(model(images), labels).backward()
+        if number % 4:  # such as a batch whose loss is an outlier
+            optimizer.zero_grad()
+            continue
+        optimizer.step()
+        optimizer.zero_grad()

@@ -68,3 +68,36 @@ def healthy_after_a_restart() -> None:
         return torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)
 
     train(each_batch=True, make=make)
+
+
+def broken_in_a_long_run() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.1)
+    for images, labels in batches(600):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def healthy_on_a_plateau() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    scheduler = plateau(optimizer, factor=1e-3, patience=0, eps=0)
+    for images, _ in batches(60):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), torch.randint(3, (8,)))
+        loss.backward()
+        optimizer.step()
+        scheduler.step(1.0)
+
+
+def healthy_frozen_after_a_while() -> None:
+    def make(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step < 5))
+
+    train(each_batch=True, make=make, rate=1e-5)

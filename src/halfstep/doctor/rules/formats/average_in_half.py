@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.source import in_fp32
+from halfstep.doctor.record.source import difference, in_fp32
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
@@ -46,13 +46,17 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
-def _creation(evidence: Evidence, format_: str) -> tuple[str, str]:
-    casts = [each for each in evidence.casts if each.format == format_]
-    # If the model itself was cast too, its line is another one.
-    trained = [each for each in evidence.static.models if each.training_calls]
-    if len(casts) == 1 and not any(format_ in each.formats for each in trained):
-        line = casts[0].site.text
-        return f"- {line}", f"+ {in_fp32(line) or '# keep the average in fp32'}"
+def _creation(evidence: Evidence, format_: str) -> tuple[str, ...]:
+    """Return the change of the line that casts a copy of the model, if it is known."""
+    kinds = {each.kind for each in evidence.static.models if each.training_calls}
+    casts = [
+        each
+        for each in evidence.casts
+        if each.format == format_ and not each.is_trained and each.kind in kinds
+    ]
+    changed = in_fp32(casts[0].text, format_) if len({each.site for each in casts}) == 1 else None
+    if changed:
+        return difference(casts[0].text, changed)
     return (
         f"- average = copy.deepcopy(model)  # or another copy in {format_}",
         "+ average = copy.deepcopy(model).float()",

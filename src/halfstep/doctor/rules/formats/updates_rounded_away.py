@@ -5,13 +5,12 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.source import in_fp32
+from halfstep.doctor.record.source import difference, in_fp32
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
-    from halfstep.doctor.record.sites import Site
+    from halfstep.doctor.record import Evidence, HalfCast
 
 MOST = 0.5
 EARLY = 64
@@ -50,6 +49,7 @@ def _lost(evidence: Evidence, format_: str) -> Finding | None:
         return None
     optimizers = evidence.static.optimizers
     worst = max(samples, key=lambda each: each.unchanged)
+    cast = _cast(evidence, format_)
     made = optimizers[worst.optimizer].site if worst.optimizer < len(optimizers) else None
     # The updates from subnormal fp16 gradients are lost in any case.
     vanishing = median(each.gradient_subnormal for each in samples) >= MOST
@@ -62,27 +62,29 @@ def _lost(evidence: Evidence, format_: str) -> Finding | None:
         ),
         change=_change(evidence, format_),
         confidence=LIKELY if vanishing and worst.gradient_format == "fp16" else CERTAIN,
-        site=_cast(evidence, format_) or made,
+        site=cast.site if cast else made,
         module=worst.parameter.rpartition(".")[0],
     )
 
 
-def _cast(evidence: Evidence, format_: str) -> Site | None:
-    """Return the line that casts the model to a format, if it is known."""
-    casts = [each for each in evidence.casts if each.format == format_]
-    kinds = {each.kind for each in evidence.static.models}
-    found = [each for each in casts if each.kind in kinds] or casts
-    return found[0].site if len(found) == 1 else None
+def _cast(evidence: Evidence, format_: str) -> HalfCast | None:
+    """Return the cast of the trained model to a format, if one line makes it."""
+    found = [each for each in evidence.casts if each.format == format_ and each.is_trained]
+    return found[0] if len({each.site for each in found}) == 1 else None
 
 
 def _change(evidence: Evidence, format_: str) -> tuple[str, ...]:
     cast = _cast(evidence, format_)
-    line = cast.text if cast else f"model.to({_TORCH[format_]})"
-    in_its_place = in_fp32(line) if cast else None
+    changed = in_fp32(cast.text, format_) if cast else None
+    first: tuple[str, ...] = (
+        f"- model.to({_TORCH[format_]})  # or another cast of the parameters to {format_}",
+        "+ # keep the parameters in fp32",
+    )
+    if cast and changed:
+        first = difference(cast.text, changed)
     device = evidence.environment.devices[0] if evidence.environment.devices else "cuda"
     return (
-        f"- {line}" if cast else f"- {line}  # or another cast of the parameters to {format_}",
-        f"+ {in_its_place or '# keep the parameters in fp32'}",
+        *first,
         f'+ with torch.autocast("{device}", {_TORCH[format_]}):  # the forward pass and the loss',
         *(("+ # and scale the loss with torch.amp.GradScaler;",) if format_ == "fp16" else ()),
         f"+ # or train with halfstep.Engine and its recipe {_OTHERWISE[format_]}",

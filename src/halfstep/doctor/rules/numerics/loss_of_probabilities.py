@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -27,7 +27,7 @@ def judge(evidence: Evidence) -> Finding | None:
                     "- outputs = torch.softmax(outputs, dim=1)  # or nn.Softmax in the model",
                     "+ outputs = torch.log_softmax(outputs, dim=1)  # or nn.LogSoftmax",
                 ),
-                confidence=LIKELY,
+                confidence=POSSIBLE,  # 1 plus this loss is a robust loss
                 site=call.site,
             )
         lowest = math.log(math.e + call.classes - 1) - 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import is_only_call
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -12,92 +14,124 @@ if TYPE_CHECKING:
 
 _OFTEN = 2
 _SHARE = 0.5  # of the steps; the windows at the end of an epoch may be shorter
-_FEWEST = 2  # discarded backward passes per step, for one may be an ascent or a measurement
-_USES = {"step", "scaler step", "unscale", "read", "write", "divide", "drop", "raised"}
+_STEPS = {"scaler step", "step"}
+_FEWEST = 2  # discarded backward passes per step
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A backward pass for an optimizer.
+
+    Attributes:
+        event: Its event.
+        differentiable: Whether a model was called, for this pass, with an input that has gradients.
+        cleared: The call that clears its gradients before any use; None if there is none.
+    """
+
+    event: Event
+    differentiable: bool
+    cleared: Event | None = None
+
+    def is_like(self, other: _Pass) -> bool:
+        """Return whether both come from one line, for the same purpose as far as it is known."""
+        return (
+            self.event.site == other.event.site
+            and self.event.facts["reaches"] == other.event.facts["reaches"]
+            and self.differentiable == other.differentiable
+        )
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find steps that use only the last of several backward passes of one line."""
-    loop = evidence.loop
-    complete = [shape for shape in loop.shapes if shape.complete]
+    complete = [shape for shape in evidence.loop.shapes if shape.complete]
     for number in range(len(evidence.static.optimizers)):
-        stepping = [each for each in complete if _steps(each, number)]
-        found = [(each, lost) for each in stepping if (lost := _discarded(each, number))]
+        stepping = [each for each in complete if _step(each, number)]
+        found = [(each, lost) for each in stepping if len(lost := _lost(each, number)) >= _FEWEST]
         count = sum(shape.count for shape, _ in found)
         total = sum(shape.count for shape in stepping)
         if count < _OFTEN or count < _SHARE * total:
             continue
-        shape, (zero, discarded) = max(found, key=lambda each: each[0].count)
-        step = _steps(shape, number)[-1]
-        line = zero.site.text if zero.site else "optimizer.zero_grad()"
+        shape, lost = max(found, key=lambda each: each[0].count)
+        zero, step = lost[0].cleared, _step(shape, number)
+        site = zero.site if zero else None
+        line = site.text if site and is_only_call(site.text) else "optimizer.zero_grad()"
+        after = step.site.text if step and step.site else ""
         return Finding(
             summary="the gradients are cleared before every backward(), so each step uses only the "
-            f"last of its {discarded + 1} backward passes",
+            f"last of its {len(lost) + 1} backward passes",
             facts=(
                 (
-                    f"in {count} of {counted(total, 'step')}, the gradients of {discarded} "
+                    f"in {count} of {counted(total, 'step')}, the gradients of {len(lost)} "
                     "backward passes were cleared before anything used them"
                 ),
             ),
             change=(
                 f"- {line}",
-                f"  {step.site.text if step.site else 'optimizer.step()'}",
-                f"+ {line}  # after the step",
+                f"  {after if is_only_call(after) else 'optimizer.step()'}",
+                f"+ {line}  # in the same block, after the step",
             ),
             confidence=LIKELY,
-            site=zero.site,
+            site=site,
         )
     return None
 
 
-def _steps(shape: Shape, number: Fact) -> list[Event]:
-    """Return the loop's calls that make an optimizer step, without those that run a closure."""
-    return [
-        each
+def _step(shape: Shape, number: Fact) -> Event | None:
+    """Return the last call of the loop that makes an optimizer step, if no closure runs in it.
+
+    Return None, too, if the loop itself has changed the gradients of a backward, except by
+    clipping: it may have kept gradients that it cleared.
+    """
+    if any(
+        each.kind == "write" and not (each.site and "clip" in each.site.text)
         for each in shape.events
         if each.facts.get("optimizer") == number
-        and (
-            each.kind == "scaler step"
-            or (each.kind == "step" and not (each.facts["by_scaler"] or each.facts["closure"]))
-        )
+    ):
+        return None
+    steps = [
+        each
+        for each in shape.events
+        if each.facts.get("optimizer") == number and each.kind in _STEPS
     ]
+    if not steps or any(each.facts["assigned"] or each.facts.get("closure") for each in steps):
+        return None
+    return steps[-1]
 
 
-def _writes(event: Event) -> bool:
-    """Return whether the loop has changed gradients other than by clipping, or replaced them."""
-    if event.kind == "write":
-        return "clip" not in str(event.facts["by"])
-    return event.kind in {"step", "scaler step"} and bool(event.facts["assigned"])
+def _lost(shape: Shape, number: Fact) -> list[_Pass]:
+    """Return the backward passes whose gradients are cleared, if only one pass is kept.
 
-
-def _discarded(shape: Shape, number: Fact) -> tuple[Event, int] | None:
-    """Return a call that clears gradients, and the number of backward passes that lose theirs.
-
-    Only passes from the line of the pass that a step uses count: other lines compute gradients for
-    another purpose, such as those of a generator in a discriminator. A loop that writes gradients
-    itself may have kept copies of those that it clears.
+    Only passes that are like the kept pass count: other ones compute gradients for another purpose,
+    such as those of a generator in a discriminator. Their gradients must be cleared by the line
+    that clears the gradients before the kept pass, as a loop can leave out batches on purpose.
     """
-    if any(_writes(each) for each in shape.events if each.facts.get("optimizer") == number):
-        return None
-    lost: list[tuple[Event, Event]] = []
-    waiting: list[Event] = []
-    kept: list[Event] = []
+    lost: list[_Pass] = []
+    kept: list[_Pass] = []
+    waiting: list[_Pass] = []
+    differentiable = False
+    zero: Event | None = None
     for event in shape.events:
-        if event.kind == "backward":
-            if str(event.facts["reaches"]) == str(number):
-                waiting.append(event)
-        elif event.facts.get("optimizer") != number:
-            continue
-        elif event.kind == "zero":
-            lost += [(each, event) for each in waiting]
-            waiting.clear()
-        elif event.kind in _USES:
+        if event.kind == "forward":
+            differentiable |= bool(event.facts["differentiable"])
+        elif event.kind == "backward":
+            if str(number) in str(event.facts["reaches"]).split(","):
+                waiting.append(_Pass(event, differentiable))
+            differentiable = False
+        elif event.kind == "zero" and event.facts["optimizer"] == number:
+            read = bool(event.facts["read"])
+            lost += [_Pass(each.event, each.differentiable, event) for each in waiting if not read]
+            kept += waiting if read else []
+            waiting, zero = [], event
+        elif event.kind in _STEPS and event.facts["optimizer"] == number:
             kept += waiting
-            waiting.clear()
-    if len({each.site for each in kept}) != 1:
-        return None
-    same = [(each, zero) for each, zero in lost if each.site == kept[0].site]
-    return (same[0][1], len(same)) if len(kept) == 1 and len(same) >= _FEWEST else None
+            waiting = []
+    if len(kept) != 1 or zero is None:
+        return []
+    return [
+        each
+        for each in lost
+        if each.is_like(kept[0]) and each.cleared is not None and each.cleared.site == zero.site
+    ]
 
 
 RULE = Rule(

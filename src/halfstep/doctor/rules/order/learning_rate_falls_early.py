@@ -6,6 +6,7 @@ import math
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import is_only_call
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -13,35 +14,45 @@ if TYPE_CHECKING:
 
 _EARLY = 0.25  # of the steps
 _ALMOST_ZERO = 1e-3  # of the highest learning rate
+_GONE = 1e-6  # of the highest learning rate; a last rate above it may be intended
 _STEPS = 20
 _LOSSES = 5
-_LEARNED = 0.5  # of the first losses; a model below it has learned before the rate fell
+_LEARNED = 0.9  # of the first losses; a model below it has learned before the rate fell
+_GAP = 256  # the latest steps that are always recorded
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a learning rate that is almost 0 for most of the training, and a loss that stays."""
     loop = evidence.loop
-    for number in range(len(evidence.static.optimizers)):
+    for number, optimizer in enumerate(evidence.static.optimizers):
         schedules = [
             (shape, event)
             for shape, event in loop.of("schedule")
-            if event.facts["optimizer"] == number
+            if event.facts["optimizer"] == number and not event.facts["plateau"]
         ]
         moves = sum(shape.count for shape, _ in schedules)
         steps = [each for each in evidence.numbers.steps if each.optimizer == number]
         total = 1 + max((each.iteration for each in steps), default=0)
-        if total < _STEPS or moves < total - 1 or not steps:
+        if total < _STEPS or moves < total - 1:
             continue
         highest = max(each.learning_rate for each in steps)
         low = _from_then_on(steps, _ALMOST_ZERO * highest)
-        if low is None or low.iteration > _EARLY * total or not _stays(steps):
+        last = optimizer.largest_rate
+        # A scheduler that is meant to end, or to freeze parameters, sets the rate to 0.
+        gone = last is not None and 0 < last <= _GONE * highest
+        if low is None or not gone or not _stays(steps):
+            continue
+        # The steps between the first and the latest ones are not recorded.
+        is_first = low.iteration >= total - _GAP and low.iteration > len(steps)
+        if low.iteration > _EARLY * total and not is_first:
             continue
         site = schedules[0][1].site
-        line = site.text if site else "scheduler.step()"
+        line = site.text if site and is_only_call(site.text) else "scheduler.step()"
         return Finding(
-            summary=f"from step {low.iteration} of {total} on, the learning rate is below "
-            f"{_ALMOST_ZERO * highest:.2g}, a thousandth of its highest value, and the model "
-            "hardly learns: the scheduler advances in every step",
+            summary=f"from step {low.iteration} of {total} on, "
+            + ("or earlier, " if is_first else "")
+            + f"the learning rate is below {_ALMOST_ZERO * highest:.2g}, a thousandth of its "
+            "highest value, and the model hardly learns: the scheduler advances in every step",
             facts=(
                 f"learning rate: {highest:.3g} at most, {steps[-1].learning_rate:.3g} at the end",
                 f"the scheduler advanced {moves} times in {total} steps",
@@ -68,7 +79,7 @@ def _from_then_on(steps: list[StepNumbers], limit: float) -> StepNumbers | None:
 
 
 def _stays(steps: list[StepNumbers]) -> bool:
-    """Return whether the last losses are not much smaller than the first ones."""
+    """Return whether the last losses are hardly smaller than the first ones."""
     losses = [each.loss for each in steps if each.loss is not None and math.isfinite(each.loss)]
     if len(losses) < 2 * _LOSSES:
         return False
