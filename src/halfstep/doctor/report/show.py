@@ -52,7 +52,11 @@ def _print(diagnosis: Diagnosis, console: Console) -> None:
 def _verdict(verdict: Verdict) -> Group:
     finding = verdict.finding
     title = Text.assemble(
-        "doctor: ", (verdict.name, "bold"), f"  {verdict.code}  ({finding.confidence})"
+        "doctor: ",
+        (verdict.name, "bold"),
+        f"  {verdict.code}  ({finding.confidence})",
+        no_wrap=True,
+        overflow="ignore",
     )
     lines: list[Any] = [title, Padding(Text(finding.summary), (0, 2))]
     if finding.site is not None:

@@ -1,4 +1,4 @@
-"""A helper that scales the loss, called with a loss that the loop has scaled."""
+"""The loop scales the loss, and scales the result again before its backward pass."""
 
 import torch
 
