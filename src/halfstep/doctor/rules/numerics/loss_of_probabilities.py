@@ -47,7 +47,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="LOSS_OF_PROBABILITIES",
-    name="a loss of logits that gets probabilities",
+    name="a loss function that expects logits but gets probabilities",
     rows=(35,),
     citations=("ariecattan/SciCo#2", "Lightning-Universe/lightning-bolts#654"),
     needs=frozenset({"calls"}),
