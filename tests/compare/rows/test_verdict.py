@@ -214,7 +214,10 @@ def test_a_known_cause_replaces_general_advice(make_grid):
     grid = make_grid(("fp32", "o3"))
     broken = summary("nonfinite", first_nonfinite_step=2)
     for cause, advice in (
-        ("EPS_IS_ZERO: eps = 1e-08 is 0 in fp16", "the cause is EPS_IS_ZERO, as doctor found; see"),
+        (
+            "EPS_IS_ZERO: eps = 1e-08 is 0 in fp16",
+            "doctor found the cause, EPS_IS_ZERO; see",
+        ),
         (None, "use o2 or fp16, because o3 does not scale the loss"),
         ("NOT_FINITE: in step 2, NaN first appears", "use o2 or fp16, because o3 does not scale"),
         ("LEARNING_RATE_TOO_HIGH: the loss grew", "try a lower learning rate"),

@@ -157,7 +157,7 @@ def disturbed_note() -> str:
     """Return the meaning of the mark for disturbed times, and how to measure again."""
     return (
         "the times are not reliable: other processes used the cores. To measure again, add --fresh "
-        "to the command. Either run fewer other programs at the same time, or put "
+        "to the command; also run fewer other programs at the same time, or put "
         "OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command"
     )
 

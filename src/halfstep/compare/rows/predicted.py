@@ -190,6 +190,7 @@ _BOUND_BY = (
     "bound by: what takes most of the step's time: arithmetic (compute), memory traffic "
     "(bandwidth), the start of kernels on the GPU (launches), or the CPU that launches them (host)"
 )
+_NO_GAIN = "no gain: less than 1.05 times as fast as {over}"
 _TF32 = {"tf32": ", which is fp32 with products in TF32", "fp32": ": the GPU has no TF32"}
 
 
@@ -202,7 +203,7 @@ def notes(prediction: Prediction) -> list[str]:
     said = [
         f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
         f"{MARK} {cover}; memory has no interval.",
-        f"{MARK} {_BOUND_BY}.",
+        f"{MARK} {_BOUND_BY}; {_NO_GAIN.format(over=prediction.over)}.",
         f"{MARK} memory includes 1 GiB that PyTorch takes on any GPU.",
         f"{MARK} speed is relative to {over}{not_run}.",
         *([f"{MARK} {prediction.caution}"] if prediction.caution else []),

@@ -225,7 +225,7 @@ def _remedy(row: Row, base: Row) -> str:
     diverged = any(each.startswith(_DIVERGED) for each in causes)
     if causes and not diverged:
         codes = dict.fromkeys(each.partition(":")[0] for each in causes)
-        return f"the cause is {' and '.join(codes)}, as doctor found; see the notes"
+        return f"doctor found the cause, {' and '.join(codes)}; see its note below"
     if unscaled and not diverged and base.first_nonfinite_step is None:
         return (
             f"use o2 or fp16, because {row.recipe} does not scale the loss; or try a lower "

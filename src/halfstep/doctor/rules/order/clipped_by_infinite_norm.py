@@ -1,4 +1,4 @@
-"""Gradients are clipped by a norm that is infinite: 0 times inf is NaN."""
+"""The gradient norm is infinite, so clipping multiplies gradients by 0, and inf becomes NaN."""
 
 from __future__ import annotations
 
