@@ -27,9 +27,9 @@ def judge(evidence: Evidence) -> Finding | None:
         if each.changed < SHARE * each.count:
             continue
         return Finding(
-            summary=f"{each.format} rounds {each.changed} of {each.count} whole numbers, the "
-            f"largest of which is {each.largest:g}, because it represents every whole number only "
-            f"up to {_EXACT[each.format]}: different positions or timesteps can become equal",
+            summary=f"{each.format} changes {each.changed} of these {each.count} whole numbers (up "
+            f"to {each.largest:g}), because it cannot represent all whole numbers above "
+            f"{_EXACT[each.format]}: different positions or timesteps can become equal",
             facts=(
                 f"{each.distinct} of {each.count} values remain distinct",
                 f"rounded {place(each.module, each.site)}",
