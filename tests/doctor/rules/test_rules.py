@@ -168,3 +168,13 @@ def test_no_cause_is_guessed_if_the_update_was_made_before_the_loss_was_read(cod
     diagnosis = diagnose(watch.close())
     assert [verdict.code for verdict in diagnosis.verdicts] == ["NOT_FINITE"]
     assert any("before its loss was read" in note for note in diagnosis.notes)
+
+
+def test_a_cast_before_the_first_or_after_the_last_step_is_no_fault() -> None:
+    rule = RULES["WEIGHTS_ROUNDED_IN_PLACE"]
+    evidence = watched("WEIGHTS_ROUNDED_IN_PLACE", "broken_by_a_checkpoint_in_half")
+    (cast,) = evidence.casts
+    assert rule.read(evidence).change[1].startswith("+ ")
+    assert "copy.deepcopy(model).half()" in rule.read(evidence).change[1]
+    for moved in (replace(cast, steps_before=0), replace(cast, steps_after=0)):
+        assert rule.read(replace(evidence, casts=(moved,))) is None

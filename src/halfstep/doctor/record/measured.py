@@ -223,6 +223,8 @@ class HalfCast:
         kind: Class of the module.
         format: The half format.
         is_trained: Whether an optimizer updates parameters of the module.
+        steps_before: Number of optimizer steps before the first cast by this line.
+        steps_after: Number of optimizer steps after it.
         site: The line of the cast.
         text: The statement that the line belongs to.
     """
@@ -230,6 +232,8 @@ class HalfCast:
     kind: str
     format: str
     is_trained: bool
+    steps_before: int
+    steps_after: int
     site: Site
     text: str
 

@@ -40,11 +40,19 @@ class _Line:
     last: int
 
 
+@dataclass(slots=True)
+class _Cast:
+    """The steps before a line casts a module, and whether an optimizer updates the module."""
+
+    steps_before: int
+    is_trained: bool = False
+
+
 class RoundTrips:
     """Collects the casts of modules to half precision, with or without a cast back to fp32."""
 
     def __init__(self) -> None:
-        self._halved: dict[tuple[Mark | None, torch.dtype, str], bool] = {}
+        self._halved: dict[tuple[Mark | None, torch.dtype, str], _Cast] = {}
         self._followed: WeakKeyDictionary[nn.Module, _Followed] = WeakKeyDictionary()
         self._lines: dict[tuple[Mark | None, torch.dtype, str, bool], _Line] = {}
 
@@ -72,7 +80,8 @@ class RoundTrips:
         followed = self._followed.setdefault(module, _Followed())
         if after in HALVES:
             followed.halved = mark, after
-            self._halved.setdefault((mark, after, type(module).__name__), is_trained)
+            cast = self._halved.setdefault((mark, after, type(module).__name__), _Cast(steps))
+            cast.is_trained |= is_trained
         elif followed.halved is not None and before == followed.halved[1]:
             key = *followed.halved, type(module).__name__, is_trained
             followed.trips, followed.halved = followed.trips + 1, None
@@ -96,12 +105,24 @@ class RoundTrips:
                 site=site(mark),
             )
 
-    def casts(self) -> Iterator[HalfCast]:
-        """Yield the lines that cast a module that is not cast back, in the order of their lines."""
+    def casts(self, steps: int) -> Iterator[HalfCast]:
+        """Yield the lines that cast a module that is not cast back, in the order of their lines.
+
+        Args:
+            steps: Number of optimizer steps that the program made.
+        """
         back = {(mark, form) for mark, form, _, _ in self._lines}
         found = [
-            HalfCast(kind, format_name(form), is_trained, at, statement(mark))
-            for (mark, form, kind), is_trained in self._halved.items()
+            HalfCast(
+                kind,
+                format_name(form),
+                each.is_trained,
+                each.steps_before,
+                steps - each.steps_before,
+                at,
+                statement(mark),
+            )
+            for (mark, form, kind), each in self._halved.items()
             if (mark, form) not in back and (at := site(mark)) is not None
         ]
         yield from sorted(found, key=lambda each: (each.site.file, each.site.line, each.kind))
@@ -111,7 +132,7 @@ class RoundTrips:
         moved = set(map(id, parameters))
         for module, followed in self._followed.items():
             if followed.halved and any(id(each) in moved for each in module.parameters()):
-                self._halved[*followed.halved, type(module).__name__] = True
+                self._halved[*followed.halved, type(module).__name__].is_trained = True
 
 
 def format_of(module: nn.Module) -> torch.dtype | None:

@@ -269,6 +269,6 @@ class Watch:
             rounded=tuple(receiver.positions.freeze()),
             growth=found.growth,
             trips=tuple(receiver.trips.freeze(receiver.grammar.made)),
-            casts=tuple(receiver.trips.casts()),
+            casts=tuple(receiver.trips.casts(receiver.grammar.made)),
             own_scales=tuple(receiver.hearing.own_scales.freeze(receiver.grammar.made)),
         )

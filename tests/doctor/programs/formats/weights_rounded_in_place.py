@@ -1,6 +1,7 @@
 """A model that is validated in bf16, by a cast in place."""
 
 import copy
+import io
 
 import torch
 from torch import nn
@@ -86,3 +87,26 @@ def healthy_after_the_last_step() -> None:
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
     in_place(model, images)
+
+
+def train_and_save(save) -> None:
+    model, optimizer = model_and_optimizer()
+    for number, (images, labels) in enumerate(batches(6)):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        if number == 2:
+            save(model)
+
+
+def broken_by_a_checkpoint_in_half() -> None:
+    train_and_save(lambda model: torch.save(model.half().state_dict(), io.BytesIO()))
+
+
+def healthy_copy_in_half() -> None:
+    def save(model) -> None:
+        torch.save(copy.deepcopy(model).half().state_dict(), io.BytesIO())
+
+    train_and_save(save)

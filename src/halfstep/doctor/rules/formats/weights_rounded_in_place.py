@@ -1,9 +1,11 @@
-"""A model is cast to half precision and back to fp32 between steps, which rounds its weights."""
+"""A model is cast to half precision between steps, for example to save it, which rounds weights."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import difference
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.formats import FORMATS
 from halfstep.plurals import counted
@@ -16,7 +18,34 @@ _TORCH = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a model that the loop casts to half precision and back, with steps before and after."""
+    """Find a model that the loop casts to half precision, with steps before and after."""
+    return _for_good(evidence) or _and_back(evidence)
+
+
+def _for_good(evidence: Evidence) -> Finding | None:
+    """Find a trained model that is cast between steps, and not cast back."""
+    for each in evidence.casts:
+        if not each.is_trained or not each.steps_before or not each.steps_after:
+            continue
+        total = each.steps_before + each.steps_after
+        return Finding(
+            summary=f"after step {each.steps_before}, the loop casts {each.kind} to {each.format} "
+            f"in place, and continues to train: from then on, its weights are {each.format}",
+            facts=(f"{each.steps_after} of {total} steps follow this cast of the model itself",),
+            change=difference(each.text, _with_copy(each.text)),
+            confidence=LIKELY,
+            site=each.site,
+        )
+    return None
+
+
+def _with_copy(text: str) -> str:
+    """Return a statement that casts a module, changed so that it casts a copy."""
+    return re.sub(r"([\w.]+)(\.(?:half|bfloat16|to)\()", r"copy.deepcopy(\1)\2", text, count=1)
+
+
+def _and_back(evidence: Evidence) -> Finding | None:
+    """Find a model that is cast to half precision and back."""
     for each in evidence.trips:
         between = each.steps_before > 0 and each.steps_after > 0
         if not between or not (each.is_trained or each.count >= OFTEN):
@@ -49,10 +78,11 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="WEIGHTS_ROUNDED_IN_PLACE",
-    name="weights rounded by a cast to half precision and back",
+    name="weights rounded by a cast between steps",
     rows=(29,),
     citations=("ultralytics/ultralytics#24731",),
-    needs=frozenset({"trips"}),
+    needs=frozenset({"trips", "casts"}),
     judge=judge,
     harmless=True,
+    explains=("OPERANDS_OF_TWO_FORMATS", "UPDATES_ROUNDED_AWAY"),
 )
