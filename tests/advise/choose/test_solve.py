@@ -414,3 +414,21 @@ def test_a_verification_plans_for_the_time_of_the_recipes_steps(
     assert abs(result.steps - planned) <= 1
     assert result.settled == "good"
     assert seconds[0] - began < 4000
+
+
+def test_a_verification_whose_fewest_steps_take_too_long_does_not_begin(
+    square: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.monotonic()
+    seconds = [began]
+
+    def slower(model: nn.Module, batch: Any) -> torch.Tensor:
+        seconds[0] += 10 if torch.is_autocast_enabled("cpu") else 1
+        return square.loss(model, batch)
+
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+    result = Verifier(replace(square, loss=slower), budget=300).verify(recipe("bf16"))
+    assert (result.settled, result.losses) == ("open", ())
+    # Two pairs of runs of 20 steps at 10 seconds would not fit either.
+    assert "3 pairs of runs of 20 steps would take about 1200 s" in result.said
+    assert seconds[0] - began < 6 + 5 * 10

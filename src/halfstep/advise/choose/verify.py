@@ -123,7 +123,11 @@ class Verifier:
             ValueError: If the training in fp32 fails or its loss is not finite.
         """
         if not self._fp32:
-            self._fit_budget(recipe)
+            try:
+                self._fit_budget(recipe)
+            except BudgetSpentError:
+                self.steps = FEWEST_STEPS
+                return self._result(recipe, [], "open", self._spent(0))
         losses: list[float] = []
         for pair in range(PAIRS):
             if not self._time_left(2 if pair == len(self._fp32) else 1):
@@ -218,14 +222,14 @@ class Verifier:
         return curve
 
     def _fit_budget(self, recipe: Recipe) -> None:
-        """Reduce the number of steps if the budget does not suffice for the minimum of pairs."""
+        """Reduce the number of steps if the budget does not suffice for the minimum of pairs.
+
+        Raises:
+            BudgetSpentError: If the budget does not suffice for the fewest steps either.
+        """
         if self.budget is None:
             return
-        try:
-            fp32, other = map(self._step_time, (find_recipe("fp32"), recipe))
-        except BudgetSpentError:
-            self.steps, self._longest = FEWEST_STEPS, self.budget
-            return
+        fp32, other = map(self._step_time, (find_recipe("fp32"), recipe))
         left = _PLANNED * (self.budget - (time.monotonic() - self._began))
         affordable = left / (FEWEST_PAIRS * (fp32 + self.recipes * other))
         self.steps = max(FEWEST_STEPS, min(self.steps, int(affordable)))
@@ -235,10 +239,13 @@ class Verifier:
         """Return the median time of a few steps under a recipe, in seconds."""
         begun: list[float] = []
 
-        def before(_: int) -> None:
-            if not self._allows(0.0):
-                raise BudgetSpentError
+        def before(step: int) -> None:
             begun.append(time.monotonic())
+            if step > _WARM + 1:
+                each = min(later - earlier for earlier, later in pairwise(begun[_WARM:]))
+                self._longest = FEWEST_STEPS * each
+            if not self._allows(FEWEST_PAIRS * self._longest):
+                raise BudgetSpentError
 
         _train(self.subject, recipe, self.seed, _WARM + _TIMED, before)
         begun.append(time.monotonic())
@@ -254,6 +261,8 @@ class Verifier:
         return self.budget is None or time.monotonic() - self._began + seconds <= self.budget
 
     def _spent(self, pairs: int) -> str:
+        if not self._longest:
+            return "no time is left for it; a larger --budget may give a clear result"
         if pairs < FEWEST_PAIRS:
             needed = 2 * self._longest * FEWEST_PAIRS
             return (
