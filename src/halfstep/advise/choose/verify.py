@@ -268,7 +268,8 @@ class Verifier:
             return (
                 f"{FEWEST_PAIRS} pairs of runs of {self.steps} steps would take about "
                 f"{needed:.0f} s, and the verification has {self.budget or 0:.0f} s; a larger "
-                "--budget may give a clear result"
+                "--budget may give a clear result, and so may OMP_NUM_THREADS=1 if other programs "
+                "use the processor"
             )
         return (
             f"no time is left for more than {counted(pairs, 'pair')} of runs of {self.steps} "

@@ -85,7 +85,8 @@ def _change(evidence: Evidence, format_: str) -> tuple[str, ...]:
     device = evidence.environment.devices[0] if evidence.environment.devices else "cuda"
     return (
         *first,
-        f'+ with torch.autocast("{device}", {_TORCH[format_]}):  # the forward pass and the loss',
+        "+ # run the forward pass and the loss inside",
+        f'+ # `with torch.autocast("{device}", {_TORCH[format_]}):`',
         *(("+ # and scale the loss with torch.amp.GradScaler;",) if format_ == "fp16" else ()),
         f"+ # or train with halfstep.Engine and its recipe {_OTHERWISE[format_]}",
     )
