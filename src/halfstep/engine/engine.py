@@ -203,7 +203,7 @@ class Engine:
 
         The iterator fetches one batch ahead to recognize the last one. If several iterators advance
         together (`zip`), the first one to end closes the window. If loops over `batches` are
-        nested, the last batch of the inner loop closes the window of steps in the inner loop.
+        nested, only the inner loop counts for a step inside it: its last batch closes the window.
 
         Args:
             loader: Any iterable of batches.

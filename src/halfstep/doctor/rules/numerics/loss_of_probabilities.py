@@ -1,4 +1,4 @@
-"""A loss of logits, or of logarithms of probabilities, is called with probabilities."""
+"""A loss function that expects logits, or logarithms of probabilities, gets probabilities."""
 
 from __future__ import annotations
 
