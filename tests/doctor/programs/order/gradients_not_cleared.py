@@ -66,7 +66,7 @@ def healthy_adds_to_the_gradients_of_its_warm_up() -> None:
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for number, (images, labels) in enumerate(batches(6)):
-        if number != 1:  # one step is not enough to judge the loop
+        if number != 1:  # one such step is too few for doctor to report
             optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
