@@ -115,7 +115,7 @@ def broken_by_returns_of_many_steps() -> None:
 
 
 def broken_by_inference_tensors() -> None:
-    """A teacher's output, computed in inference mode, is divided by the sum of its absolute values, 0."""
+    """A teacher's output, computed in inference mode, is divided by its sum, which is 0."""
 
     def weigh(images):
         with torch.inference_mode():
