@@ -145,7 +145,7 @@ def broken_by_a_division_after_the_step() -> None:
 
 
 def gradient_that_no_sample_contains() -> None:
-    """After 64 steps, doctor checks a sample of a large gradient; this NaN is outside of it."""
+    """After 64 steps, doctor checks only some elements of a long gradient, not the NaN here."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(80, 80), nn.ReLU(), nn.Linear(80, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)

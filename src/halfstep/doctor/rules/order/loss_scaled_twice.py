@@ -20,8 +20,8 @@ def judge(evidence: Evidence) -> Finding | None:
             share = evidence.loop.share(event, "already")
             return Finding(
                 summary="scaler.scale() multiplies a loss that contains an already scaled loss: "
-                "the gradients of that loss are multiplied by the loss scale twice, but divided by "
-                "it only once",
+                "the gradients of the inner loss are multiplied by the loss scale twice, but "
+                "divided by it only once",
                 facts=(f"{share}, scaler.scale() was given a loss that it had multiplied before",),
                 change=(
                     "+ # call scaler.scale() once, on the whole loss:",
