@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 ROOMS = {
     "order": "Order of the loop",
+    "updates": "Updates of the weights",
     "scale": "Loss scale",
     "formats": "Formats",
     "overflow": "Overflow",
+    "losses": "Losses",
     "numerics": "Numerics",
     "autocast": "Autocast and compiler",
 }

@@ -97,13 +97,9 @@ def with_argument(
         The changed statement; None if the statement does not contain exactly one such call, or if
         the call has no arguments or hides some of them in `*args` or `**kwargs`.
     """
-    try:
-        found = [each for each in ast.walk(ast.parse(text)) if _calls(each, function)]
-    except (SyntaxError, ValueError, RecursionError):
+    call = _only_call(text, function)
+    if call is None:
         return None
-    if len(found) != 1 or not isinstance(found[0], ast.Call):
-        return None
-    call = found[0]
     given = [*call.args, *[each.value for each in call.keywords]]
     hidden = any(isinstance(each, ast.Starred) for each in call.args) or any(
         each.arg is None for each in call.keywords
@@ -130,13 +126,10 @@ def with_converted_argument(text: str, function: str, conversion: str) -> str | 
     Returns:
         The changed statement; None if the statement does not contain exactly one such call.
     """
-    try:
-        found = [each for each in ast.walk(ast.parse(text)) if _calls(each, function)]
-    except (SyntaxError, ValueError, RecursionError):
+    call = _only_call(text, function)
+    if call is None:
         return None
-    if len(found) != 1 or not isinstance(found[0], ast.Call):
-        return None
-    call, given = found[0], None
+    given = None
     if call.args or call.keywords:
         known = {each.arg: each.value for each in call.keywords}
         given = call.args[0] if call.args else known.get("input")
@@ -182,9 +175,17 @@ def difference(before: str, after: str) -> tuple[str, ...]:
     return tuple(each for each in lines if not each.startswith("?"))
 
 
-def _calls(node: ast.AST, function: str) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
+def _only_call(text: str, function: str) -> ast.Call | None:
+    """Return the call of a function in a statement; None unless there is exactly one."""
+    try:
+        nodes = [*ast.walk(ast.parse(text))]
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    found = [each for each in nodes if isinstance(each, ast.Call) and _calls(each, function)]
+    return found[0] if len(found) == 1 else None
+
+
+def _calls(node: ast.Call, function: str) -> bool:
     name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func
     return name == function or (isinstance(name, ast.Name) and name.id == function)
 

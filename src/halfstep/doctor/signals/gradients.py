@@ -35,8 +35,8 @@ class Gradients:
         used: Whether an optimizer step has used the gradients.
         spent: Whether a step was requested, and the gradients were not written to since.
         stale: Whether a backward has added to the gradients after they were spent.
-        given: Whether the loop has called a function of torch with one of the gradients since the
-            last backward, other than to write to the gradient.
+        examined: Whether the loop has called a function of torch with one of the gradients since
+            the last backward, other than to write to the gradient.
         assigned: Whether the loop has put other tensors in the place of the gradients since the
             last backward.
         claimed: Whether, since the last backward that reached the gradients, the loop has called a
@@ -57,7 +57,7 @@ class Gradients:
     used: bool = False
     spent: bool = False
     stale: bool = False
-    given: bool = False
+    examined: bool = False
     assigned: bool = False
     claimed: bool = False
     waiting: list[int] = field(default_factory=lambda: [0, 0])
@@ -107,7 +107,7 @@ class Gradients:
         self.scales.clear()
         self.cleared.clear()
         self.unscaled = self.by_another = self.onto_unscaled = False
-        self.used = self.spent = self.stale = self.given = self.assigned = False
+        self.used = self.spent = self.stale = self.examined = self.assigned = False
         self.seen = ((0, 0),) * len(self.probes) if unseen else self.look()
 
     def expect_more(self) -> None:

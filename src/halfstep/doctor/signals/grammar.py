@@ -187,7 +187,7 @@ class Grammar(Iterations):
             gradients.onto_unscaled |= had and gradients.unscaled and "scaled" in gradients.holds
             gradients.stale |= had and gradients.spent
             gradients.by_another = gradients.spent = gradients.claimed = False
-            gradients.given = gradients.assigned = False
+            gradients.examined = gradients.assigned = False
             gradients.cleared.clear()
             gradients.take(scale)
             mixed |= len(gradients.holds) > 1
@@ -332,7 +332,7 @@ class Grammar(Iterations):
         """Record that gradients were cleared, to None or to zero."""
         for optimizer in optimizers:
             gradients = self.state(optimizer)
-            self.add("zero", mark, optimizer=self._numbers[optimizer], read=gradients.given)
+            self.add("zero", mark, optimizer=self._numbers[optimizer], examined=gradients.examined)
             gradients.forget()
 
     def zeroed_parameters(self, mark: Mark | None, parameters: Iterable[torch.Tensor]) -> None:
@@ -366,8 +366,8 @@ class Grammar(Iterations):
     def notice_use(self, tensors: Sequence[torch.Tensor]) -> None:
         """Note the optimizers with a gradient among the arguments of a function of torch."""
         for gradients in self._gradients.values():
-            if gradients.holds and not gradients.given and gradients.are_among(tensors):
-                gradients.given = True
+            if gradients.holds and not gradients.examined and gradients.are_among(tensors):
+                gradients.examined = True
 
     def notice_read(self, mark: Mark | None, tensors: Iterable[torch.Tensor]) -> None:
         """Record a read for each optimizer with one of these gradients: the loop takes a norm."""

@@ -28,7 +28,7 @@ KINDS = {
     "drop": "the loop left the step of an optimizer out: optimizer",
     "raised": "a scaler's call raised: call, error, scaler, optimizer, gradients, foreign",
     "update": "scaler, optimizers, steps",
-    "zero": "gradients were cleared: optimizer, read (by a call of torch, before)",
+    "zero": "gradients were cleared: optimizer, examined (by a call of torch, before)",
     "schedule": "a scheduler moved: optimizer, skipped (all steps since it moved last), plateau",
 }
 SHAPES = 64

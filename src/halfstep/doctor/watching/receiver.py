@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from halfstep.doctor.internals import current_node, is_loss, is_tracing
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
+from halfstep.doctor.signals.casts import Casts, format_of
 from halfstep.doctor.signals.evaluations import Evaluations
 from halfstep.doctor.signals.facts import gradients_of, parameters_of, state_step
 from halfstep.doctor.signals.grammar import Grammar
@@ -23,7 +24,6 @@ from halfstep.doctor.signals.hooks import Hooks
 from halfstep.doctor.signals.origins import Origins
 from halfstep.doctor.signals.positions import Positions
 from halfstep.doctor.signals.registry import Registry
-from halfstep.doctor.signals.round_trips import RoundTrips, format_of
 from halfstep.doctor.signals.samples import Look, Samples, is_sampled
 from halfstep.doctor.signals.saves import Saves
 from halfstep.doctor.signals.threads import Elsewhere
@@ -67,7 +67,7 @@ class Receiver:
         saves: Saved checkpoints.
         elsewhere: Calls in other threads.
         positions: Whole numbers that a half-precision format rounds.
-        trips: Modules that the program casts to half precision, and possibly back.
+        casts: Modules that the program casts to half precision, and possibly back.
         registry: Models, optimizers, scalers.
         scaling: Actions of scalers.
         hearing: Calls of torch functions by the loop.
@@ -96,7 +96,7 @@ class Receiver:
         self.evaluations = Evaluations()
         self.saves = Saves()
         self.positions = Positions()
-        self.trips = RoundTrips()
+        self.casts = Casts()
         self.elsewhere = Elsewhere(threading.get_ident())
         self.registry = Registry()
         origins = Origins(self.tape.has_made)
@@ -297,7 +297,7 @@ class Receiver:
         with self.guard.own():
             self.registry.optimizer(optimizer)
             self.grammar.follow(optimizer, self.registry.optimizers.number(optimizer))
-            self.trips.trained(parameters_of(optimizer))
+            self.casts.trained(parameters_of(optimizer))
 
     def on_changed_optimizer(self, optimizer: Optimizer) -> None:
         """Follow the gradients of the parameters that were added to an optimizer."""
@@ -409,7 +409,7 @@ class Receiver:
         before = format_of(module)
         result = original(module, *args, **kwargs)
         with self.guard.own():
-            self.trips.cast(
+            self.casts.cast(
                 module,
                 before,
                 steps=self.grammar.made,

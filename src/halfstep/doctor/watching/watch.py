@@ -268,7 +268,7 @@ class Watch:
             overflows=tuple(receiver.hearing.overflows.freeze()),
             rounded=tuple(receiver.positions.freeze()),
             growth=found.growth,
-            trips=tuple(receiver.trips.freeze(receiver.grammar.made)),
-            casts=tuple(receiver.trips.casts(receiver.grammar.made)),
+            trips=tuple(receiver.casts.trips(receiver.grammar.made)),
+            casts=tuple(receiver.casts.for_good(receiver.grammar.made)),
             own_scales=tuple(receiver.hearing.own_scales.freeze(receiver.grammar.made)),
         )

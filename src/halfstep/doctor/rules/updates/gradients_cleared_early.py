@@ -118,9 +118,10 @@ def _lost(shape: Shape, number: Fact) -> list[_Pass]:
                 waiting.append(_Pass(event, differentiable))
             differentiable = False
         elif event.kind == "zero" and event.facts["optimizer"] == number:
-            read = bool(event.facts["read"])
-            lost += [_Pass(each.event, each.differentiable, event) for each in waiting if not read]
-            kept += waiting if read else []
+            if event.facts["examined"]:
+                kept += waiting
+            else:
+                lost += [_Pass(each.event, each.differentiable, event) for each in waiting]
             waiting, zero = [], event
         elif event.kind in _STEPS and event.facts["optimizer"] == number:
             kept += waiting

@@ -48,7 +48,7 @@ class _Cast:
     is_trained: bool = False
 
 
-class RoundTrips:
+class Casts:
     """Collects the casts of modules to half precision, with or without a cast back to fp32."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class RoundTrips:
             line = self._lines.setdefault(key, _Line(0, steps, steps))
             line.most, line.last = max(line.most, followed.trips), steps
 
-    def freeze(self, steps: int) -> Iterator[RoundTrip]:
+    def trips(self, steps: int) -> Iterator[RoundTrip]:
         """Yield the lines that cast a module, which is cast back later.
 
         Args:
@@ -105,7 +105,7 @@ class RoundTrips:
                 site=site(mark),
             )
 
-    def casts(self, steps: int) -> Iterator[HalfCast]:
+    def for_good(self, steps: int) -> Iterator[HalfCast]:
         """Yield the lines that cast a module that is not cast back, in the order of their lines.
 
         Args:

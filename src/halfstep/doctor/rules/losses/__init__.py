@@ -1,0 +1,1 @@
+"""A loss is called with arguments that it is not made for."""
