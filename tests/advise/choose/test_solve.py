@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
 
 from halfstep.advise.answer import Answer, answer, verify
 from halfstep.advise.choose import rehearse
 from halfstep.advise.choose import solve as solving
 from halfstep.advise.choose.advice import advise
 from halfstep.advise.choose.show import chosen
-from halfstep.advise.choose.verify import PAIRS, Verification, Verifier
+from halfstep.advise.choose.verify import Verification, Verifier
 from halfstep.advise.predict.forecast import GAIN, Forecaster
 from halfstep.advise.predict.gpus import gpu
 from halfstep.advise.predict.interval import Interval, around
 from halfstep.recipe import recipe
 
-from .test_exceptions import Distances, Square, subject
+from .test_exceptions import Square, subject
 
 if TYPE_CHECKING:
     from halfstep.advise.subject import Subject
@@ -252,116 +249,6 @@ def test_interrupted_verification_keeps_what_is_known(square: Subject, found: An
     assert not after.verified
 
 
-@pytest.fixture(scope="module")
-def verifier(square: Subject) -> Verifier:
-    return Verifier(square, seed=3, steps=STEPS)
-
-
-def test_pairs_settle_that_a_good_recipe_trains_as_fp32(verifier: Verifier) -> None:
-    told: list[tuple[str, str]] = []
-    verifier.tell = lambda what, detail="": told.append((what, detail))
-    result = verifier.verify(recipe("bf16"))
-    assert told[:2] == [
-        ("verification: fp32, pair 1 (3 to 8 pairs)", f"step {step} of {STEPS}") for step in (1, 2)
-    ]
-    assert result.settled == "good"
-    assert 3 <= len(result.losses) == len(result.fp32) < PAIRS
-    again = Verifier(verifier.subject, seed=3, steps=STEPS).verify(recipe("bf16"))
-    assert again == result
-
-
-@pytest.mark.parametrize("shuffled", [True, False])
-def test_pairs_with_the_same_batches_are_told(verifier: Verifier, *, shuffled: bool) -> None:
-    about = verifier.subject
-    if not shuffled:
-        about = replace(about, epoch=lambda *_: iter(about.batches))
-    said = Verifier(about, steps=STEPS).verify(recipe("fp32")).said
-    assert ("every pair had the same batches in the same order" in said) is not shuffled
-
-
-def test_runs_in_which_the_loss_hardly_decreases_say_so(verifier: Verifier) -> None:
-    still = replace(
-        verifier.subject, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-9)
-    )
-    said = [
-        Verifier(about, steps=STEPS).verify(recipe("fp32")).said
-        for about in (still, verifier.subject)
-    ]
-    assert "fp32's loss hardly decreased" in said[0]
-    assert "hardly" not in said[1]
-
-
-def test_fp32_beside_itself_is_the_same_to_the_bit(verifier: Verifier) -> None:
-    result = verifier.verify(recipe("fp32"))
-    assert result.losses == result.fp32
-
-
-def test_pairs_settle_that_updates_which_are_lost_are_no_training(verifier: Verifier) -> None:
-    slow = replace(
-        verifier.subject, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-3)
-    )
-    result = Verifier(slow, steps=STEPS).verify(recipe("bf16-true"))
-    assert result.settled == "bad", result.said
-
-
-def test_verification_follows_the_schedule(verifier: Verifier) -> None:
-    def standing(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
-        asked.append(steps)
-        return LambdaLR(optimizer, lambda _: 0.0)
-
-    asked: list[int] = []
-    # At a learning rate of 0, updates that a recipe would lose make no difference.
-    result = Verifier(replace(verifier.subject, schedule=standing), steps=STEPS).verify(
-        recipe("bf16-true")
-    )
-    assert set(asked) == {STEPS}
-    assert result.settled == "good"
-    assert "schedule shortened" in result.said
-
-
-def test_a_recipe_whose_loss_is_not_finite_is_bad_at_once() -> None:
-    result = Verifier(subject(Distances), steps=STEPS).verify(recipe("half"))
-    assert result.settled == "bad"
-    assert "pair 1: " in result.said
-    assert not result.losses
-
-
-def test_a_budget_that_is_spent_leaves_it_open(square: Subject) -> None:
-    result = Verifier(square, budget=1e-6).verify(recipe("bf16"))
-    assert (result.settled, result.losses) == ("open", ())
-    assert "budget" in result.said
-
-
-def test_a_training_that_outlasts_the_budget_is_cut_short(
-    square: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    began = time.monotonic()
-    seconds, counted = [began], []
-
-    def slower(model: nn.Module, batch: Any) -> torch.Tensor:
-        counted.append(1)
-        seconds[0] += 1 if len(counted) < 20 else 100  # another program takes the processor
-        return square.loss(model, batch)
-
-    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
-    result = Verifier(replace(square, loss=slower), budget=1000, steps=STEPS).verify(recipe("bf16"))
-    assert (result.settled, result.losses) == ("open", ())
-    assert "a larger --budget may give a clear result" in result.said
-    assert f"3 pairs of runs of {STEPS} steps would take about" in result.said
-    assert seconds[0] - began < 500  # long before the budget ends, because it cannot suffice
-
-
-def test_verification_leaves_the_model_and_random_numbers_as_they_are(square: Subject) -> None:
-    before = {name: value.clone() for name, value in square.model.state_dict().items()}
-    state = torch.get_rng_state()
-    Verifier(square, budget=1e6, steps=STEPS).verify(recipe("bf16-sr"))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(
-        torch.equal(value, before[name]) for name, value in square.model.state_dict().items()
-    )
-    assert all(param.grad is None for param in square.model.parameters())
-
-
 def test_updates_that_a_decaying_rate_makes_too_small_are_told(square: Subject) -> None:
     slow = replace(square, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.02))
     advice = advise(slow, ["half-bn32", "o2", "fp16"])
@@ -372,63 +259,3 @@ def test_updates_that_a_decaying_rate_makes_too_small_are_told(square: Subject) 
     rows = {row["recipe"]: row for row in advice.as_json()["recipes"]}
     assert rows["half-bn32"]["later"] == advice.later["half-bn32"]
     assert 1 <= rows["fp16"]["first_loss_scale"] < 65536
-
-
-def test_verification_accumulates_and_clips_as_the_config_does(square: Subject) -> None:
-    steps: list[float] = []
-
-    class Counted(torch.optim.SGD):
-        def step(self, closure: Any = None) -> Any:
-            grads = [p.grad for group in self.param_groups for p in group["params"]]
-            steps.append(float(torch.linalg.vector_norm(torch.cat([g.flatten() for g in grads]))))
-            return super().step(closure)
-
-    about = replace(
-        square,
-        optimizer=lambda model: Counted(model.parameters(), lr=1e-3),
-        accumulate=4,
-        clip_norm=1e-3,
-    )
-    pairs = len(Verifier(about, steps=STEPS).verify(recipe("fp32")).losses)
-    assert len(steps) == 2 * pairs * STEPS // 4
-    assert max(steps) <= 1e-3 * (1 + 1e-5)
-
-
-@pytest.mark.parametrize("recipes", [1, 3])
-def test_a_verification_plans_for_the_time_of_the_recipes_steps(
-    square: Subject, monkeypatch: pytest.MonkeyPatch, recipes: int
-) -> None:
-    began = time.monotonic()
-    seconds = [began]
-
-    def slower(model: nn.Module, batch: Any) -> torch.Tensor:
-        seconds[0] += 9 if torch.is_autocast_enabled("cpu") else 1
-        return square.loss(model, batch)
-
-    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
-    about = replace(square, loss=slower)
-    verifier = Verifier(about, budget=4000, steps=100, recipes=recipes)
-    result = verifier.verify(recipe("bf16"))
-    # Six steps of each kind are timed; half of the rest is planned for three pairs.
-    planned = 0.5 * (4000 - 6 - 6 * 9) / (3 * (1 + recipes * 9))
-    assert abs(result.steps - planned) <= 1
-    assert result.settled == "good"
-    assert seconds[0] - began < 4000
-
-
-def test_a_verification_whose_fewest_steps_take_too_long_does_not_begin(
-    square: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    began = time.monotonic()
-    seconds = [began]
-
-    def slower(model: nn.Module, batch: Any) -> torch.Tensor:
-        seconds[0] += 10 if torch.is_autocast_enabled("cpu") else 1
-        return square.loss(model, batch)
-
-    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
-    result = Verifier(replace(square, loss=slower), budget=300).verify(recipe("bf16"))
-    assert (result.settled, result.losses) == ("open", ())
-    # Two pairs of runs of 20 steps at 10 seconds would not fit either.
-    assert "3 pairs of runs of 20 steps would take about 1200 s" in result.said
-    assert seconds[0] - began < 6 + 5 * 10

@@ -58,6 +58,8 @@ spread between seeds is very small or very large."""
 MOVED = 0.05
 """The least decrease of fp32's loss, as a share of its first value, for runs that show much."""
 
+_FP32 = find_recipe("fp32")
+
 Settled = Literal["good", "bad", "open"]
 
 
@@ -113,7 +115,7 @@ class Verifier:
     steps: int = STEPS
     recipes: int = 1
     _began: float = field(init=False, default_factory=time.monotonic)
-    _longest: float = field(init=False, default=0.0)
+    _taken: dict[str, float] = field(init=False, default_factory=dict)  # by a training, in s
     _fp32: list[_Curve] = field(init=False, default_factory=list)
 
     def verify(self, recipe: Recipe) -> Verification:
@@ -127,17 +129,13 @@ class Verifier:
                 self._fit_budget(recipe)
             except BudgetSpentError:
                 self.steps = FEWEST_STEPS
-                return self._result(recipe, [], "open", self._spent(0))
+                return self._result(recipe, [], "open", self._spent(recipe, 0))
         losses: list[float] = []
         for pair in range(PAIRS):
-            if not self._time_left(2 if pair == len(self._fp32) else 1):
-                return self._result(recipe, losses, "open", self._spent(len(losses)))
             try:
-                if pair == len(self._fp32):
-                    self._fp32.append(self._reference(pair))
-                curve = self._train(recipe, pair)
+                curve = self._train_pair(recipe, pair)
             except BudgetSpentError:
-                return self._result(recipe, losses, "open", self._spent(len(losses)))
+                return self._result(recipe, losses, "open", self._spent(recipe, pair))
             if curve.broke:
                 return self._result(recipe, losses, "bad", f"pair {pair + 1}: {curve.broke}")
             losses.append(curve.last)
@@ -190,36 +188,47 @@ class Verifier:
             "function of --batches should shuffle too, and must not set the random seed"
         )
 
-    def _reference(self, pair: int) -> _Curve:
-        curve = self._train(find_recipe("fp32"), pair)
-        if curve.broke:
-            raise ValueError(
-                f"{curve.broke} in fp32; advise needs a model that trains in fp32: lower the "
-                "learning rate"
-            )
-        return curve
+    def _train_pair(self, recipe: Recipe, pair: int) -> _Curve:
+        """Return a recipe's training; the training in fp32 precedes it if it is not known yet.
 
-    def _train(self, recipe: Recipe, pair: int) -> _Curve:
+        Raises:
+            BudgetSpentError: If the budget does not suffice.
+            ValueError: If the training in fp32 fails or its loss is not finite.
+        """
+        if not self._allows(self._needed(recipe, pair + 1, trained=pair)):
+            raise BudgetSpentError
+        if pair == len(self._fp32):
+            reference = self._train(_FP32, pair, verified=recipe)
+            if reference.broke:
+                raise ValueError(
+                    f"{reference.broke} in fp32; advise needs a model that trains in fp32: lower "
+                    "the learning rate"
+                )
+            self._fp32.append(reference)
+        return self._train(recipe, pair, verified=recipe)
+
+    def _train(self, recipe: Recipe, pair: int, *, verified: Recipe) -> _Curve:
+        """Train under a recipe, as one half of a pair that verifies a recipe.
+
+        Raises:
+            BudgetSpentError: If the budget does not suffice for the fewest pairs.
+        """
         began = time.monotonic()
-        is_reference = pair == len(self._fp32)
-        further = max(0, FEWEST_PAIRS - len(self._fp32) - is_reference)
-        further += max(0, FEWEST_PAIRS - pair - (not is_reference))
 
         def before(step: int) -> None:
-            if not self._allows(0.0):
-                raise BudgetSpentError
-            each = (time.monotonic() - began) / step if step else 0.0
-            left = each * (self.steps - step + further * self.steps)
-            if step >= _WARM + _TIMED and not self._allows(left / _SLACK):
-                self._longest = max(self._longest, each * self.steps)
+            elapsed = time.monotonic() - began
+            timed = step >= _WARM + _TIMED
+            if timed:
+                self._taken[recipe.name] = elapsed / step * self.steps
+            needed = self._needed(verified, max(FEWEST_PAIRS, pair + 1), trained=pair)
+            left = max(0.0, needed - elapsed)
+            if not self._allows(left / _SLACK if timed else 0.0):
                 raise BudgetSpentError  # Now, because the runs so far settle nothing.
             detail = f"step {step + 1} of {self.steps}{time_left(left)}"
             pairs = f"pair {pair + 1} ({FEWEST_PAIRS} to {PAIRS} pairs)"
             self.tell(f"verification: {recipe.name.rstrip('*')}, {pairs}", detail)
 
-        curve = _train(self.subject, recipe, self.seed + pair, self.steps, before)
-        self._longest = max(self._longest, time.monotonic() - began)
-        return curve
+        return _train(self.subject, recipe, self.seed + pair, self.steps, before)
 
     def _fit_budget(self, recipe: Recipe) -> None:
         """Reduce the number of steps if the budget does not suffice for the minimum of pairs.
@@ -229,13 +238,12 @@ class Verifier:
         """
         if self.budget is None:
             return
-        fp32, other = map(self._step_time, (find_recipe("fp32"), recipe))
-        left = _PLANNED * (self.budget - (time.monotonic() - self._began))
-        affordable = left / (FEWEST_PAIRS * (fp32 + self.recipes * other))
+        fp32, other = (self._step_time(each, recipe) for each in (_FP32, recipe))
+        affordable = _PLANNED * self._left / (FEWEST_PAIRS * (fp32 + self.recipes * other))
         self.steps = max(FEWEST_STEPS, min(self.steps, int(affordable)))
-        self._longest = max(fp32, other) * self.steps
+        self._taken = {_FP32.name: fp32 * self.steps, recipe.name: other * self.steps}
 
-    def _step_time(self, recipe: Recipe) -> float:
+    def _step_time(self, recipe: Recipe, verified: Recipe) -> float:
         """Return the median time of a few steps under a recipe, in seconds."""
         begun: list[float] = []
 
@@ -243,8 +251,8 @@ class Verifier:
             begun.append(time.monotonic())
             if step > _WARM + 1:
                 each = min(later - earlier for earlier, later in pairwise(begun[_WARM:]))
-                self._longest = FEWEST_STEPS * each
-            if not self._allows(FEWEST_PAIRS * self._longest):
+                self._taken[recipe.name] = FEWEST_STEPS * each
+            if not self._allows(self._needed(verified, FEWEST_PAIRS, trained=0)):
                 raise BudgetSpentError
 
         _train(self.subject, recipe, self.seed, _WARM + _TIMED, before)
@@ -253,27 +261,35 @@ class Verifier:
         taken = [later - earlier for earlier, later in pairwise(begun)]
         return statistics.median(taken[_WARM:] or taken)
 
-    def _time_left(self, trainings: int) -> bool:
-        return self._allows(trainings * self._longest)
+    def _needed(self, recipe: Recipe, pairs: int, *, trained: int) -> float:
+        """Return the least time to complete pairs of which some are trained, in seconds."""
+        references = max(0, pairs - len(self._fp32))
+        fp32, own = (self._taken.get(each.name, 0.0) for each in (_FP32, recipe))
+        return references * fp32 + (pairs - trained) * own
 
     def _allows(self, seconds: float) -> bool:
         """Return whether so many more seconds are within the budget."""
-        return self.budget is None or time.monotonic() - self._began + seconds <= self.budget
+        return seconds <= self._left
 
-    def _spent(self, pairs: int) -> str:
-        if not self._longest:
+    @property
+    def _left(self) -> float:
+        """The rest of the budget, in seconds; below 0 after its end."""
+        return math.inf if self.budget is None else self._began + self.budget - time.monotonic()
+
+    def _spent(self, recipe: Recipe, pairs: int) -> str:
+        if not self._taken:
             return "no time is left for it; a larger --budget may give a clear result"
-        if pairs < FEWEST_PAIRS:
-            needed = 2 * self._longest * FEWEST_PAIRS
+        if pairs >= FEWEST_PAIRS:
             return (
-                f"{FEWEST_PAIRS} pairs of runs of {self.steps} steps would take about "
-                f"{needed:.0f} s, and the verification has {self.budget or 0:.0f} s; a larger "
-                "--budget may give a clear result, and so may OMP_NUM_THREADS=1 if other programs "
-                "use the processor"
+                f"no time is left for more than {counted(pairs, 'pair')} of runs of {self.steps} "
+                "steps; a larger --budget may give a clear result"
             )
+        needed = self._needed(recipe, FEWEST_PAIRS, trained=pairs)
+        about = "about" if recipe.name in self._taken else "more than"
         return (
-            f"no time is left for more than {counted(pairs, 'pair')} of runs of {self.steps} "
-            "steps; a larger --budget may give a clear result"
+            f"{FEWEST_PAIRS} pairs of runs of {self.steps} steps would take {about} {needed:.0f} s "
+            f"more, and {max(0.0, self._left):.0f} s are left; a larger --budget may give a clear "
+            "result, and so may OMP_NUM_THREADS=1 if other programs use the processor"
         )
 
     def _result(
