@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfstep.doctor.record.source import (
+    argument,
     difference,
     in_fp32,
     is_only_call,
@@ -139,3 +140,25 @@ def test_a_cast_to_a_half_format_becomes_one_to_fp32(
 )
 def test_a_line_may_contain_more_than_a_call(text: str, *, is_one: bool) -> None:
     assert is_only_call(text) is is_one
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "given", "at", "found"),
+    [
+        ("loss = F.mse_loss(model(x), batch.y)", "mse_loss", 2, 1, "batch.y"),
+        ("loss = F.mse_loss(model(x), target=y[0])", "mse_loss", 1, "target", "y[0]"),
+        ("loss = F.mse_loss(model(x), y.float())", "mse_loss", 2, 1, ""),
+        ("loss = F.mse_loss(a, b) + F.mse_loss(c, b)", "mse_loss", 2, 1, ""),
+        ("loss = criterion(model(x), y)", None, 2, 1, "y"),
+        ("loss = criterion(model(x), y)", None, 1, 0, "x"),
+        ("loss = criterion(model(x), target=y)", None, 1, "target", "y"),
+        ("out = head(body(x))", None, 1, 0, ""),
+        ("out = model(*batch)", None, 1, 0, ""),
+        ("out = model(*batch)", None, 2, 1, ""),
+        ("for x in loader:", None, 1, 0, ""),
+    ],
+)
+def test_the_source_of_an_argument_is_found_if_only_one_call_can_be_meant(
+    text: str, function: str | None, given: int, at: int | str, found: str
+) -> None:
+    assert argument(text, function, given, at) == found

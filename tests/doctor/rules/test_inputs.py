@@ -46,6 +46,23 @@ def test_a_batch_of_unknown_source_is_only_likely_corrupt(name, confidence) -> N
     assert ("computed by the loop before the model" in finding.summary) == (confidence == "likely")
 
 
+@pytest.mark.parametrize(
+    ("name", "checked"),
+    [
+        ("broken_in_the_targets_of_a_function", "batch['targets']"),
+        ("broken_in_the_targets_of_a_module", "batch['targets']"),
+        ("broken_in_the_targets_of_an_operator", "targets"),
+        ("broken_beside_columns_that_the_loop_computes", "images"),
+    ],
+)
+def test_the_check_of_a_batch_names_the_tensor_that_is_corrupt(name, checked) -> None:
+    finding = diagnose(watched(CORRUPT, name, errors=())).verdicts[0].finding
+    assert finding.change[0] == f"+ if not torch.isfinite({checked}).all():"
+    if "[" in checked:
+        assert finding.facts[0].endswith(f"(sample 3) of {checked}")
+        assert 'batch["targets"]' in finding.site.text
+
+
 def test_a_weight_that_no_loss_depends_on_does_not_hide_the_learning_rate() -> None:
     evidence = watched(COMPUTED, "diverging_beside_an_unused_weight", errors=())
     assert codes(evidence) == ["LEARNING_RATE_TOO_HIGH"]

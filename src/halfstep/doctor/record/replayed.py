@@ -380,6 +380,10 @@ class Bad:
         is_culprit: Whether it made the loss or the gradients non-finite; None if unknown.
         is_hidden: Whether the loss and the gradients are finite, for example because the step
             divides by the input.
+        site: The line of the loop's call that reads it; None for a parameter.
+        source: Its source code in this line, such as "images"; "" if unknown.
+        is_combined: Whether this call also reads a result of an earlier call of the loop, as a loss
+            reads targets beside the model's output.
     """
 
     what: str
@@ -392,6 +396,9 @@ class Bad:
     is_known: bool = True
     is_culprit: bool | None = None
     is_hidden: bool = False
+    site: Site | None = None
+    source: str = ""
+    is_combined: bool = False
 
     @property
     def is_from_loop(self) -> bool:

@@ -145,6 +145,38 @@ def with_converted_argument(text: str, function: str, conversion: str) -> str | 
     return replaced(text, given, f"{source}{conversion}")
 
 
+def argument(text: str, function: str | None, given: int, at: int | str) -> str:
+    """Return the source code of an argument that is a variable, an attribute or an element.
+
+    Args:
+        text: A statement.
+        function: The last part of the function's name; None for a call of a module, whose name in
+            the program is unknown.
+        given: Number of positional arguments of the call.
+        at: Index or name of the argument.
+
+    Returns:
+        The source code; "" if the argument is another expression, or if the statement does not
+        contain exactly one such call.
+    """
+    calls = _calls_in(text)
+    if function is None:
+        found = [
+            each
+            for each in calls
+            if len(each.args) == given
+            and (isinstance(at, int) or any(keyword.arg == at for keyword in each.keywords))
+        ]
+    else:
+        found = [each for each in calls if _calls(each, function)]
+    if len(found) != 1 or any(isinstance(each, ast.Starred) for each in found[0].args):
+        return ""
+    known: dict[int | str | None, ast.expr] = dict(enumerate(found[0].args))
+    known |= {each.arg: each.value for each in found[0].keywords}
+    node = known.get(at)
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) else ""
+
+
 def is_only_call(text: str) -> bool:
     """Return whether a line contains a call and nothing else."""
     try:
@@ -177,12 +209,16 @@ def difference(before: str, after: str) -> tuple[str, ...]:
 
 def _only_call(text: str, function: str) -> ast.Call | None:
     """Return the call of a function in a statement; None unless there is exactly one."""
-    try:
-        nodes = [*ast.walk(ast.parse(text))]
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    found = [each for each in nodes if isinstance(each, ast.Call) and _calls(each, function)]
+    found = [each for each in _calls_in(text) if _calls(each, function)]
     return found[0] if len(found) == 1 else None
+
+
+def _calls_in(text: str) -> list[ast.Call]:
+    """Return the calls in a statement; none if it cannot be parsed."""
+    try:
+        return [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Call)]
+    except (SyntaxError, ValueError, RecursionError):
+        return []
 
 
 def _calls(node: ast.Call, function: str) -> bool:

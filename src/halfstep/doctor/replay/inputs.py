@@ -6,9 +6,11 @@ Masks that the program writes on purpose are not reported.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record import HALVES, Bad
+from halfstep.doctor.record.sites import site
+from halfstep.doctor.record.source import argument, statement
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.tape.tape import given_tensors
 from halfstep.doctor.tensors.local import local
@@ -152,8 +154,25 @@ def _culprits(inputs: list[Bad], births: Sequence[Birth]) -> list[Bad]:
 def _given(entry: Entry, tensor: torch.Tensor, source: Source, iteration: int) -> Bad:
     name = "batch" if entry.kind == "module" else entry.kind
     what = "batch" if tensor.ndim else "number"  # A number is a scale or a weight.
-    bad = _bad(what, name, tensor, iteration)
-    return replace(bad, makers=source.makers, is_known=source.is_known)
+    return replace(
+        _bad(what, name, tensor, iteration),
+        makers=source.makers,
+        is_known=source.is_known,
+        site=site(entry.mark),
+        source=_source(entry, tensor),
+        is_combined=bool(entry.needs),
+    )
+
+
+def _source(entry: Entry, tensor: torch.Tensor) -> str:
+    """Return the source code of an argument in the loop; "" if unknown."""
+    given: dict[int | str, Any] = dict(enumerate(entry.args))
+    given.update(entry.kwargs)
+    at = next((at for at, each in given.items() if each is tensor), None)
+    if at is None:
+        return ""
+    function = None if entry.kind == "module" else getattr(entry.function, "__name__", "")
+    return argument(statement(entry.mark), function, len(entry.args), at)
 
 
 def _bad(what: str, name: str, tensor: torch.Tensor, iteration: int) -> Bad:

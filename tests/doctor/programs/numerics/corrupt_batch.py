@@ -28,6 +28,33 @@ def mended() -> None:
     train(corrupt=False)
 
 
+def train_with(loss_of_outputs) -> None:
+    """Train a linear model whose third batch has a NaN among its targets."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(4)):
+        batch = {"targets": labels[:, None].float()}
+        if number == 2:
+            batch["targets"][3] = float("nan")
+        optimizer.zero_grad()
+        loss_of_outputs(model(images), batch).backward()
+        optimizer.step()
+
+
+def broken_in_the_targets_of_a_function() -> None:
+    train_with(lambda outputs, batch: torch.nn.functional.mse_loss(outputs, batch["targets"]))
+
+
+def broken_in_the_targets_of_a_module() -> None:
+    criterion = torch.nn.MSELoss()
+    train_with(lambda outputs, batch: criterion(outputs, target=batch["targets"]))
+
+
+def broken_in_the_targets_of_an_operator() -> None:
+    train_with(lambda outputs, batch: (outputs - batch["targets"]).square().mean())
+
+
 def broken_before_the_loop_normalises_it() -> None:
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

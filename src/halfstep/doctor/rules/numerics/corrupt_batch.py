@@ -26,17 +26,21 @@ def judge(evidence: Evidence) -> Finding | None:
     first = next((each for each in batches if each.is_known), batches[0])
     place = ", ".join(map(str, first.index))
     source = _SOURCE if first.is_known else _UNSURE
+    name = first.source or ("targets" if first.is_combined else "inputs")
     return Finding(
         summary=f"the batch of step {first.iteration} contains "
         f"{counted(first.count, f'{first.value} value')}: {source}",
         facts=(
-            f"the first one is at index [{place}] (sample {first.index[0] if first.index else 0})",
+            f"the first one is at index [{place}] (sample {first.index[0] if first.index else 0})"
+            + (f" of {first.source}" if first.source else ""),
         ),
         change=(
-            "+ if not torch.isfinite(inputs).all():",
-            "+     raise ValueError(f'bad sample in {paths}')",
+            f"+ if not torch.isfinite({name}).all():",
+            f"+     raise ValueError({f'inf or NaN in {name}: inspect this batch'!r})",
+            *((f"  {first.site.text}",) if first.site else ()),
         ),
         confidence=CERTAIN if first.is_known and first.is_culprit else LIKELY,
+        site=first.site,
     )
 
 

@@ -64,8 +64,8 @@ def judge(evidence: Evidence) -> Finding | None:
             facts=(birth.appears, f"the eps is used {place('', site)}", *elsewhere),
             change=(
                 *_with_eps(site, eps, eps16),
-                "+ # in fp32 (x.float() for each input x), a smaller eps works if the divisor",
-                "+ # without the eps is never 0; at 0, the gradient overflows in the cast to fp16",
+                "+ # a smaller eps works in fp32 (x.float() for each input x) if no divisor is 0;",
+                "+ # otherwise, the gradient is divided by the eps and overflows in the cast to fp16",
             ),
             site=site,
             module=birth.module,
