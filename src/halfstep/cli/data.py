@@ -93,8 +93,8 @@ def check(
 ) -> None:
     """Read every image of a data set once, and list the faults.
 
-    Faults are everything that halfstep train refuses, and images that are missing, unreadable,
-    blank or identical to others (with different labels, in both splits, or just twice).
+    Faults are everything that halfstep train refuses, and images that are missing, unreadable or
+    blank. Identical images are faults, too: with different labels, in both splits, or in one split.
 
     Exit code 2: there are faults.
     """

@@ -211,3 +211,33 @@ def healthy_batches_left_out_elsewhere() -> None:
             continue
         optimizer.step()
         optimizer.zero_grad()
+
+
+def healthy_pass_for_another_purpose() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def clear() -> None:
+        optimizer.zero_grad()
+
+    for images, labels in batches(6):
+        for _ in range(3):
+            clear()
+            model(images).sum().backward()  # such as the passes that a profiler times
+        clear()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def healthy_lbfgs() -> None:
+    model = classifier()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+    for images, labels in batches(6):
+
+        def closure(images=images, labels=labels) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)

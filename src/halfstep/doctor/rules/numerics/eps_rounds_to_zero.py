@@ -65,7 +65,7 @@ def judge(evidence: Evidence) -> Finding | None:
             change=(
                 *_with_eps(site, eps, eps16),
                 "+ # a smaller eps works in fp32 (x.float() for each input x) if no divisor is 0;",
-                "+ # otherwise, the gradient is divided by the eps and overflows in the cast to fp16",
+                "+ # at 0, the gradient is divided by this eps, and overflows in the cast to fp16",
             ),
             site=site,
             module=birth.module,
