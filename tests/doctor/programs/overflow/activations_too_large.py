@@ -1,4 +1,4 @@
-"""Weights that were trained in bf16 run in fp16."""
+"""The weights were trained in bf16, and this program uses them in fp16."""
 
 import torch
 from torch import nn

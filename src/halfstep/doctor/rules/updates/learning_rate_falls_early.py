@@ -18,7 +18,6 @@ _GONE = 1e-6  # of the highest learning rate; a last rate above it may be intend
 _STEPS = 20
 _LOSSES = 5
 _LEARNED = 0.9  # of the first losses; a model below it has learned before the rate fell
-_GAP = 256  # the latest steps that are always recorded
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -31,26 +30,31 @@ def judge(evidence: Evidence) -> Finding | None:
             if event.facts["optimizer"] == number and not event.facts["plateau"]
         ]
         moves = sum(shape.count for shape, _ in schedules)
-        steps = [each for each in evidence.numbers.steps if each.optimizer == number]
+        steps = [
+            each
+            for each in evidence.numbers.steps
+            if each.optimizer == number and math.isfinite(each.learning_rate)
+        ]
         total = 1 + max((each.iteration for each in steps), default=0)
         if total < _STEPS or moves < total - 1:
             continue
         highest = max(each.learning_rate for each in steps)
-        low = _from_then_on(steps, _ALMOST_ZERO * highest)
+        high = [each for each in steps if each.learning_rate >= _ALMOST_ZERO * highest]
+        low = next((each for each in steps if each.iteration > high[-1].iteration), None)
         last = optimizer.largest_rate
         # A scheduler that is meant to end, or to freeze parameters, sets the rate to 0.
         gone = last is not None and 0 < last <= _GONE * highest
         if low is None or not gone or not _stays(steps):
             continue
-        # The steps between the first and the latest ones are not recorded.
-        is_first = low.iteration >= total - _GAP and low.iteration > len(steps)
-        if low.iteration > _EARLY * total and not is_first:
+        if high[-1].iteration + 1 > _EARLY * total:
             continue
+        # The steps between the first and the latest ones are not recorded.
+        is_unsure = low.iteration > high[-1].iteration + 1
         site = schedules[0][1].site
         line = site.text if site and is_only_call(site.text) else "scheduler.step()"
         return Finding(
             summary=f"from step {low.iteration} of {total} on, "
-            + ("or earlier, " if is_first else "")
+            + ("or earlier, " if is_unsure else "")
             + f"the learning rate is below {_ALMOST_ZERO * highest:.2g}, a thousandth of its "
             "highest value, and the model hardly learns: the scheduler advances in every step",
             facts=(
@@ -66,16 +70,6 @@ def judge(evidence: Evidence) -> Finding | None:
             site=site,
         )
     return None
-
-
-def _from_then_on(steps: list[StepNumbers], limit: float) -> StepNumbers | None:
-    """Return the first step from which all learning rates are below a limit; None without one."""
-    first = None
-    for each in reversed(steps):
-        if each.learning_rate >= limit:
-            break
-        first = each
-    return first
 
 
 def _stays(steps: list[StepNumbers]) -> bool:
