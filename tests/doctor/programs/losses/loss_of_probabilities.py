@@ -45,6 +45,15 @@ def broken_in_bf16() -> None:
     train(Rounded(), lambda outputs, labels: functional.cross_entropy(outputs, labels).float())
 
 
+def healthy_metric_without_gradients() -> None:
+    def criterion(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            functional.cross_entropy(outputs.softmax(1), labels)
+        return functional.cross_entropy(outputs, labels)
+
+    train(nn.Identity(), criterion)
+
+
 def healthy_logarithms() -> None:
     train(nn.LogSoftmax(1), nn.NLLLoss())
 

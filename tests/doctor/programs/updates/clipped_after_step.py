@@ -66,3 +66,50 @@ def healthy_second_optimizer_after_the_first() -> None:
         for model, optimizer in zip((first, second), both, strict=True):
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
+
+
+def healthy_step_at_the_start_of_the_loop() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(6)):
+        if number:
+            optimizer.step()
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def healthy_norm_that_is_computed_after_the_step() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        nn.utils.get_total_norm([each.grad for each in model.parameters()])
+
+
+def healthy_gradients_kept_small_for_a_later_use() -> None:
+    """Clipping follows only some steps."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(6)):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        if number >= 4:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def healthy_clipping_of_all_parameters_before_the_second_step() -> None:
+    generator, critic = nn.Linear(6, 6), classifier()
+    first, second = (torch.optim.SGD(each.parameters(), lr=0.01) for each in (critic, generator))
+    for images, labels in batches(6):
+        nn.functional.cross_entropy(critic(images), labels).backward()
+        first.step()
+        first.zero_grad()
+        nn.functional.cross_entropy(critic(generator(images)), labels).neg().backward()
+        nn.utils.clip_grad_norm_([*generator.parameters(), *critic.parameters()], 1.0)
+        second.step()
+        first.zero_grad()
+        second.zero_grad()
