@@ -124,8 +124,7 @@ def settings(console: Console, found: Answer, before: Answer) -> None:
             where, lines = "in Python", f"Engine(model, optimizer, recipe={given!r})"
             if plain := _without_engine(spec):
                 lines += f"\n# or without halfstep: {plain}"
-        gpus = ", ".join(each.gpu.name for each in found.choices if _recipe(each) == name)
-        console.print(Text(f"# {name}{f' on {gpus}' if gpus else ''}, {where}:", style="dim"))
+        console.print(Text(f"# {with_gpus(name, found)}, {where}:", style="dim"))
         console.print(Text(lines), soft_wrap=True)
 
 
@@ -135,6 +134,12 @@ def _choices(console: Console, found: Answer, choices: Iterable[Choice]) -> None
         for recipe, reason in choice.left.items():
             if recipe not in found.unexamined and not _is_rejected(found.advice, recipe):
                 console.print(f"  not {recipe}: {reason}", soft_wrap=True, markup=False)
+
+
+def with_gpus(name: str, found: Answer) -> str:
+    """Return the name of a recipe and the GPUs that it is to be used on: "tf32 on H100, L4"."""
+    gpus = ", ".join(each.gpu.name for each in found.choices if _recipe(each) == name)
+    return f"{name} on {gpus}" if gpus else name
 
 
 def _recipe(choice: Choice) -> str:

@@ -18,6 +18,7 @@ from halfstep.advise.choose.show import (
     reasons,
     steps,
     verdict,
+    with_gpus,
 )
 from halfstep.advise.predict.forecast import SHARE
 from halfstep.advise.report.strips import HEIGHT, Axis
@@ -79,7 +80,10 @@ def page(found: Answer) -> str:
         ],
         costs=_costs(found),
         configs=[
-            {"name": name, "text": yaml_text.dump({"recipe": spec}).rstrip()}
+            {
+                "name": name,
+                "text": f"# {with_gpus(name, found)}\n{yaml_text.dump({'recipe': spec}).rstrip()}",
+            }
             for name, spec in {
                 **{trial.base: trial.spec for trial in found.recommended},
                 **found.references,
