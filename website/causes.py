@@ -126,8 +126,14 @@ def _page(rule: Rule) -> str:
         *(f"- {_cited(each)}" for each in rule.citations),
     ]
     related = [
-        ("If doctor finds this cause, it lists under `consequences`", rule.explains),
-        ("doctor lists this cause under `consequences` if it finds", _explained_by(rule.code)),
+        (
+            "These can follow from this cause; doctor then lists them under `consequences`",
+            rule.explains,
+        ),
+        (
+            "This cause can follow from these; doctor then lists it under `consequences`",
+            _explained_by(rule.code),
+        ),
     ]
     if any(codes for _, codes in related):
         parts += ["", "## Related causes", ""]

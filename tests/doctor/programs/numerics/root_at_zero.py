@@ -53,7 +53,7 @@ def broken_by_an_angle_of_zero() -> None:
 
 
 def broken_in_a_focal_loss_while_the_loss_scale_is_too_high() -> None:
-    """The logarithm's gradient overflows too, but not at a lower loss scale."""
+    """A lower loss scale would help against the logarithm's overflow, but not the root's."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

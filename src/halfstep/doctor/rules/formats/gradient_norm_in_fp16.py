@@ -17,6 +17,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """Find norms in fp16, and steps with zero gradients although backward gave nonzero ones."""
     norms = [each for each in evidence.calls if each.result == "fp16" and not each.autocast]
     zero = [each for each in evidence.numbers.steps if each.gradient_norm == 0]
+    norms.sort(key=lambda each: "norm" not in each.name)
     written = evidence.loop.of("write")
     given = max((each.norm for each in evidence.precision.agreements), default=0.0)
     if not norms or not written or len(zero) < LEAST or not given > 0:
@@ -26,7 +27,7 @@ def judge(evidence: Evidence) -> Finding | None:
         "computes the gradient norm in fp16, and the norm overflows",
         facts=(
             (
-                f"{norms[0].name}() returned an fp16 norm {counted(norms[0].count, 'time')}, "
+                f"{norms[0].name}() returned an fp16 result {counted(norms[0].count, 'time')}, "
                 "outside autocast"
             ),
             (

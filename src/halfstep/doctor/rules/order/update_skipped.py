@@ -1,4 +1,4 @@
-"""The loop skips a step by itself, and skips `scaler.update()` too."""
+"""The loop itself decides to skip a step, and also skips `scaler.update()`."""
 
 from __future__ import annotations
 
