@@ -203,7 +203,8 @@ class Engine:
 
         The iterator fetches one batch ahead to recognize the last one. If several iterators advance
         together (`zip`), the first one to end closes the window. If loops over `batches` are
-        nested, only the inner loop counts for a step inside it: its last batch closes the window.
+        nested and `step` is called in the inner loop, the last batch of the inner loop closes the
+        window, and the outer loop has no effect on it.
 
         Args:
             loader: Any iterable of batches.
@@ -237,6 +238,9 @@ class Engine:
     ) -> None:
         """Accumulate the gradients of a loss.
 
+        After any error in the backward pass, the gradients that the window has accumulated so far
+        are dropped.
+
         Args:
             loss: Scalar tensor, the mean loss of the micro-batch.
             optimizers: Accumulate gradients only for the parameters of these optimizers; by
@@ -248,8 +252,7 @@ class Engine:
 
         Raises:
             RuntimeError: If `samples` is passed for only some micro-batches, or if the engine is
-                closed. If the backward pass raises any error, the gradients that the window has
-                accumulated so far are dropped.
+                closed.
         """
         if self._closed:
             refuse_closed()

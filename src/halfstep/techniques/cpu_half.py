@@ -28,10 +28,10 @@ def cpu_half() -> Iterator[None]:
     """Compute half precision on the CPU like a GPU, in a loop without an engine.
 
     Convolutions, matrix products and attention of fp16 and bf16 tensors use fp32 kernels, which are
-    faster: inputs are converted to fp32, and each result is rounded once. `torch.autocast("cpu")`
-    casts the operators that `torch.autocast("cuda")` casts. The context applies to all threads of
-    the process; of several contexts, the last one to end restores PyTorch's behaviour. Other dtypes
-    and devices are not affected.
+    faster: inputs are converted to fp32, and each result is rounded once. Inside this context,
+    `torch.autocast("cpu")` casts the same operators as `torch.autocast("cuda")`. The context
+    applies to all threads of the process; of several contexts, the last one to end restores
+    PyTorch's behaviour. Other dtypes and devices are not affected.
 
     ```python
     with halfstep.cpu_half():

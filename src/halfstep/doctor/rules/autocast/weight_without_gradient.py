@@ -37,9 +37,9 @@ def judge(evidence: Evidence) -> Finding | None:
                 change=(
                     "- with torch.no_grad():",
                     "-     cached = weight.half()",
-                    "+ # let autocast cast the weight. Autocast keeps its copies of weights, so a",
-                    "+ # copy made under no_grad has no gradient later: run code under no_grad in",
-                    "+ # a separate torch.autocast(device_type, cache_enabled=False)",
+                    "+ # let autocast cast the weight; if the loop also runs the layer under no_grad,",
+                    "+ # do so in a separate torch.autocast(device_type, cache_enabled=False), as",
+                    "+ # autocast would use the copy made there, without a gradient, again",
                 ),
                 module=name.rpartition(".")[0],
             )
