@@ -37,9 +37,9 @@ def judge(evidence: Evidence) -> Finding | None:
                 change=(
                     "- with torch.no_grad():",
                     "-     cached = weight.half()",
-                    "+ # let autocast cast the weight; if the loop also runs the layer under no_grad,",
-                    "+ # do so in a separate torch.autocast(device_type, cache_enabled=False), as",
-                    "+ # autocast would use the copy made there, without a gradient, again",
+                    "+ # let autocast cast the weight. If the loop also runs the layer under",
+                    "+ # no_grad, do so in a torch.autocast(device_type, cache_enabled=False);",
+                    "+ # otherwise, autocast uses the copy made there again, without a gradient",
                 ),
                 module=name.rpartition(".")[0],
             )
