@@ -14,6 +14,7 @@ from halfstep.advise.choose.exceptions import find_exceptions
 from halfstep.advise.choose.record import record
 from halfstep.advise.choose.rehearse import TRAINING, rehearse
 from halfstep.advise.subject import Subject
+from halfstep.optim import foreach
 from halfstep.recipe import recipe
 
 from .test_exceptions import subject
@@ -95,3 +96,22 @@ def test_a_recipe_whose_weights_drift_is_rejected() -> None:
     assert found.rehearsal.gradient_damage < 1e-4
     assert found.damage > 1e-2
     assert not find_exceptions(about, recorded, "bf16-sr").rejected
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("name", ["bf16-sr", "bf16-kahan"])
+def test_a_step_in_several_chunks_is_rehearsed_like_one_in_a_single_chunk(
+    monkeypatch: pytest.MonkeyPatch, name: str, optimizer: type[torch.optim.Optimizer]
+) -> None:
+    about = Subject(
+        "layers",
+        nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)),
+        lambda model, batch: model(batch).square().mean(),
+        [torch.ones(2, 4), -torch.ones(2, 4)],
+        lambda model: optimizer(model.parameters(), lr=0.01),
+    )
+    recorded = record(about)
+    whole = rehearse(about, recorded, recipe(name))
+    monkeypatch.setattr(foreach, "CHUNK_ELEMENTS", 8)
+    assert not whole.raised
+    assert rehearse(about, recorded, recipe(name)) == whole

@@ -165,8 +165,7 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
     births = _Births()
     gradients: dict[str, torch.Tensor] = {}
 
-    def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        params = [param for group in optimizer.param_groups for param in group["params"]]
+    def look(*_: Any) -> None:
         for name, param in zip(owned, params, strict=True):
             if param.grad is not None:
                 gradients[name] = param.grad.detach().float().clone()
@@ -175,6 +174,8 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
         # SWA gives the weights in the full precision that the recipe keeps: the average over one
         # step is the weights of this step.
         engine = Engine(model, optimizer, recipe=recipe, average=SWA(), seed=seed)
+        # Listed now, because a step in chunks hides some parameters from the optimizer.
+        params = [param for group in optimizer.param_groups for param in group["params"]]
         with engine, drawn_from(recorded.random_state):
             before = _weights(engine.averaged_state_dict(), names)
             with engine.autocast(), Listener(model, births.look):
