@@ -46,8 +46,8 @@ class Recipe:
     Args:
         name: The recipe's name in tables.
         parts: Values of fields as `Part` objects, instead of plain values in `settings`.
-        settings: Values of fields by name. The value `None` unsets a field, even if `parts` give
-            it.
+        settings: Values of fields by name. The value `None` unsets a field, even if `parts` sets
+            this field.
 
     Raises:
         ValueError: If a field or its value does not exist, or if fields contradict each other.

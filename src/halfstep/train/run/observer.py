@@ -47,8 +47,8 @@ class Observer:
     def begin(self, training: Training) -> None:
         """Called before training, when everything is built.
 
-        In a resumed run, the checkpoint's states are loaded after this call; only the weights of
-        the model may have been loaded already.
+        In a resumed run, the checkpoint's states are loaded after this call, except that the
+        model's weights are sometimes loaded before it.
         """
 
     def end(self, error: BaseException | None) -> None:

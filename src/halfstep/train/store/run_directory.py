@@ -50,8 +50,8 @@ class Summary:
         final_accuracy_top5: Top-5 accuracy of the last validation.
         train_seconds: Training time, without validation and file access.
         wall_seconds: Time from reading the data to the end. For a resumed run, this and
-            `train_seconds` are sums over its parts, each up to the checkpoint that the next part
-            resumed from.
+            `train_seconds` also include the time before it was resumed, up to the checkpoint that
+            it was resumed from.
         images_per_second: Number of training images divided by `train_seconds`.
         peak_memory_bytes: Peak memory of the kind in `peak_memory_kind`.
         peak_memory_kind: "device" for GPU memory, or "resident-rise" for the growth of the
@@ -80,8 +80,8 @@ class Summary:
             activations in a step.
         newest: With `probes: true`: the results of the last probe, which compares the gradients
             with fp32.
-        unchanged_share: With `probes: true`: the share of weights that a step left unchanged,
-            averaged over the probes, one at the end of each epoch.
+        unchanged_share: With `probes: true`: the share of weights that a step left unchanged: the
+            average over the probes. There is one probe at the end of each epoch.
         processes: Number of processes that trained the run.
         core_wait_share: Time that the process's threads waited for a core, as a share of the time
             in which they could have run, 0 to 1; None if the kernel does not report it.

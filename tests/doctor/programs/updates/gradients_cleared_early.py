@@ -153,7 +153,7 @@ def broken_for_two_optimizers() -> None:
 
 
 def accumulate_after(attack) -> None:
-    """Train with a function whose backward() also computes gradients for an attack."""
+    """Train with a function that calls backward(), which an attack calls too."""
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 

@@ -47,8 +47,8 @@ def _finding(bad: Bad) -> Finding:
     place = ", ".join(map(str, bad.index))
     line = maker.site.text if maker.site else ""
     return Finding(
-        summary=f"the loop computes {counted(bad.count, f'{bad.value} value')} outside autograd: "
-        f"{maker.op} made inf or NaN from finite numbers, and step {bad.iteration} reads them",
+        summary=f"the loop computes {counted(bad.count, f'{bad.value} value')} outside autograd, "
+        f"and step {bad.iteration} reads them: {maker.op} made inf or NaN from finite numbers",
         facts=(
             *((f"the first one is at index [{place}]",) if place else ()),
             *((_HIDDEN,) if bad.is_hidden else ()),

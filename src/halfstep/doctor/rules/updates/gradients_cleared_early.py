@@ -1,4 +1,4 @@
-"""Gradients are cleared before every backward pass, so accumulation keeps only the last of them."""
+"""Gradients are cleared before every backward pass, and a step uses only the last pass."""
 
 from __future__ import annotations
 
