@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from halfstep.doctor import Watch
 from halfstep.doctor.record import Ending, Evidence, GradientAgreement, Precision
 from halfstep.doctor.report.diagnose import diagnose
 
@@ -30,6 +32,28 @@ def test_headroom_far_from_overflow_has_no_figure(bits: float, said: str) -> Non
     found = diagnose(Evidence(signals=frozenset({"precision"}), precision=precision)).headroom
     assert said in found
     assert found.endswith("underflow sets no element of a gradient to 0")
+
+
+@pytest.mark.parametrize("use", ["fp32", "autocast", "parameters", "cast"])
+def test_a_program_in_fp32_is_not_told_to_run_in_fp32(use: str) -> None:
+    model = torch.nn.Linear(4, 2)
+    with Watch() as watch:
+        if use == "parameters":
+            model.bfloat16()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(3):
+            inputs = torch.randn(8, 4).to(model.weight.dtype)
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=use == "autocast"):
+                loss = model(inputs).float().square().mean()
+            if use == "cast":
+                loss = (loss.bfloat16() + 1).float()
+            loss.backward()
+            optimizer.step()
+    found = diagnose(watch.close())
+    assert not found.verdicts
+    assert ("run the program in fp32" in found.advice) == (use != "fp32")
+    assert ("the precision is not the cause" in found.advice) == (use == "fp32")
 
 
 def test_a_program_that_ended_with_its_own_error_gets_no_advice() -> None:

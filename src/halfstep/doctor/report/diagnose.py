@@ -19,6 +19,10 @@ _NEXT = (
     "if training still fails, run the program in fp32, on the same batches: if it fails there too, "
     "the cause is not the precision"
 )
+_NEXT_IN_FP32 = (
+    "if training still fails, check the data, the loss function and the learning rate: nothing was "
+    "computed in half precision, so the precision is not the cause"
+)
 _FAR = 32  # bits, which only bf16 has
 _EXPLAINED = 0.01  # the share of a gradient from which the headroom says how little is lost
 _NO_KERNEL = re.compile(
@@ -67,7 +71,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         headroom="" if causes else _headroom(evidence),
         notes=_notes(evidence),
         unchecked=unchecked,
-        advice="" if causes or unchecked or evidence.ending.kind else _NEXT,
+        advice="" if causes or unchecked or evidence.ending.kind else _advice(evidence),
         before=_before(evidence),
     )
 
@@ -118,6 +122,12 @@ def _computes_in_half(evidence: Evidence) -> bool:
     return any(event.facts.get("autocast") for _, event in evidence.loop.of("forward")) or any(
         HALVES & {*model.formats} for model in evidence.static.models
     )
+
+
+def _advice(evidence: Evidence) -> str:
+    is_known = {"loop", "static", "calls"} <= evidence.signals
+    cast = any(HALVES & {*each.formats, each.result} for each in evidence.calls)
+    return _NEXT if cast or not is_known or _computes_in_half(evidence) else _NEXT_IN_FP32
 
 
 def _notes(evidence: Evidence) -> tuple[str, ...]:
