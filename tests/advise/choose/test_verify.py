@@ -232,3 +232,5 @@ def test_a_second_recipe_has_the_time_that_the_first_left(
     needed, left = map(float, said.groups())
     assert left < needed < 1200
     assert slowed.seconds - began < 10 * 10  # ends soon, because it cannot suffice
+    verifier.budget = slowed.seconds
+    assert "no time is left for it" in verifier.verify(recipe("bf16-true")).said

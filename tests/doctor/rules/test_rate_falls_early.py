@@ -64,6 +64,7 @@ def losses(last: float, total: int = TOTAL) -> list[float | None]:
         ({"rates": falling(6, low=1.1e-3)}, False),
         ({"rates": [*falling(6, total=59), 1.0]}, False),
         ({"rates": [math.nan] * TOTAL}, False),
+        ({"rates": [-1.0] * TOTAL}, False),
         ({"losses": losses(0.91)}, True),
         ({"losses": losses(0.89)}, False),
         ({"losses": [None] * 51 + [1.0] * 9}, False),

@@ -376,3 +376,10 @@ def test_training_in_another_thread_is_said_to_be_unchecked() -> None:
     found = diagnose(watch.close())
     assert not found.verdicts
     assert "runs in another thread than the one that doctor watches" in found.headline
+
+
+@pytest.mark.parametrize("name", ["broken", "broken_in_torch_s_own_clipping"])
+def test_the_call_that_returned_an_fp16_norm_is_named(name: str) -> None:
+    evidence = watched("GRADIENT_NORM_IN_FP16", name, errors=())
+    fact = diagnose(evidence).verdicts[0].finding.facts[0]
+    assert "norm" in fact.partition("()")[0]

@@ -262,7 +262,10 @@ class Verifier:
         return statistics.median(taken[_WARM:] or taken)
 
     def _needed(self, recipe: Recipe, pairs: int, *, trained: int) -> float:
-        """Return the least time to complete pairs of which some are trained, in seconds."""
+        """Return the time to complete pairs of which some are trained, in seconds.
+
+        A training whose time is not known yet counts 0.
+        """
         references = max(0, pairs - len(self._fp32))
         fp32, own = (self._taken.get(each.name, 0.0) for each in (_FP32, recipe))
         return references * fp32 + (pairs - trained) * own
@@ -277,14 +280,14 @@ class Verifier:
         return math.inf if self.budget is None else self._began + self.budget - time.monotonic()
 
     def _spent(self, recipe: Recipe, pairs: int) -> str:
-        if not self._taken:
-            return "no time is left for it; a larger --budget may give a clear result"
         if pairs >= FEWEST_PAIRS:
             return (
                 f"no time is left for more than {counted(pairs, 'pair')} of runs of {self.steps} "
                 "steps; a larger --budget may give a clear result"
             )
         needed = self._needed(recipe, FEWEST_PAIRS, trained=pairs)
+        if not needed:
+            return "no time is left for it; a larger --budget may give a clear result"
         about = "about" if recipe.name in self._taken else "more than"
         return (
             f"{FEWEST_PAIRS} pairs of runs of {self.steps} steps would take {about} {needed:.0f} s "

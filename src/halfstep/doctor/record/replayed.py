@@ -381,7 +381,7 @@ class Bad:
         is_hidden: Whether the loss and the gradients are finite, for example because the step
             divides by the input.
         site: The line of the loop's call that reads it; None for a parameter.
-        source: Its source code in this line, such as "images"; "" if unknown.
+        expression: Its expression in this line, such as "images"; "" if unknown.
         is_combined: Whether this call also reads a result of an earlier call of the loop, as a loss
             reads targets beside the model's output.
     """
@@ -397,7 +397,7 @@ class Bad:
     is_culprit: bool | None = None
     is_hidden: bool = False
     site: Site | None = None
-    source: str = ""
+    expression: str = ""
     is_combined: bool = False
 
     @property

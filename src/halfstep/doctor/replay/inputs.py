@@ -159,13 +159,13 @@ def _given(entry: Entry, tensor: torch.Tensor, source: Source, iteration: int) -
         makers=source.makers,
         is_known=source.is_known,
         site=site(entry.mark),
-        source=_source(entry, tensor),
+        expression=_expression(entry, tensor),
         is_combined=bool(entry.needs),
     )
 
 
-def _source(entry: Entry, tensor: torch.Tensor) -> str:
-    """Return the source code of an argument in the loop; "" if unknown."""
+def _expression(entry: Entry, tensor: torch.Tensor) -> str:
+    """Return the expression of an argument in the program; "" if unknown."""
     given: dict[int | str, Any] = dict(enumerate(entry.args))
     given.update(entry.kwargs)
     at = next((at for at, each in given.items() if each is tensor), None)

@@ -36,24 +36,29 @@ def broken_without_a_scaler() -> None:
     train(late=True, scaled=False)
 
 
-def broken_by_value() -> None:
+def train_then(after) -> None:
+    """Train without a scaler, and call a function after each step, with its number."""
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for images, labels in batches(6):
+    for number, (images, labels) in enumerate(batches(6)):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
+        after(model, number)
+
+
+def broken_by_value() -> None:
+    def after(model: nn.Module, _: int) -> None:
         nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+
+    train_then(after)
 
 
 def healthy_norm_that_is_only_logged() -> None:
-    model = classifier()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for images, labels in batches(6):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
+    def after(model: nn.Module, _: int) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
+
+    train_then(after)
 
 
 def healthy_second_optimizer_after_the_first() -> None:
@@ -80,25 +85,20 @@ def healthy_step_at_the_start_of_the_loop() -> None:
 
 
 def healthy_norm_that_is_computed_after_the_step() -> None:
-    model = classifier()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for images, labels in batches(6):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
+    def after(model: nn.Module, _: int) -> None:
         nn.utils.get_total_norm([each.grad for each in model.parameters()])
+
+    train_then(after)
 
 
 def healthy_gradients_kept_small_for_a_later_use() -> None:
     """Clipping follows only some steps."""
-    model = classifier()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for number, (images, labels) in enumerate(batches(6)):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
+
+    def after(model: nn.Module, number: int) -> None:
         if number >= 4:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    train_then(after)
 
 
 def healthy_clipping_of_all_parameters_before_the_second_step() -> None:

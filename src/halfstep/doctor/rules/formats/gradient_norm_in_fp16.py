@@ -15,9 +15,9 @@ LEAST = 2
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find norms in fp16, and steps with zero gradients although backward gave nonzero ones."""
-    norms = [each for each in evidence.calls if each.result == "fp16" and not each.autocast]
+    calls = [each for each in evidence.calls if each.result == "fp16" and not each.autocast]
+    norms = sorted(calls, key=lambda each: "norm" not in each.name)
     zero = [each for each in evidence.numbers.steps if each.gradient_norm == 0]
-    norms.sort(key=lambda each: "norm" not in each.name)
     written = evidence.loop.of("write")
     given = max((each.norm for each in evidence.precision.agreements), default=0.0)
     if not norms or not written or len(zero) < LEAST or not given > 0:

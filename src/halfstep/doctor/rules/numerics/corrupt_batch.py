@@ -26,13 +26,13 @@ def judge(evidence: Evidence) -> Finding | None:
     first = next((each for each in batches if each.is_known), batches[0])
     place = ", ".join(map(str, first.index))
     source = _SOURCE if first.is_known else _UNSURE
-    name = first.source or ("targets" if first.is_combined else "inputs")
+    name = first.expression or ("targets" if first.is_combined else "inputs")
     return Finding(
         summary=f"the batch of step {first.iteration} contains "
         f"{counted(first.count, f'{first.value} value')}: {source}",
         facts=(
             f"the first one is at index [{place}] (sample {first.index[0] if first.index else 0})"
-            + (f" of {first.source}" if first.source else ""),
+            + (f" of {first.expression}" if first.expression else ""),
         ),
         change=(
             f"+ if not torch.isfinite({name}).all():",

@@ -39,6 +39,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if total < _STEPS or moves < total - 1:
             continue
         highest = max(each.learning_rate for each in steps)
+        if highest <= 0:
+            continue
         high = [each for each in steps if each.learning_rate >= _ALMOST_ZERO * highest]
         low = next((each for each in steps if each.iteration > high[-1].iteration), None)
         last = optimizer.largest_rate
