@@ -225,6 +225,8 @@ def test_a_second_recipe_has_the_time_that_the_first_left(
     verifier = Verifier(slowed.subject, budget=1200, steps=100)
     assert verifier.verify(recipe("bf16")).settled == "good"
     began = slowed.seconds
+    assert verifier.verify(recipe("bf16")).settled == "open"
+    assert slowed.seconds == began  # its time is known, so it does not begin
     result = verifier.verify(recipe("fp16"))
     assert (result.settled, len(result.losses)) == ("open", 0)
     said = re.search(r"would take about (\d+) s more, and (\d+) s are left", result.said)
