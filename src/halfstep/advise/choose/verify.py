@@ -195,8 +195,6 @@ class Verifier:
             BudgetSpentError: If the budget does not suffice.
             ValueError: If the training in fp32 fails or its loss is not finite.
         """
-        if not self._allows(self._needed(recipe, pair + 1, trained=pair)):
-            raise BudgetSpentError
         if pair == len(self._fp32):
             reference = self._train(_FP32, pair, verified=recipe)
             if reference.broke:
@@ -211,18 +209,17 @@ class Verifier:
         """Train under a recipe, as one half of a pair that verifies a recipe.
 
         Raises:
-            BudgetSpentError: If the budget does not suffice for the fewest pairs.
+            BudgetSpentError: If the budget does not suffice for the fewest pairs, or for this one.
         """
         began = time.monotonic()
 
         def before(step: int) -> None:
             elapsed = time.monotonic() - began
-            timed = step >= _WARM + _TIMED
-            if timed:
+            if step >= _WARM + _TIMED:
                 self._taken[recipe.name] = elapsed / step * self.steps
             needed = self._needed(verified, max(FEWEST_PAIRS, pair + 1), trained=pair)
             left = max(0.0, needed - elapsed)
-            if not self._allows(left / _SLACK if timed else 0.0):
+            if not self._allows(left / _SLACK):
                 raise BudgetSpentError  # Now, because the runs so far settle nothing.
             detail = f"step {step + 1} of {self.steps}{time_left(left)}"
             pairs = f"pair {pair + 1} ({FEWEST_PAIRS} to {PAIRS} pairs)"
