@@ -46,6 +46,7 @@ def torn():
     raise OSError("torn")
 
 def one_argument(model): return model
+def of_outputs(outputs, targets): return nn.functional.cross_entropy(outputs, targets)
 def vector(model, batch): return model(batch[0])
 def detached(model, batch): return model(batch[0]).sum().detach()
 def plain(model, batch): return 1.0
@@ -135,14 +136,19 @@ def test_a_batch_that_a_trace_cannot_take_is_called_what_it_is(advise):
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        ("one_argument", "CODE:model fails on a batch even in fp32: TypeError: one_argument()"),
+        ("one_argument", "--loss is 'CODE:one_argument', whose arguments are (model); allowed: a"),
+        (
+            "of_outputs",
+            "CODE:model with --loss CODE:of_outputs, called with (model, batch), fails on a batch",
+        ),
         ("vector", "the loss of CODE:model is a Tensor of shape [8, 3]; allowed: a tensor of one"),
         ("detached", "the loss of CODE:model has no gradient; allowed: a loss that depends on"),
         ("plain", "the loss of CODE:model is a float; allowed: a tensor of one number"),
     ],
 )
-def test_function_that_gives_no_loss(advise, loss, said):
-    code, err, _ = advise(loss=loss)
+@pytest.mark.parametrize("more", [(), ("--gpu", "t4", "--cost-only")], ids=["examined", "traced"])
+def test_function_that_gives_no_loss(advise, loss, said, more):
+    code, err, _ = advise("model", "batches", *more, loss=loss)
     assert code == 2
     assert said in err
 

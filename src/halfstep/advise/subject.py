@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 import itertools
 import random
 import sys
@@ -66,6 +67,7 @@ class Subject:
         trained_with: The settings of the optimizer, for a subject from functions; None for a
             config.
         assumed: The names of the settings in `trained_with` that the user did not give.
+        loss_path: The path of the user's loss function; "" if `loss` is not the user's.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Subject:
     clip_norm: float | None = None
     trained_with: Mapping[str, Any] | None = None
     assumed: tuple[str, ...] = ()
+    loss_path: str = ""
 
     def training(self, seed: int) -> Iterator[Any]:
         """Yield training batches without end; the same seed gives the same batches."""
@@ -116,7 +119,10 @@ class Subject:
         Raises:
             UserError: If the loss function fails or returns anything else.
         """
-        with failing(f"{self.name} fails on a batch even in fp32"):
+        loss = (
+            f" with --loss {self.loss_path}, called with (model, batch)," if self.loss_path else ""
+        )
+        with failing(f"{self.name}{loss} fails on a batch even in fp32"):
             found = self.loss(model, batch)
         if not isinstance(found, torch.Tensor) or found.numel() != 1:
             shape = f" of shape {list(found.shape)}" if isinstance(found, torch.Tensor) else ""
@@ -307,13 +313,31 @@ def of_code(
     return Subject(
         model,
         made,
-        _imported(loss, "--loss") if loss else _cross_entropy,
+        _loss(loss) if loss else _cross_entropy,
         first,
         lambda model: optim.build_optimizer(chosen, model, classes=0, fused=False),
         epoch,
         trained_with=settings,
         assumed=tuple(assumed),
+        loss_path=loss or "",
     )
+
+
+def _loss(path: str) -> Callable[..., Any]:
+    """Return the user's loss function; it must accept a model and a batch."""
+    function = _imported(path, "--loss")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function in C
+        return function
+    try:
+        signature.bind("model", "batch")
+    except TypeError:
+        raise UserError(
+            f"--loss is {path!r}, whose arguments are {signature}; allowed: a function that can be "
+            "called with (model, batch) and returns the loss"
+        ) from None
+    return function
 
 
 def _imported(path: str, field: str) -> Callable[..., Any]:

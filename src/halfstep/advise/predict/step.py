@@ -84,7 +84,9 @@ def traced_at(
             torch.backends.mkldnn.flags(enabled=False),
         ):
             return _steps(subject, found, batches, exact=exact)
-    except RuntimeError as error:
+    except UserError:
+        raise
+    except Exception as error:
         subject.loss_of(subject.copied(), subject.batches[0])  # Raises if it fails anyway.
         said = str(error).strip().partition("\n")[0]
         raise UserError(

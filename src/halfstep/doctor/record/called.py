@@ -28,6 +28,9 @@ class Call:
         classes: Number of classes, if the model's scores are probabilities: no negative numbers,
             and a sum of 1 over the classes; 0 if not. Checked only for torch's cross entropy and
             negative log likelihood, in some of the first sixteen calls.
+        crossed: Shapes of two arguments with the same number of elements that broadcast to a larger
+            shape, such as (8, 1) and (8,) to (8, 8); empty if they do not. Checked only for
+            differences and losses between a result of the model and a tensor without gradients.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Call:
     site: Site | None
     rounded: bool = False
     classes: int = 0
+    crossed: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Evaluation:
 
     Attributes:
         calls: Number of calls.
+        first: The loop's iteration at the first call in evaluation mode; None without one.
         bad: Number of calls whose output contained NaN.
         first_bad: The loop's iteration at the first of these calls; None without one, and for
             outputs on an accelerator.
@@ -54,6 +59,7 @@ class Evaluation:
     """
 
     calls: int = 0
+    first: int | None = None
     bad: int = 0
     first_bad: int | None = None
     formats: tuple[str, ...] = ()

@@ -75,6 +75,8 @@ class ModelFacts:
         training_calls: Number of these calls with gradients enabled.
         positions: Names of half-precision buffers of ascending whole numbers, some of which
             rounding has made equal.
+        modal: Classes of its dropouts, and of its norms with running statistics, which compute
+            other results in evaluation mode.
     """
 
     kind: str
@@ -90,6 +92,7 @@ class ModelFacts:
     calls: int = 0
     training_calls: int = 0
     positions: tuple[str, ...] = ()
+    modal: tuple[str, ...] = ()
 
     @property
     def half_statistics(self) -> list[ModuleFacts]:

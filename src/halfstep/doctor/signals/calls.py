@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from halfstep.doctor.internals import is_functorch_tensor
 from halfstep.doctor.record import Call
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.tape.tape import autocast_state
+from halfstep.doctor.tensors.nesting import is_in_graph
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
@@ -20,6 +22,11 @@ INPUTS = 4
 FEWEST = 4
 # Under autocast, torch refuses these on an accelerator, and computes them in fp32 on a CPU.
 _REFUSED = {"binary_cross_entropy", "BCELoss"}
+_DIFFERENCES = {
+    *("sub", "__sub__", "__rsub__", "rsub", "subtract"),
+    *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
+    *("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"),
+}
 _EXAMINED = {1, 2, 4, 8, 16}  # the numbers of the calls whose scores are examined
 _NEAR_ONE = 1e-2  # the rounding error of a sum of probabilities in bf16
 
@@ -32,6 +39,7 @@ class Calls:
         self._marks: dict[tuple[Any, ...], Mark | None] = {}
         self._rounded: set[tuple[Any, ...]] = set()
         self._classes: dict[tuple[Any, ...], int] = {}
+        self._crossed: dict[tuple[Any, ...], tuple[tuple[int, ...], ...]] = {}
 
     def count(
         self,
@@ -63,6 +71,9 @@ class Calls:
             if name in _REFUSED and _is_rounded(given):
                 self._rounded.add(key)
         self._counts[key] += 1
+        if name in _DIFFERENCES and key not in self._crossed and _are_crossed(given):
+            self._crossed[key] = tuple(tuple(each.shape) for each in given)
+            self._marks[key] = calling_line()
         if scores is not None and self._counts[key] in _EXAMINED:
             classes = _classes_of_probabilities(scores)
             self._classes[key] = min(classes, self._classes.get(key, classes))
@@ -82,6 +93,7 @@ class Calls:
                 site=site(self._marks[key]),
                 rounded=key in self._rounded,
                 classes=self._classes.get(key, 0),
+                crossed=self._crossed.get(key, ()),
             )
 
 
@@ -99,6 +111,26 @@ def _classes_of_probabilities(scores: torch.Tensor) -> int:
     values = scores.detach().float()
     is_one = (values.sum(dim) - 1).abs() < _NEAR_ONE
     return scores.shape[dim] if bool((values >= 0).all() & is_one.all()) else 0
+
+
+def _are_crossed(given: list[torch.Tensor]) -> bool:
+    """Return whether outputs and targets broadcast although they have as many elements."""
+    if len(given) != 2 or not torch.is_grad_enabled() or sum(map(is_in_graph, given)) != 1:
+        return False
+    if given[0].ndim == given[1].ndim or given[0].numel() != given[1].numel():
+        return False
+    if any(map(_has_gained_a_dimension, given)):
+        return False
+    shape = torch.broadcast_shapes(*(each.shape for each in given))
+    return math.prod(shape) > given[0].numel()
+
+
+def _has_gained_a_dimension(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor was given another dimension, as in x[:, None], to be broadcast."""
+    if type(tensor.grad_fn).__name__.startswith("Unsqueeze"):
+        return True
+    base = tensor._base  # noqa: SLF001
+    return base is not None and base.ndim < tensor.ndim
 
 
 def _is_rounded(given: list[torch.Tensor]) -> bool:

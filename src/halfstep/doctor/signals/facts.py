@@ -115,7 +115,15 @@ def model_facts(
             name for name, each in trained if id(each) in owned and id(each) not in reached
         )[:NAMES],
         compiled=is_compiled(model),
+        modal=tuple(sorted({type(each).__name__ for each in model.modules() if _is_modal(each)})),
     )
+
+
+def _is_modal(module: nn.Module) -> bool:
+    """Return whether a module of torch computes other results in evaluation mode."""
+    if isinstance(module, torch.nn.modules.dropout._DropoutNd):  # noqa: SLF001
+        return module.p > 0
+    return getattr(module, "running_mean", None) is not None
 
 
 def _unchanged(

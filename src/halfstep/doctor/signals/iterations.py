@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
 
 KINDS = {
-    "forward": "a model was called for training: model, autocast, differentiable (an input is)",
+    "forward": "a model was called for training: model, autocast, differentiable (an input is), "
+    "training (any of its modules is in training mode)",
     "scale": "a loss was multiplied: scaler, format, already (part of it was multiplied before)",
     "backward": "scaled, autocast, format, reaches (optimizers), mixed",
     "grad": "autograd.grad was called: scaled, create_graph, half (a format of its graph)",

@@ -191,6 +191,7 @@ class Receiver:
                     model=self.registry.models.number(module),
                     autocast=",".join(format_name(dtype) for _, dtype in entry.autocast),
                     differentiable=any(each.requires_grad for each in given),
+                    training=any(entry.training),
                 )
             else:
                 self.hearing.record_outside(notes.facts.kind, given, made)

@@ -1,0 +1,99 @@
+"""A regression compares outputs of shape (8, 1) with targets of shape (8,)."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from doctor.loops import batches, half_autocast
+
+CODE = "TARGETS_BROADCAST"
+
+
+def train(criterion) -> None:
+    """Train a model with one output; the criterion gets outputs (8, 1) and targets (8,)."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            outputs = model(images)
+        loss = criterion(outputs.float(), labels.float())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(lambda outputs, targets: ((outputs - targets) ** 2).mean())
+
+
+def mended() -> None:
+    train(lambda outputs, targets: ((outputs - targets.view_as(outputs)) ** 2).mean())
+
+
+def broken_targets_first() -> None:
+    train(lambda outputs, targets: (targets - outputs).abs().mean())
+
+
+def broken_in_a_function() -> None:
+    train(functional.smooth_l1_loss)
+
+
+def broken_in_a_module() -> None:
+    train(nn.MSELoss())
+
+
+def broken_targets_with_more_dimensions() -> None:
+    def criterion(outputs, targets):
+        columns = torch.tensor([[float(each)] for each in targets.tolist()])
+        return functional.mse_loss(outputs.squeeze(-1), columns)
+
+    train(criterion)
+
+
+def healthy_all_pairs() -> None:
+    """A distance between every output and every target, with dimensions added for it."""
+
+    def criterion(outputs, targets):
+        distances = (outputs.squeeze(-1)[:, None] - targets).abs()
+        return distances.min(1).values.mean() + distances.min(0).values.mean()
+
+    train(criterion)
+
+
+def healthy_all_targets() -> None:
+    train(lambda outputs, targets: (outputs.squeeze(-1) - targets[:, None]).abs().min(0)[0].mean())
+
+
+def healthy_outputs_among_each_other() -> None:
+    def criterion(outputs, targets):
+        ranks = torch.relu(1 - (outputs - outputs.squeeze(-1)))
+        return (ranks * (targets[:, None] > targets)).mean()
+
+    train(criterion)
+
+
+def healthy_with_one_target_for_all() -> None:
+    train(lambda outputs, targets: functional.mse_loss(outputs, targets.mean().expand_as(outputs)))
+
+
+def healthy_with_a_mean_of_the_targets() -> None:
+    train(lambda outputs, targets: ((outputs - targets.mean()) ** 2).mean())
+
+
+def healthy_that_adds_a_dimension_in_front() -> None:
+    def criterion(outputs, targets):
+        return functional.mse_loss(outputs.squeeze(-1), targets.reshape(1, -1).squeeze(0))
+
+    train(criterion)
+
+
+def healthy_metric_without_gradients() -> None:
+    def criterion(outputs, targets):
+        with torch.no_grad():
+            outputs - targets
+        return functional.mse_loss(outputs.squeeze(-1), targets)
+
+    train(criterion)
