@@ -28,8 +28,8 @@ class Call:
         classes: Number of classes, if the model's scores are probabilities: no negative numbers,
             and a sum of 1 over the classes; 0 if not. Checked only for torch's cross entropy and
             negative log likelihood, in some of the first sixteen calls.
-        crossed: Shapes of two arguments with the same number of elements that broadcast to a larger
-            shape, such as (8, 1) and (8,) to (8, 8); empty if they do not. Checked only for
+        crossed: Shapes of two arguments with the same number of elements, and the larger shape to
+            which they broadcast: (8, 1), (8,) and (8, 8); empty for others. Checked only for
             differences and losses between a result of the model and a tensor without gradients.
     """
 

@@ -72,7 +72,8 @@ class Calls:
                 self._rounded.add(key)
         self._counts[key] += 1
         if name in _DIFFERENCES and key not in self._crossed and _are_crossed(given):
-            self._crossed[key] = tuple(tuple(each.shape) for each in given)
+            shapes = [each.shape for each in given]
+            self._crossed[key] = tuple(map(tuple, [*shapes, torch.broadcast_shapes(*shapes)]))
             self._marks[key] = calling_line()
         if scores is not None and self._counts[key] in _EXAMINED:
             classes = _classes_of_probabilities(scores)
@@ -121,8 +122,8 @@ def _are_crossed(given: list[torch.Tensor]) -> bool:
         return False
     if any(map(_has_gained_a_dimension, given)):
         return False
-    shape = torch.broadcast_shapes(*(each.shape for each in given))
-    return math.prod(shape) > given[0].numel()
+    together = torch.broadcast_shapes(*(each.shape for each in given))
+    return bool(math.prod(together) > given[0].numel())
 
 
 def _has_gained_a_dimension(tensor: torch.Tensor) -> bool:

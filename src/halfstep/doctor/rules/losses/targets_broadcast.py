@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from torch import broadcast_shapes
-
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -25,15 +23,14 @@ def judge(evidence: Evidence) -> Finding | None:
     for call in evidence.calls:
         if not call.crossed:
             continue
-        first, second = call.crossed
+        first, second, together = call.crossed
         name = "a subtraction" if call.name.strip("_") in _SUBTRACTIONS else call.name
         return Finding(
             summary=f"{name} broadcasts tensors of the shapes {_text(first)} and {_text(second)} "
-            f"to {_text(broadcast_shapes(first, second))}, so that each output is compared with "
+            f"to {_text(together)}, so that each output is compared with "
             "the targets of all samples, and the model learns only the mean of the targets",
             facts=(
-                f"each of the two tensors has {math.prod(first)} elements, and only one of them "
-                "depends on parameters",
+                f"each of them has {math.prod(first)} elements, and only one depends on parameters",
             ),
             change=("+ targets = targets.view_as(outputs)  # before the loss",),
             confidence=LIKELY,
