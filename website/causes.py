@@ -121,17 +121,18 @@ def _page(rule: Rule) -> str:
         "",
         *_block(path.read_text(), "python", marks),
         "",
-        "## Reports from users",
+        "## Reports and references",
         "",
         *(f"- {_cited(each)}" for each in rule.citations),
     ]
+    named = diagnosis.consequences
     related = [
         (
-            "These can follow from this cause; doctor then lists them under `consequences`",
-            rule.explains,
+            "If doctor also finds one of these causes, it lists that cause under `consequences`",
+            [*rule.explains, *(each for each in named if each not in rule.explains)],
         ),
         (
-            "This cause can follow from these; doctor then lists it under `consequences`",
+            "If doctor finds one of these causes, it lists this cause under `consequences`",
             _explained_by(rule.code),
         ),
     ]

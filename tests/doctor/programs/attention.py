@@ -32,7 +32,11 @@ class Attention(nn.Module):
             scores = (query @ key.transpose(1, 2)) * scale
         if self.mask is not None:
             scores = self.masked(scores)
-        return self.head((scores.softmax(-1) @ features).mean(1))
+        return self.head((self.weights(scores) @ features).mean(1))
+
+    def weights(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return the weights of the positions."""
+        return scores.softmax(-1)
 
     def masked(self, scores: torch.Tensor) -> torch.Tensor:
         """Mask positions of the scores."""

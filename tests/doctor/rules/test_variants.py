@@ -274,6 +274,11 @@ def test_an_operator_that_is_fp32_on_cuda_is_said_to_be(like_cuda) -> None:
     assert bool(diagnosis.verdicts) != like_cuda
 
 
+def test_a_sum_whose_format_the_program_chose_is_not_said_to_be_fp32_on_cuda() -> None:
+    said = diagnose(watched("SUM_OVERFLOW", "broken", errors=())).notes
+    assert not any("in fp32 on CUDA" in each for each in said)
+
+
 def test_inputs_that_exceed_the_range_of_fp16_are_to_be_normalised() -> None:
     evidence = watched("ACTIVATIONS_TOO_LARGE", "broken_by_inputs_beyond_fp16", errors=())
     finding = diagnose(evidence).verdicts[0].finding

@@ -1,4 +1,4 @@
-"""The program's calls, checkpoints and final exception.
+"""The program's calls, its checkpoints and the error that ends it.
 
 A part of the record of evidence.
 """

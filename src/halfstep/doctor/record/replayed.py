@@ -218,8 +218,8 @@ class Birth:
     def appears(self) -> str:
         """The value that it made, the place and the step, as text."""
         known = self.iteration >= 0 and self.phase_step == "training"
-        step = "the last step, step" if self.is_last else "step"
-        when = f" in {step} {self.iteration}" if known else ""
+        which = ", the last, which doctor examined" if self.is_last else ""
+        when = f" in step {self.iteration}{which}" if known else ""
         return f"{self.value} appears {self.where}{when}"
 
     def upstream(self, *ops: str) -> list[Maker]:

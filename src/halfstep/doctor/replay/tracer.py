@@ -326,6 +326,8 @@ class Tracer(TorchDispatchMode):
     def _is_only_on_cpu(self, done: Applied, output: TensorSummary) -> bool:
         if not self._is_autocast or done.caller.node or output.format not in HALF_FORMATS:
             return False
+        if done.kwargs.get("dtype") is not None:  # On CUDA, autocast keeps this format.
+            return False
         on_cpu = all(each.device.type == "cpu" for each in done.inputs)
         # Autocast on a CPU does not cast inputs of such operators: the program cast them itself.
         cast = any(self._lineage.op(storage_key(each)) == _CAST for each in done.inputs)

@@ -24,7 +24,7 @@ def broken() -> None:
 
 def mended() -> None:
     def loss_function(outputs, labels):
-        return functional.cross_entropy(outputs * 4, labels)
+        return functional.cross_entropy(outputs * 400, labels)
 
     train(loss_function)
 

@@ -1,1 +1,1 @@
-"""Values are kept in a format with too little precision or range."""
+"""A format has too little precision or range for its values, or does not suit an operator."""

@@ -29,9 +29,9 @@ def judge(evidence: Evidence) -> Finding | None:
         f"than half the distance to the next {worst.format} number, so they are rounded away",
         facts=(
             (
-                f"{worst.parameter}: {worst.stuck / worst.lagging:.0%} of the average's elements "
-                f"did not change in the {worst.updates} updates that doctor examined (without "
-                "elements that are equal to the parameter)"
+                f"{worst.parameter}: of the average's elements that differ from the parameter, "
+                f"{worst.stuck / worst.lagging:.0%} did not change in the {worst.updates} updates "
+                "that doctor examined"
             ),
             f"examined parameters with such an average: {len({each.parameter for each in stuck})}",
         ),

@@ -27,11 +27,11 @@ def judge(evidence: Evidence) -> Finding | None:
         if each.changed < SHARE * each.count:
             continue
         return Finding(
-            summary=f"{each.format} changes {each.changed} of these {each.count} whole numbers (up "
-            f"to {each.largest:g}), because it cannot represent all whole numbers above "
-            f"{_EXACT[each.format]}: different positions or timesteps can become equal",
+            summary=f"{each.format} changes {each.changed} of these {each.count} whole numbers, "
+            f"because it cannot represent all whole numbers above {_EXACT[each.format]}: different "
+            "positions or timesteps can become equal",
             facts=(
-                f"{each.distinct} of {each.count} values remain distinct",
+                f"{each.distinct} of {each.count} values remain distinct, up to {each.largest:g}",
                 f"rounded {place(each.module, each.site)}",
             ),
             change=_change(each),

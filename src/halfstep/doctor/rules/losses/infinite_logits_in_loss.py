@@ -1,4 +1,4 @@
-"""The loss reads logits of -inf: those of masked classes, or the logit of a masked label."""
+"""The loss weights logits of -inf: masked classes have a weight, or a label is a masked class."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"logits are masked with -inf: the loss is {birth.value}",
             facts=(
                 birth.appears,
-                "a mask of -inf is harmless only if the loss does not read the masked logits",
+                "a mask of -inf is harmless only if the loss gives the masked logits no weight",
             ),
             change=(
                 "- logits = logits.masked_fill(mask, float('-inf'))",

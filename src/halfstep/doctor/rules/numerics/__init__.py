@@ -1,1 +1,1 @@
-"""A result is inf or NaN: in any format, or only in a half format, because it rounds values."""
+"""An operator gives inf or NaN: in every format, or only where half precision rounds its inputs."""

@@ -21,7 +21,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 facts=(birth.appears,),
                 change=(
                     "+ # leave one position of each row unmasked, or set the row's weights to 0:",
-                    "+ weights = weights.masked_fill(mask.all(-1, keepdim=True), 0)",
+                    "+ empty = (scores == -torch.inf).all(-1, keepdim=True)",
+                    "+ weights = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, 0)",
                 ),
                 site=birth.user_site,
                 module=birth.module,

@@ -1,1 +1,1 @@
-"""The loop calls backward, scaler and optimizer in the wrong order."""
+"""Calls of backward, scaler or optimizer are missing, repeated, or in the wrong order."""
