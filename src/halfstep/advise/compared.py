@@ -68,7 +68,7 @@ def predict(
             ),
             gpu.caution,
         )
-        for gpu, over in ((gpu, "tf32" if gpu.has("tf32") else "fp32") for gpu in there)
+        for gpu, over in ((gpu, gpu.reference) for gpu in there)
     )
 
 

@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
 _NOTE = (
     "All figures are predicted from the operators of one step and the GPU's datasheet; nothing was "
-    "run on the GPU. 80 % of the intervals [low, high] should contain the true value. GiB includes "
-    "1 GiB that PyTorch takes on any GPU."
+    "run on the GPU. 80 % of the intervals [low, high] should contain the true value{fewer}. GiB "
+    "includes 1 GiB that PyTorch takes on any GPU."
 )
-BOUNDS = {
+_REMARKS = {
+    "compute": "compute: most of the step is arithmetic.",
+    "bandwidth": "bandwidth: most of the step is spent on reading and writing the GPU's memory.",
     "host": "host: the CPU takes longer to launch the kernels than the GPU to run them; a larger "
     "batch makes better use of the GPU.",
     "launches": "launches: most of the step is the fixed time of each kernel, and loss scaling, "
     "casts and checks add kernels.",
+    "no gain": f"no gain: less than {GAIN:g} times as fast as {{over}}.",
 }
 TRIED_NEXT = (
     "This table shows only the predicted cost. advise now examines which recipes are safe for the "
@@ -77,8 +80,7 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
             padding=(0, 1, 0, 0),
             title_justify="left",
         )
-        over = "tf32" if gpu.has("tf32") else "fp32"
-        for column in (each.format(over=over) for each in _COLUMNS):
+        for column in (each.format(over=gpu.reference) for each in _COLUMNS):
             justify: Literal["left", "right"] = "left" if column in _OF_TEXT else "right"
             table.add_column(column, justify=justify, no_wrap=True)
         for each in rows:
@@ -92,8 +94,7 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
         table.width = console.measure(table, options=console.options.update(width=10_000)).maximum
         console.print(table, crop=False, no_wrap=True)  # rather too wide than cut
         console.print()
-    bounds = [said for bound, said in BOUNDS.items() if any(bound in e.remarks for e in found)]
-    for line in notes if CHANGED in notes else (_NOTE, *cautions(found), *bounds, *notes):
+    for line in notes if CHANGED in notes else (*_explained(found), *notes):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if any(each.recipe.endswith("*") for each in found):
         console.print(MARKED, soft_wrap=True, markup=False, highlight=False)
@@ -112,6 +113,15 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
             "memory traffic",
             soft_wrap=True,
         )
+
+
+def _explained(found: Sequence[Forecast]) -> list[str]:
+    """Say what the figures and remarks of the tables mean."""
+    inexact = dict.fromkeys(each.gpu.name for each in found if each.gpu.caution)
+    fewer = f", but fewer do on {' and '.join(inexact)} (see below)" if inexact else ""
+    over = " or ".join(dict.fromkeys(each.gpu.reference for each in found))
+    used = [said for name, said in _REMARKS.items() if any(name in e.remarks for e in found)]
+    return [_NOTE.format(fewer=fewer), *cautions(found), *(each.format(over=over) for each in used)]
 
 
 def cautions(found: Sequence[Forecast]) -> list[str]:

@@ -176,10 +176,9 @@ class Forecaster:
         Raises:
             UserError: If a step cannot be traced.
         """
-        name = "tf32" if gpu.has("tf32") else "fp32"
         traces = self._traced(find_recipe("fp32"))
         works = [workload(trace.calls, gpu, tf32=True) for trace in traces]
-        found = self._one(name, gpu, traces, works[0], None)
+        found = self._one(gpu.reference, gpu, traces, works[0], None)
         return replace(found, busy_batch=_busy_batch(traces, works))
 
     def predict(self, recipe: Recipe, gpu: Gpu) -> Forecast:

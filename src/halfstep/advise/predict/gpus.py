@@ -62,6 +62,11 @@ class Gpu:
     tf32: float | None = None
     fp8: float | None = None
 
+    @property
+    def reference(self) -> str:
+        """The recipe that speed-ups are relative to: tf32 if the GPU supports it, or else fp32."""
+        return "tf32" if self.has("tf32") else "fp32"
+
     def has(self, format_: str) -> bool:
         """Tell whether the GPU has hardware units for products in a format."""
         if format_ == "bf16":

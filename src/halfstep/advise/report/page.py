@@ -150,7 +150,7 @@ def _costs(found: Answer) -> list[dict[str, Any]]:
             {
                 "id": f"cost-{each.gpu.key}",
                 "title": f"predicted, {each.gpu.name}, {each.samples} samples a step, speed over "
-                f"{'tf32' if each.gpu.has('tf32') else 'fp32'}",
+                f"{each.gpu.reference}",
                 "rows": [],
             },
         )
