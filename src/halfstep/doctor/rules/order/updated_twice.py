@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.order import events_before, raised
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Event, Evidence, Loop, Shape
@@ -73,20 +74,18 @@ def _taking_turns(loop: Loop) -> Finding | None:
                 or abs(shape.first - other.first) > 1
             ):
                 continue
-            first, last = sorted(
-                ((update, shape), (second, other)), key=lambda pair: _line(pair[0])
-            )
+            first, last = sorted((update, second), key=_line)
             return Finding(
                 summary="two optimizers share a scaler and take turns, and scaler.update() "
                 "follows each of their steps: the loss scale grows and falls twice as fast. "
                 "The scaler forgets an overflow in one optimizer before the other optimizer steps",
                 facts=(
-                    f"{first[1].count} updates {_where(first[0])} followed steps of one optimizer",
-                    f"{last[1].count} updates {_where(last[0])} followed steps of the other one",
+                    f"{_updates(loop, first)} followed steps of one optimizer",
+                    f"{_updates(loop, last)} followed steps of the other one",
                 ),
-                change=_only_last(first[0]),
+                change=_only_last(first),
                 confidence=LIKELY,
-                site=first[0].site,
+                site=first.site,
             )
     return None
 
@@ -95,8 +94,14 @@ def _line(event: Event) -> int:
     return event.site.line if event.site else 0
 
 
-def _where(event: Event) -> str:
-    return f"in line {event.site.line}" if event.site else "in an unknown line"
+def _updates(loop: Loop, event: Event) -> str:
+    count = sum(
+        shape.count
+        for shape, each in loop.of("update")
+        if (each.site, each.facts["optimizers"]) == (event.site, event.facts["optimizers"])
+    )
+    where = f"in line {event.site.line}" if event.site else "in an unknown line"
+    return f"{counted(count, 'update')} {where}"
 
 
 def _removed(event: Event) -> str:
