@@ -96,9 +96,8 @@ def _programs() -> dict[str, ModuleType]:
 
 
 def _page(rule: Rule) -> str:
-    program = _programs()[rule.code]
-    path = Path(program.__file__ or "")
-    diagnosis = _diagnose(program)
+    path = Path(_programs()[rule.code].__file__ or "")
+    diagnosis = _diagnosis(rule.code)
     marks = f'title="{path.relative_to(ROOT)}" linenums="1"'
     if line := _line(diagnosis, path):
         marks += f' hl_lines="{line}"'
@@ -125,16 +124,9 @@ def _page(rule: Rule) -> str:
         "",
         *(f"- {_cited(each)}" for each in rule.citations),
     ]
-    named = diagnosis.consequences
     related = [
-        (
-            "If doctor also finds one of these causes, it lists that cause under `consequences`",
-            [*rule.explains, *(each for each in named if each not in rule.explains)],
-        ),
-        (
-            "If doctor finds one of these causes, it lists this cause under `consequences`",
-            _explained_by(rule.code),
-        ),
+        ("doctor lists these as its consequences", _consequences(rule)),
+        ("doctor lists it as a consequence of", _causes(rule.code)),
     ]
     if any(codes for _, codes in related):
         parts += ["", "## Related causes", ""]
@@ -152,7 +144,9 @@ def _title(name: str) -> str:
     return name[0].upper() + name[1:] if first.isalpha() else name
 
 
-def _diagnose(program: ModuleType) -> Diagnosis:
+@cache
+def _diagnosis(code: str) -> Diagnosis:
+    """Return the diagnosis of a cause's program."""
     from halfstep.doctor import Watch, diagnose
 
     watch = Watch()
@@ -161,7 +155,7 @@ def _diagnose(program: ModuleType) -> Diagnosis:
         warnings.simplefilter("ignore")
         # Some programs end with an exception, which doctor diagnoses.
         with contextlib.suppress(Exception), watch:
-            program.broken()
+            _programs()[code].broken()
     return diagnose(watch.close())
 
 
@@ -186,8 +180,13 @@ def _said(diagnosis: Diagnosis) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def _explained_by(code: str) -> list[str]:
-    return [rule.code for room in ROOMS for rule in _rules(room) if code in rule.explains]
+def _consequences(rule: Rule) -> list[str]:
+    """Return the codes that a rule explains, and those that it explains in its program."""
+    return list(dict.fromkeys([*rule.explains, *_diagnosis(rule.code).consequences]))
+
+
+def _causes(code: str) -> list[str]:
+    return [rule.code for room in ROOMS for rule in _rules(room) if code in _consequences(rule)]
 
 
 def _linked(code: str) -> str:

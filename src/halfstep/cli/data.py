@@ -94,7 +94,8 @@ def check(
     """Read every image of a data set once, and list the faults.
 
     Faults are everything that halfstep train refuses, and images that are missing, unreadable or
-    blank. Identical images are faults, too: with different labels, in both splits, or in one split.
+    blank. Identical images are faults of three kinds: with different labels, in both splits, or
+    twice in one split.
 
     Exit code 2: there are faults.
     """

@@ -388,3 +388,8 @@ def test_the_call_that_returned_an_fp16_norm_is_named(name: str) -> None:
     evidence = watched("GRADIENT_NORM_IN_FP16", name, errors=())
     fact = diagnose(evidence).verdicts[0].finding.facts[0]
     assert "norm" in fact.partition("()")[0]
+
+
+def test_a_change_names_the_device_that_the_program_trains_on() -> None:
+    finding = diagnose(watched("GRADIENTS_UNDERFLOW", "broken", errors=())).verdicts[0].finding
+    assert any('torch.amp.GradScaler("cpu")  # once' in line for line in finding.change)

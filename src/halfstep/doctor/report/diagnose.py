@@ -32,6 +32,7 @@ _USES = {
     "scaler": r"(?<![\w.])scaler(?=\.\w)",
     "optimizer": r"(?<![\w.])optimizer(?=\.\w|\)|,)",
     "loss": r"(?<![\w.])loss(?=\)?\.backward\()",
+    "device": r"(?<=\()device_type(?=[,)])",
 }
 """Patterns of the placeholder names in the changes that rules suggest, by kind of object.
 
@@ -41,7 +42,7 @@ Other code in these changes is copied from the program.
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Return the diagnosis of a program."""
-    known, lines = names(evidence.loop), lines_of(evidence.loop)
+    known, lines = names(evidence.loop) | _device(evidence), lines_of(evidence.loop)
     found = []
     explained: set[str] = set()
     symptoms: set[str] = set()
@@ -74,6 +75,12 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         advice="" if causes or unchecked or evidence.ending.kind else _advice(evidence),
         before=_before(evidence),
     )
+
+
+def _device(evidence: Evidence) -> dict[str, str]:
+    """Return the type of the device that the program trains on, as source code, if it is known."""
+    devices = evidence.environment.devices
+    return {"device": f'"{devices[0]}"'} if len(devices) == 1 else {}
 
 
 def _renamed(line: str, known: dict[str, str]) -> str:

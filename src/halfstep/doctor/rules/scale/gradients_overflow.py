@@ -44,7 +44,7 @@ def _change(evidence: Evidence) -> tuple[str, ...]:
     # By a constant: these lines divide the gradients by the loop's own loss scale.
     divided = [each for each in _lines(evidence.loop, "write", linear=True) if "div" in each]
     return (
-        "+ scaler = torch.amp.GradScaler(device_type)",
+        "+ scaler = torch.amp.GradScaler(device_type)  # once, before the loop",
         f"- {backward[0]}",
         "+ scaler.scale(loss).backward()  # without a constant factor of your own",
         *(f"- {each}" for each in divided[:1]),

@@ -34,7 +34,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{len(lost)} of {counted(followed, 'gradient')} lost at least {MOST:.0%} in this way",
         ),
         change=(
-            "+ scaler = torch.amp.GradScaler(device_type)",
+            "+ scaler = torch.amp.GradScaler(device_type)  # once, before the loop",
             "- loss.backward()",
             "+ scaler.scale(loss).backward()",
             "- optimizer.step()",

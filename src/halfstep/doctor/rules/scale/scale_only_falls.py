@@ -31,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             change=(
                 "+ good_steps = 0 if overflow else good_steps + 1",
-                "+ if good_steps % 2000 == 0: scale *= 2  # or torch.amp.GradScaler",
+                "+ if good_steps and good_steps % 2000 == 0: scale *= 2  # or torch.amp.GradScaler",
             ),
             confidence=LIKELY,
             site=scale.site,

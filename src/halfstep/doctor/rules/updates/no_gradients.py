@@ -159,7 +159,7 @@ def _silent(evidence: Evidence, number: int, fact: str, forgotten: Sequence[str]
 
 RULE = Rule(
     code="NO_GRADIENTS",
-    name="an optimizer with parameters that get no gradients",
+    name="steps that use no gradients of the model",
     rows=(11,),
     citations=("nerfstudio-project/nerfstudio#1919", "ecmwf/WeatherGenerator#356"),
     needs=frozenset({"loop", "static", "numbers"}),
