@@ -30,7 +30,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"to {_text(together)}, so that each output is compared with "
             "the targets of all samples, and the model learns only the mean of the targets",
             facts=(
-                f"each tensor has {math.prod(first)} elements; only one tensor depends on parameters",
+                f"each tensor has {math.prod(first)} elements; one depends on no parameters",
             ),
             change=("+ targets = targets.view_as(outputs)  # before the loss",),
             confidence=LIKELY,

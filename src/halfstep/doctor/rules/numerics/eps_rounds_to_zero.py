@@ -65,7 +65,7 @@ def judge(evidence: Evidence) -> Finding | None:
             change=(
                 *_with_eps(site, eps, eps16),
                 "+ # a smaller eps works in fp32 (x.float() for each input x) if no divisor is 0;",
-                "+ # where one is 0, the gradient is divided by eps, and its cast to fp16 overflows",
+                "+ # where a divisor is 0, the gradient is divided by eps, and overflows in fp16",
             ),
             site=site,
             module=birth.module,
