@@ -14,7 +14,7 @@ FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 FIGURE = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 # Figures that English writes as words.
 WORDS = {"ten": "10", "twelve": "12", "sixteen": "16", "twenty": "20", "forty": "40"}
-WORDS |= {"seventy": "70", "hundredth": "100", "November": "11"}
+WORDS |= {"eighty": "80", "hundredth": "100", "November": "11"}
 COMMENT = re.compile(r" *# .*$", re.MULTILINE)
 COMMAND = re.compile(r"`(?:halfstep|python|torchrun|pip|make)\s[^`]*`")
 
