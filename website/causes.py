@@ -125,8 +125,8 @@ def _page(rule: Rule) -> str:
         *(f"- {_cited(each)}" for each in rule.citations),
     ]
     related = [
-        ("doctor lists these as its consequences", _consequences(rule)),
-        ("doctor lists it as a consequence of", _causes(rule.code)),
+        ("doctor lists these as consequences of this cause", _consequences(rule)),
+        ("doctor lists this cause as a consequence of", _causes(rule.code)),
     ]
     if any(codes for _, codes in related):
         parts += ["", "## Related causes", ""]

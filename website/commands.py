@@ -45,7 +45,8 @@ def _row(parameter: Any) -> str:
     values = parameter.metavar or (_choices(default) if isinstance(default, Enum) else "")
     shown = " ".join([", ".join(names), values]).strip() or parameter.name.upper()
     said = _escaped(" ".join((getattr(parameter, "help", "") or "").split()))
-    if is_option and default is not None and not isinstance(default, bool):
+    is_shown = getattr(parameter, "show_default", True) is not False
+    if is_option and is_shown and default is not None and not isinstance(default, bool):
         said += f" Default: `{default.value if isinstance(default, Enum) else default}`."
     return f"| `{_in_a_cell(shown)}` | {_in_a_cell(said)} |"
 

@@ -218,8 +218,8 @@ class Birth:
     def appears(self) -> str:
         """The value that it made, the place and the step, as text."""
         known = self.iteration >= 0 and self.phase_step == "training"
-        which = ", the last, which doctor examined" if self.is_last else ""
-        when = f" in step {self.iteration}{which}" if known else ""
+        found = "; doctor found it in the last step, step" if self.is_last else " in step"
+        when = f"{found} {self.iteration}" if known else ""
         return f"{self.value} appears {self.where}{when}"
 
     def upstream(self, *ops: str) -> list[Maker]:

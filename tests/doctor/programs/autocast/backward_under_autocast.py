@@ -1,4 +1,4 @@
-"""The whole step in one autocast block."""
+"""The backward pass in the autocast block of the forward pass."""
 
 import torch
 from torch.nn import functional

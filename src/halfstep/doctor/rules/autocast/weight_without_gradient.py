@@ -37,9 +37,9 @@ def judge(evidence: Evidence) -> Finding | None:
                 change=(
                     "- with torch.no_grad():",
                     "-     cached = weight.half()",
-                    "+ # let autocast cast the weight. If the loop also runs the layer under",
-                    "+ # no_grad, do so in a torch.autocast(device_type, cache_enabled=False);",
-                    "+ # otherwise, autocast uses the copy made there again, without a gradient",
+                    "+ # let autocast cast the weight. Where the loop also runs the layer under",
+                    "+ # no_grad, write torch.autocast(..., cache_enabled=False): otherwise,",
+                    "+ # training uses the copy that autocast made there, which has no gradient",
                 ),
                 module=name.rpartition(".")[0],
             )

@@ -29,9 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"{name} broadcasts tensors of the shapes {_text(first)} and {_text(second)} "
             f"to {_text(together)}, so that each output is compared with "
             "the targets of all samples, and the model learns only the mean of the targets",
-            facts=(
-                f"each tensor has {math.prod(first)} elements; one depends on no parameters",
-            ),
+            facts=(f"each tensor has {math.prod(first)} elements; one depends on no parameters",),
             change=("+ targets = targets.view_as(outputs)  # before the loss",),
             confidence=LIKELY,
             site=call.site,

@@ -53,7 +53,8 @@ def _change(site: Site | None, constant: float) -> tuple[str, ...]:
     if changed is not None:
         return f"- {changed[0]}", f"+ {changed[1]}"
     return (
-        "- scores = scores + mask * torch.finfo(scores.dtype).min",
+        f"- {site.text if site else 'scores = scores + mask'}",
+        "+ # with a Boolean mask, which is True at masked positions:",
         "+ scores = torch.where(mask, torch.finfo(scores.dtype).min, scores)",
     )
 
