@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from halfstep.advise.predict.forecast import GAIN, UNSAFE, none_fits
+from halfstep.advise.predict.forecast import GAIN, SHARE, UNSAFE, none_fits
 from halfstep.show import units
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 _NOTE = (
     "All figures are predicted from the operators of one step and the GPU's datasheet; nothing was "
-    "run on the GPU. 80 % of the intervals [low, high] should contain the true value{fewer}. GiB "
-    "includes 1 GiB that PyTorch takes on any GPU."
+    "run on the GPU. {intervals}. GiB includes 1 GiB that PyTorch takes on any GPU."
 )
 _REMARKS = {
     "compute": "compute: most of the step is arithmetic.",
@@ -117,11 +116,22 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
 
 def _explained(found: Sequence[Forecast]) -> list[str]:
     """Say what the figures and remarks of the tables mean."""
-    inexact = dict.fromkeys(each.gpu.name for each in found if each.gpu.caution)
-    fewer = f", but fewer do on {' and '.join(inexact)} (see below)" if inexact else ""
     over = " or ".join(dict.fromkeys(each.gpu.reference for each in found))
     used = [said for name, said in _REMARKS.items() if any(name in e.remarks for e in found)]
-    return [_NOTE.format(fewer=fewer), *cautions(found), *(each.format(over=over) for each in used)]
+    note = _NOTE.format(intervals=intervals(found, "low, high"))
+    return [note, *cautions(found), *(each.format(over=over) for each in used)]
+
+
+def intervals(found: Sequence[Forecast], ends: str = " ") -> str:
+    """Say how many of the intervals should contain the true value.
+
+    Args:
+        found: The forecasts.
+        ends: What stands between the brackets.
+    """
+    inexact = dict.fromkeys(each.gpu.name for each in found if each.gpu.caution)
+    fewer = f", but fewer do on {' and '.join(inexact)} (see below)" if inexact else ""
+    return f"{SHARE} % of the intervals [{ends}] should contain the true value{fewer}"
 
 
 def cautions(found: Sequence[Forecast]) -> list[str]:

@@ -20,14 +20,13 @@ from halfstep.advise.choose.show import (
     verdict,
     with_gpus,
 )
-from halfstep.advise.predict.forecast import SHARE
 from halfstep.advise.report.strips import HEIGHT, Axis
-from halfstep.advise.table import MARKED, cautions, largest_batch
+from halfstep.advise.table import MARKED, cautions, intervals, largest_batch
 from halfstep.show import units
 from halfstep.show.document import TableCell, document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from halfstep.advise.answer import Answer
     from halfstep.advise.choose.advice import Advice
@@ -44,11 +43,13 @@ FIRST_GPUS = 2
 MARK = "≈"
 """The sign before every predicted figure."""
 _TEMPLATE = Path(__file__).parent / "page.html"
-_PREDICTED = (
-    f"{MARK} predicted, from the operators of one training step and the GPU's datasheet: nothing "
-    f"was run. {SHARE} % of the intervals [ ] should contain the true value; memory has no "
-    "interval."
-)
+
+
+def _predicted(costs: Sequence[Forecast]) -> list[str]:
+    """Say what the predicted figures are, and how exact."""
+    source = "from the operators of one training step and the GPU's datasheet: nothing was run"
+    exact = f"{intervals(costs)}; memory has no interval"
+    return [f"{MARK} predicted, {source}. {exact}.", MARKED, *cautions(costs)]
 
 
 def page(found: Answer) -> str:
@@ -95,7 +96,7 @@ def page(found: Answer) -> str:
         environment=[],
         notes=[
             *([ROUNDING, FIRST_SCALE] if advice else []),
-            *([_PREDICTED, MARKED, *cautions(found.costs)] if found.costs else []),
+            *(_predicted(found.costs) if found.costs else []),
         ],
     )
 

@@ -197,7 +197,8 @@ _TF32 = {"tf32": ", which is fp32 with products in TF32", "fp32": ": the GPU has
 def notes(prediction: Prediction) -> list[str]:
     """Return the notes below a table of predictions: the method, its accuracy, missing rows."""
     source = "from the operators of one training step and the GPU's datasheet"
-    cover = f"[ ] here: {prediction.share} % of these intervals should contain the true value"
+    fewer = ", but fewer do on this GPU (see below)" if prediction.caution else ""
+    cover = f"{prediction.share} % of the intervals [ ] should contain the true value{fewer}"
     over = f"the recipe {prediction.over}{_TF32[prediction.over]}"
     not_run = ". This recipe was not trained here" if prediction.references else ""
     said = [

@@ -1,4 +1,4 @@
-"""The gradient of eigenvectors or singular vectors divides by 0, as two values are equal."""
+"""The gradient of eigenvectors or singular vectors divides by 0: two are equal, or one is 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fp16 gradients become zero because there is no loss scale."""
+"""fp16 gradients become zero, because no gradient scaler multiplies the loss."""
 
 from __future__ import annotations
 
