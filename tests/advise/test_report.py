@@ -106,6 +106,12 @@ def test_the_page_keeps_predicted_figures_apart_and_names_their_source(found: An
             at = at[int(part)] if isinstance(at, list) else at[part]
 
 
+def test_the_page_names_the_module_of_the_headroom(found: Answer) -> None:
+    assert found.advice is not None
+    for trial in found.advice.safe:
+        assert f"in {show.module_text(trial.headroom[1])}<" in page(found)
+
+
 def test_each_config_of_the_page_names_its_gpus(found: Answer) -> None:
     titles = re.findall(r'<pre class="config"[^>]*># (.*)\n', html.unescape(page(found)))
     on = ", ".join(title.partition(" on ")[2] for title in titles)

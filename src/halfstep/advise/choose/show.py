@@ -286,16 +286,16 @@ def _cells(trial: Trial, advice: Advice) -> list[str]:
     bits, at = trial.headroom
     return [
         verdict(trial, advice),
-        "\n".join(map(_module, trial.exceptions)) or "-" if not trial.rejected else "",
+        "\n".join(map(module_text, trial.exceptions)) or "-" if not trial.rejected else "",
         units.small_share(damage) if math.isfinite(damage) else "",
         f"{scaling.init:g}" if scaling else "",
-        f"{counted(round(bits), 'bit')} in {_module(at)}"
+        f"{counted(round(bits), 'bit')} in {module_text(at)}"
         if math.isfinite(bits) and not trial.rejected
         else "",
     ]
 
 
-def _module(name: str) -> str:
+def module_text(name: str) -> str:
     """Format a module's name so that one like "1.0" is not read as a number."""
     return name if any(each.isalpha() for each in name) else f"module {name}"
 
@@ -308,5 +308,5 @@ def reasons(trial: Trial, advice: Advice) -> list[str]:
     for pattern, reason in trial.exceptions.items():
         file, _, number = trial.lines.get(pattern, "").rpartition(":")
         where = f" ({Path(file).name}:{number})" if file else ""
-        said.append(f"{_module(pattern)}{where}: {reason}")
+        said.append(f"{module_text(pattern)}{where}: {reason}")
     return said + [f"warning: {each}" for each in advice.warnings(trial)]

@@ -13,6 +13,7 @@ from halfstep.advise.choose.show import (
     SETTLED,
     assumed,
     chosen,
+    module_text,
     noise,
     not_examined,
     reasons,
@@ -113,6 +114,7 @@ def _summary(found: Answer) -> str:
 def _recipe(at: int, trial: Trial, advice: Advice) -> dict[str, Any]:
     damage = math.inf if trial.rehearsal is None else trial.rehearsal.gradient_damage
     bits, where = trial.headroom
+    module = f"in {module_text(where)}"
     scaling = trial.recipe.scaling
     source = f"{SOURCE}#recipes.{at}."
     return {
@@ -129,7 +131,7 @@ def _recipe(at: int, trial: Trial, advice: Advice) -> dict[str, Any]:
                 f"{source}first_loss_scale",
                 "{:g}".format,
             ),
-            _cell(bits, "headroom, bits", f"{source}headroom_bits", "{:.0f}".format, where),
+            _cell(bits, "headroom, bits", f"{source}headroom_bits", "{:.0f}".format, module),
         ],
     }
 
