@@ -181,10 +181,10 @@ def agreement(damages: list[float], by_seed: list[list[float]]) -> dict[str, int
     return found
 
 
-def tau(pairs: dict[str, int]) -> float:
-    """Return Kendall's tau of counted pairs; 1 if there are none."""
+def tau(pairs: dict[str, int]) -> float | None:
+    """Return Kendall's tau of counted pairs; None if there are none."""
     ordered = sum(pairs.values())
-    return (pairs["right"] - pairs["wrong"]) / ordered if ordered else 1.0
+    return (pairs["right"] - pairs["wrong"]) / ordered if ordered else None
 
 
 def tau_of_all(damages: list[float], gaps: list[float]) -> float:
@@ -215,7 +215,11 @@ def judge(each: dict[str, Any]) -> None:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return figures over all tasks: tau, the recipes that are unsafe, and the regrets."""
+    """Return figures over all tasks: tau, the recipes that are unsafe, and the regrets.
+
+    A task without a pair whose order is certain has no tau, so means and minima leave it out.
+    """
+    taus = [each["tau"] for each in rows if each["tau"] is not None]
     pairs = {key: sum(each["pairs"][key] for each in rows) for key in ("right", "wrong", "alike")}
     return {
         "tasks": len(rows),
@@ -224,8 +228,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "seeds_of_fp32": SEEDS_OF_FP32,
         "pairs": pairs,
         "tau": tau(pairs),
-        "tau_mean": float(np.mean([each["tau"] for each in rows])),
-        "tau_lowest": min(each["tau"] for each in rows),
+        "tau_mean": float(np.mean(taus)),
+        "tau_lowest": min(taus),
         "tau_of_all_mean": float(np.mean([each["tau_of_all"] for each in rows])),
         "tau_of_all_median": float(np.median([each["tau_of_all"] for each in rows])),
         "called_safe": sum(found["safe"] for each in rows for found in each["recipes"].values()),

@@ -144,7 +144,7 @@ def ranking(language: str) -> Iterator[list[object]]:
             .replace("energies over", "energies divided by"),
             ordered,
             pairs["right"],
-            f"{each['tau']:.2f}" if ordered else "-",
+            "-" if each["tau"] is None else f"{each['tau']:.2f}",
             f"{each['tau_of_all']:.2f}",
             f"{each['regret']:.2f}",
         ]

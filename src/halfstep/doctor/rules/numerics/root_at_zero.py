@@ -1,4 +1,4 @@
-"""The gradient of a root, a norm or a standard deviation at exactly zero is infinite."""
+"""The derivative of a root at exactly zero is infinite, as in a norm that is written with sqrt."""
 
 from __future__ import annotations
 
