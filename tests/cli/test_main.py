@@ -130,3 +130,10 @@ def test_a_shell_completes_commands_and_options(monkeypatch, capsys, line, offer
 def test_commands_on_the_line_are_those_of_the_app():
     commands = {command.name for command in app.registered_commands}
     assert commands | {group.name for group in app.registered_groups} == set(COMMANDS)
+
+
+def test_an_option_without_its_value_names_the_help_of_its_command(capsys):
+    assert main(["advise", "digits", "--gpu"]) == 2
+    assert capsys.readouterr().err.endswith("; see halfstep advise --help\n")
+    assert main(["data", "check", "--csv"]) == 2
+    assert capsys.readouterr().err.endswith("; see halfstep data check --help\n")

@@ -107,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    debug = "--debug" in arguments  # the parser empties the list
+    given = tuple(arguments)  # the parser empties the list
+    debug = "--debug" in given
     command = typer.main.get_command(app)
     _reflow(command)
     if COMPLETE in os.environ:
@@ -131,8 +132,19 @@ def _run(arguments: list[str]) -> int:
             return _interrupted()
         if debug or not _is_of_the_user(error):
             raise
-        return _fail(f"error: {_message(error)}", BAD_INPUT)
+        return _fail(f"error: {_message(error, _called(command, given))}", BAD_INPUT)
     return 0
+
+
+def _called(command: Any, arguments: Sequence[str]) -> str:
+    """Return the names of the program and of the subcommands that the arguments begin with."""
+    names = ["halfstep"]
+    for word in arguments:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        names.append(word)
+    return " ".join(names)
 
 
 def _reflow(command: Any) -> None:
@@ -155,11 +167,12 @@ def _is_of_the_user(error: BaseException) -> bool:
     return isinstance(error, ValueError | OSError) or hasattr(error, "format_message")
 
 
-def _message(error: BaseException) -> str:
+def _message(error: BaseException, called: str) -> str:
+    """Return an error in one line; `called` is the command, for an error that does not name it."""
     if not hasattr(error, "format_message"):
         return " ".join(str(error).split())
     context = getattr(error, "ctx", None)
-    command = context.command_path if context else "halfstep"
+    command = context.command_path if context else called
     said = " ".join(error.format_message().split()).rstrip(".")
     return f"{said}{_key_of_config(error, context)}; see {command} --help"
 

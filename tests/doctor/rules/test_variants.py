@@ -393,3 +393,18 @@ def test_the_call_that_returned_an_fp16_norm_is_named(name: str) -> None:
 def test_a_change_names_the_device_that_the_program_trains_on() -> None:
     finding = diagnose(watched("GRADIENTS_UNDERFLOW", "broken", errors=())).verdicts[0].finding
     assert any('torch.amp.GradScaler("cpu")  # once' in line for line in finding.change)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("broken", "targets = targets.view_as(outputs)"),
+        ("broken_in_a_function", "targets = targets.view_as(outputs)"),
+        ("broken_in_a_module", "targets = targets.view_as(outputs)"),
+        ("broken_for_the_result_of_a_call", "targets = targets.view(-1, 1)"),
+        ("broken_targets_with_more_dimensions", "columns = columns.view(-1)"),
+    ],
+)
+def test_targets_that_broadcast_are_reshaped_by_name(name: str, line: str) -> None:
+    finding = diagnose(watched("TARGETS_BROADCAST", name, errors=())).verdicts[0].finding
+    assert finding.change[0] == f"+ {line}  # before this line"

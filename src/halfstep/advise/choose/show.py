@@ -82,7 +82,7 @@ def _optimizer(name: str, lr: float, momentum: float | None = None) -> str:
 def noise(advice: Advice) -> str:
     """Say how much gradients differ between batches."""
     ratio = f"{advice.recorded.noise_ratio:.2g}"
-    return f"between batches, the gradient varies by {ratio} times its norm"
+    return f"the gradient's standard deviation between batches is {ratio} times its norm"
 
 
 def conclude(console: Console, found: Answer, more: str = "") -> None:

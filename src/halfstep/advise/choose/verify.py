@@ -288,8 +288,9 @@ class Verifier:
         about = "about" if recipe.name in self._taken else "more than"
         return (
             f"{FEWEST_PAIRS} pairs of runs of {self.steps} steps would take {about} {needed:.0f} s "
-            f"more, and {max(0.0, self._left):.0f} s are left; a larger --budget may give a clear "
-            "result, and so may OMP_NUM_THREADS=1 if other programs use the processor"
+            f"more, and {max(0.0, self._left):.0f} of the {self.budget:.0f} s for the verification "
+            "are left; a larger --budget gives it more time, and OMP_NUM_THREADS=1 makes it faster "
+            "if other programs use the processor"
         )
 
     def _result(

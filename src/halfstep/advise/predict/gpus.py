@@ -16,7 +16,8 @@ GIB = 2**30
 CAUTIONS = {
     "hopper": "four models were measured on an H100: steps took 1.4 to 2.4 times as long as "
     "predicted in tf32, and 1.1 to 2.2 times in half precision. So the intervals are too "
-    "narrow, and the speed-up of half precision over tf32 can be larger than predicted."
+    "narrow, and the speed-up of half precision over tf32 can be larger than predicted: measure "
+    "it before you decide."
 }
 """By architecture: how far off predictions were that have been compared with own measurements."""
 

@@ -2,6 +2,7 @@
 
 from halfstep.doctor.record.called import (
     Call,
+    Crossed,
     ElsewhereCall,
     Ending,
     Evaluation,
@@ -55,6 +56,7 @@ __all__ = [
     "BadGradients",
     "Birth",
     "Call",
+    "Crossed",
     "Discarded",
     "ElsewhereCall",
     "Ending",

@@ -11,6 +11,23 @@ from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads i
 
 
 @dataclass(frozen=True, slots=True)
+class Crossed:
+    """Outputs and targets with equally many elements whose shapes broadcast to a larger shape.
+
+    Attributes:
+        outputs: Shape of the argument that depends on parameters: (8, 1).
+        targets: Shape of the argument that does not: (8,).
+        together: The shape to which they broadcast: (8, 8).
+        at: Index of the targets among the arguments.
+    """
+
+    outputs: tuple[int, ...]
+    targets: tuple[int, ...]
+    together: tuple[int, ...]
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """The loop's equal calls of one function of torch, model or loss module.
 
@@ -28,9 +45,8 @@ class Call:
         classes: Number of classes, if the model's scores are probabilities: no negative numbers,
             and a sum of 1 over the classes; 0 if not. Checked only for torch's cross entropy and
             negative log likelihood, in some of the first sixteen calls.
-        crossed: Shapes of two arguments with the same number of elements, and the larger shape to
-            which they broadcast: (8, 1), (8,) and (8, 8); empty for others. Checked only for
-            differences and losses between a result of the model and a tensor without gradients.
+        crossed: Outputs and targets that broadcast to a larger shape; None without them. Checked
+            only for subtractions, and losses that subtract their arguments.
     """
 
     name: str
@@ -42,7 +58,7 @@ class Call:
     site: Site | None
     rounded: bool = False
     classes: int = 0
-    crossed: tuple[tuple[int, ...], ...] = ()
+    crossed: Crossed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,27 @@ def argument(text: str, function: str | None, given: int, at: int | str) -> str:
     return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) else ""
 
 
+def operand(text: str, at: int) -> str:
+    """Return the source code of an operand of the only subtraction in a statement.
+
+    Args:
+        text: The statement.
+        at: 0 for the left operand, 1 for the right one.
+
+    Returns:
+        The source code; "" if the operand is no variable, or if there is no such subtraction.
+    """
+    try:
+        nodes = [*ast.walk(ast.parse(text))]
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+    found = [each for each in nodes if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub)]
+    if len(found) != 1:
+        return ""
+    node = (found[0].left, found[0].right)[at]
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) else ""
+
+
 def is_only_call(text: str) -> bool:
     """Return whether a line contains a call and nothing else."""
     try:

@@ -118,6 +118,7 @@ class OptimizerFacts:
         state_formats: Formats of its state tensors, by name of the state.
         shared: Number of its parameters that another optimizer or a second group also has.
         foreign: Number of its parameters that belong to no observed model.
+        replaced: Number of these that belonged to an observed model at the optimizer's first step.
         without_gradient: Number of its parameters that never had a gradient.
         stale: Number of its parameters that never had a gradient, require gradients, and belong to
             no observed model.
@@ -138,6 +139,7 @@ class OptimizerFacts:
     state_formats: dict[str, str] = field(default_factory=dict)
     shared: int = 0
     foreign: int = 0
+    replaced: int = 0
     without_gradient: int = 0
     stale: int = 0
     skips_itself: bool = False

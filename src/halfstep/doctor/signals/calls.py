@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.doctor.internals import is_functorch_tensor
-from halfstep.doctor.record import Call
+from halfstep.doctor.record import Call, Crossed
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.tape.tape import autocast_state
-from halfstep.doctor.tensors.nesting import is_in_graph
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Calls:
         self._marks: dict[tuple[Any, ...], Mark | None] = {}
         self._rounded: set[tuple[Any, ...]] = set()
         self._classes: dict[tuple[Any, ...], int] = {}
-        self._crossed: dict[tuple[Any, ...], tuple[tuple[int, ...], ...]] = {}
+        self._crossed: dict[tuple[Any, ...], Crossed] = {}
 
     def count(
         self,
@@ -71,9 +70,8 @@ class Calls:
             if name in _REFUSED and _is_rounded(given):
                 self._rounded.add(key)
         self._counts[key] += 1
-        if name in _DIFFERENCES and key not in self._crossed and _are_crossed(given):
-            shapes = [each.shape for each in given]
-            self._crossed[key] = tuple(map(tuple, [*shapes, torch.broadcast_shapes(*shapes)]))
+        if name in _DIFFERENCES and key not in self._crossed and (found := _crossed(given)):
+            self._crossed[key] = found
             self._marks[key] = calling_line()
         if scores is not None and self._counts[key] in _EXAMINED:
             classes = _classes_of_probabilities(scores)
@@ -94,7 +92,7 @@ class Calls:
                 site=site(self._marks[key]),
                 rounded=key in self._rounded,
                 classes=self._classes.get(key, 0),
-                crossed=self._crossed.get(key, ()),
+                crossed=self._crossed.get(key),
             )
 
 
@@ -114,16 +112,23 @@ def _classes_of_probabilities(scores: torch.Tensor) -> int:
     return scores.shape[dim] if bool((values >= 0).all() & is_one.all()) else 0
 
 
-def _are_crossed(given: list[torch.Tensor]) -> bool:
-    """Return whether outputs and targets broadcast although they have as many elements."""
-    if len(given) != 2 or not torch.is_grad_enabled() or sum(map(is_in_graph, given)) != 1:
-        return False
-    if given[0].ndim == given[1].ndim or given[0].numel() != given[1].numel():
-        return False
-    if any(map(_has_gained_a_dimension, given)):
-        return False
-    together = torch.broadcast_shapes(*(each.shape for each in given))
-    return bool(math.prod(together) > given[0].numel())
+def _crossed(given: list[torch.Tensor]) -> Crossed | None:
+    """Return the shapes of outputs and targets that broadcast although they have as many elements.
+
+    A parameter is no output: its difference to an input of the batch is usually one of all pairs.
+    """
+    if len(given) != 2 or given[0].ndim == given[1].ndim or given[0].numel() != given[1].numel():
+        return None
+    if not torch.is_grad_enabled() or [each.requires_grad for each in given].count(True) != 1:
+        return None
+    at = int(given[0].requires_grad)
+    outputs, targets = given[1 - at], given[at]
+    if outputs.grad_fn is None or any(map(_has_gained_a_dimension, given)):
+        return None
+    together = tuple(torch.broadcast_shapes(outputs.shape, targets.shape))
+    if math.prod(together) == outputs.numel():
+        return None
+    return Crossed(tuple(outputs.shape), tuple(targets.shape), together, at)
 
 
 def _has_gained_a_dimension(tensor: torch.Tensor) -> bool:

@@ -161,6 +161,7 @@ class OptimizerNotes:
         scale: The loss scale of the current step, if a scaler makes the step.
         has_trained: Whether the optimizer has stepped. The formats that were read at its first step
             are then kept.
+        in_models: `id` of its parameters that belonged to a model at its first step.
         params: The model's parameters, if the optimizer itself holds copies of them.
         mark: The source line that created the optimizer.
     """
@@ -172,6 +173,7 @@ class OptimizerNotes:
     resumed_at: int = 0
     resumed_in: int = 0
     scale: torch.Tensor | None = None
+    in_models: frozenset[int] = frozenset()
     params: list[torch.Tensor] | None = None
     mark: Mark | None = None
 
@@ -247,8 +249,9 @@ class Registry:
             self.read()
             notes.has_trained = True
             self.sizes.start(self._moved_by(optimizer))
-            mine = set(map(id, self._moved_by(optimizer)))
-            if not mine <= set(map(id, self._trained())):  # may be copies of a model's parameters
+            mine = frozenset(map(id, self._moved_by(optimizer)))
+            notes.in_models = mine & set(map(id, self._trained()))
+            if notes.in_models < mine:  # may be copies of a model's parameters
                 self.sizes.start(self._trained())
             for model in self.models.alive().values():
                 self.models[model].has_trained |= any(
@@ -326,7 +329,9 @@ class Registry:
             notes.facts = facts
         for optimizer in optimizers.values():
             mine = self.optimizers[optimizer]
+            replaced = mine.in_models.intersection(map(id, moved[optimizer])) - known
             now = optimizer_facts(optimizer, moved, known, self._reached)
+            now = replace(now, replaced=len(replaced))
             mine.facts = replace(now, formats=mine.facts.formats) if mine.has_trained else now
         for scaler in self.scalers.alive().values():
             its = self.scalers[scaler]

@@ -85,7 +85,7 @@ class Watch:
         said = [f"{counted(steps, 'step')} watched" if steps else "no optimizer step yet"]
         said += receiver.measuring.series.state
         if repeats is not None:
-            said.append(f"step {repeats} is repeated")
+            said.append(f"examining step {repeats}")
         return ", ".join(said)
 
     @property

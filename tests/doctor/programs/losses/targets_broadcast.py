@@ -19,7 +19,8 @@ def train(criterion) -> None:
         optimizer.zero_grad()
         with half_autocast():
             outputs = model(images)
-        loss = criterion(outputs.float(), labels.float())
+        outputs, targets = outputs.float(), labels.float()
+        loss = criterion(outputs, targets)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -35,6 +36,10 @@ def mended() -> None:
 
 def broken_targets_first() -> None:
     train(lambda outputs, targets: (targets - outputs).abs().mean())
+
+
+def broken_for_the_result_of_a_call() -> None:
+    train(lambda outputs, targets: ((outputs.tanh() - targets) ** 2).mean())
 
 
 def broken_in_a_function() -> None:
@@ -61,6 +66,17 @@ def healthy_all_pairs() -> None:
         return distances.min(1).values.mean() + distances.min(0).values.mean()
 
     train(criterion)
+
+
+def healthy_distances_to_learned_centres() -> None:
+    """As many centres as samples; the centres are parameters that the loop itself uses."""
+    centres = nn.Parameter(torch.linspace(-1, 1, 8))
+    optimizer = torch.optim.SGD([centres], lr=0.01)
+    for images, _ in batches(4):
+        optimizer.zero_grad()
+        column = images.sum(1, keepdim=True)
+        (column - centres).square().min(1).values.mean().backward()
+        optimizer.step()
 
 
 def healthy_all_targets() -> None:

@@ -33,6 +33,18 @@ def mended() -> None:
     train(each_batch=False)
 
 
+def broken_after_it_has_learned_a_little() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.6)
+    for images, labels in batches(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        scheduler.step()
+
+
 def broken_exponential() -> None:
     train(each_batch=True, make=lambda each: torch.optim.lr_scheduler.ExponentialLR(each, 0.5))
 

@@ -156,3 +156,42 @@ def healthy_with_gradients_of_samples_clipped() -> None:
         parameter.grad.copy_(sum(each.clamp(-1.0, 1.0) for each in parts))
 
     train_on_written_gradients(combine)
+
+
+def train_and_replace(*, then_train: bool) -> None:
+    """Train, replace the head, and possibly train again with the same optimizer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def train() -> None:
+        for images, labels in batches(30):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+    train()
+    model[2] = nn.Linear(16, 3)
+    if then_train:
+        train()
+
+
+def broken_by_a_head_replaced_after_pretraining() -> None:
+    train_and_replace(then_train=True)
+
+
+def healthy_head_replaced_after_training() -> None:
+    train_and_replace(then_train=False)
+
+
+def healthy_temperature_beside_a_probe() -> None:
+    """The loop itself owns a parameter, and the optimizer leaves the backbone out on purpose."""
+    torch.manual_seed(0)
+    backbone, head = nn.Linear(6, 16), nn.Linear(16, 3)
+    temperature = nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([*head.parameters(), temperature], lr=0.05)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        outputs = head(backbone(images).relu()) * temperature
+        nn.functional.cross_entropy(outputs, labels).backward()
+        optimizer.step()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import argument, operand
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Call, Crossed, Evidence
 
 
 _SUBTRACTIONS = {"sub", "rsub", "subtract"}
@@ -21,20 +22,42 @@ _SUBTRACTIONS = {"sub", "rsub", "subtract"}
 def judge(evidence: Evidence) -> Finding | None:
     """Find a difference of outputs and targets of unequal shapes with equally many elements."""
     for call in evidence.calls:
-        if not call.crossed:
+        found = call.crossed
+        if found is None:
             continue
-        first, second, together = call.crossed
-        name = "a subtraction" if call.name.strip("_") in _SUBTRACTIONS else call.name
+        name = "a subtraction" if _is_subtraction(call) else call.name
         return Finding(
-            summary=f"{name} broadcasts tensors of the shapes {_text(first)} and {_text(second)} "
-            f"to {_text(together)}, so that each output is compared with "
-            "the targets of all samples, and the model learns only the mean of the targets",
-            facts=(f"each tensor has {math.prod(first)} elements; one depends on no parameters",),
-            change=("+ targets = targets.view_as(outputs)  # before the loss",),
+            summary=f"{name} broadcasts outputs of shape {_text(found.outputs)} and targets of "
+            f"shape {_text(found.targets)} to {_text(found.together)}, so each output is compared "
+            "with the targets of all samples, and the model learns only the mean of the targets",
+            facts=(f"both tensors have {math.prod(found.outputs)} elements",),
+            change=_change(call, found),
             confidence=LIKELY,
             site=call.site,
         )
     return None
+
+
+def _is_subtraction(call: Call) -> bool:
+    return call.name.strip("_") in _SUBTRACTIONS
+
+
+def _change(call: Call, found: Crossed) -> tuple[str, ...]:
+    """Return the change, with the program's names of outputs and targets if they are known."""
+    text = call.site.text if call.site else ""
+    places = found.at, 1 - found.at
+    if _is_subtraction(call):
+        targets, outputs = (operand(text, at) for at in places)
+    else:  # The program's name of a loss module is unknown.
+        targets, outputs = (argument(text, None, 2, at) for at in places)
+    if not targets.isidentifier():
+        targets = "targets"
+    shape = ", ".join(map(str, (-1, *found.outputs[1:])))
+    changed = f"view_as({outputs})" if outputs else f"view({shape})"
+    return (
+        f"+ {targets} = {targets}.{changed}  # before this line",
+        "+ # and the same for other tensors of this shape in it, such as weights",
+    )
 
 
 def _text(shape: tuple[int, ...]) -> str:

@@ -96,7 +96,7 @@ def _elsewhere(site: Site | None, eps: float) -> tuple[str, ...]:
     if not lines:
         return ()
     named = ", ".join(str(replace(site, line=each)) for each in lines)
-    return (f"the same eps is in {named}: check it there too",)
+    return (f"the same eps is also used in {named}",)
 
 
 RULE = Rule(

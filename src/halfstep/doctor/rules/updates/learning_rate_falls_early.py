@@ -17,11 +17,11 @@ _ALMOST_ZERO = 1e-3  # of the highest learning rate
 _GONE = 1e-6  # of the highest learning rate; a last rate above it may be intended
 _STEPS = 20
 _LOSSES = 5
-_LEARNED = 0.9  # of the first losses; a model below it has learned before the rate fell
+_LEARNED = 0.5  # of the first losses; a model below it has learned before the rate fell
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a learning rate that is almost 0 for most of the training, and a loss that stays."""
+    """Find a learning rate that is almost 0 for most of the training, and a high loss."""
     loop = evidence.loop
     for number, optimizer in enumerate(evidence.static.optimizers):
         schedules = [
@@ -58,7 +58,7 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"from step {low.iteration} of {total} on, "
             + ("or earlier, " if is_unsure else "")
             + f"the learning rate is below {_ALMOST_ZERO * highest:.2g}, a thousandth of its "
-            "highest value, and the model hardly learns: the scheduler advances in every step",
+            "highest value, so the model stops learning: the scheduler advances in every step",
             facts=(
                 f"learning rate: {highest:.3g} at most, {steps[-1].learning_rate:.3g} at the end",
                 f"the scheduler advanced {moves} times in {total} steps",
@@ -75,7 +75,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _stays(steps: list[StepNumbers]) -> bool:
-    """Return whether the last losses are hardly smaller than the first ones."""
+    """Return whether the last losses are more than half of the first ones."""
     losses = [each.loss for each in steps if each.loss is not None and math.isfinite(each.loss)]
     if len(losses) < 2 * _LOSSES:
         return False

@@ -59,7 +59,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if optimizer.without_gradient == owned and _never_had(evidence.loop, number):
             return _silent(evidence, number, _missing(optimizer))
         forgotten = [name for model in evidence.static.models for name in model.forgotten]
-        if optimizer.steps and optimizer.stale and forgotten:
+        if optimizer.steps and (optimizer.stale or optimizer.replaced) and forgotten:
             return _silent(evidence, number, _missing(optimizer), forgotten)
     return None
 
@@ -125,6 +125,11 @@ def _never_had(loop: Loop, number: int) -> bool:
 
 def _missing(optimizer: OptimizerFacts) -> str:
     owned = sum(optimizer.formats.values())
+    if optimizer.replaced:
+        return (
+            f"the model no longer contains {optimizer.replaced} of the "
+            f"{counted(owned, 'parameter')} of {optimizer.kind}"
+        )
     share = f"{optimizer.without_gradient} of {counted(owned, 'parameter')}"
     text = f"{share} of {optimizer.kind} never had a gradient"
     if optimizer.foreign:
@@ -159,7 +164,7 @@ def _silent(evidence: Evidence, number: int, fact: str, forgotten: Sequence[str]
 
 RULE = Rule(
     code="NO_GRADIENTS",
-    name="steps that use no gradients of the model",
+    name="an optimizer that lacks gradients of the model",
     rows=(11,),
     citations=("nerfstudio-project/nerfstudio#1919", "ecmwf/WeatherGenerator#356"),
     needs=frozenset({"loop", "static", "numbers"}),
