@@ -106,3 +106,8 @@ class TestTranslation:
             if re.search(f"{han}$", one) and re.match(rf"\s*{han}", other) and one[0] != "#"
         ]
         assert broken == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+def test_a_readme_is_read_in_a_few_minutes(name):
+    assert len((ROOT / name).read_text().splitlines()) < 150
