@@ -39,7 +39,8 @@ def failing(said: str) -> Iterator[None]:
 
 def in_a_line(error: BaseException, most: int = 200) -> str:
     """Return the type and message of an error in one line of at most `most` characters."""
-    return _cut(f"{type(error).__name__}: {error}", most)
+    name = type(error).__name__
+    return _cut(f"{name}: {error}" if str(error).strip() else name, most)
 
 
 def reason(error: BaseException, most: int = 200) -> str:

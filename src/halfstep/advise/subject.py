@@ -333,8 +333,9 @@ def _loss(path: str) -> Callable[..., Any]:
     try:
         signature.bind("model", "batch")
     except TypeError:
+        names = ", ".join(signature.parameters)
         raise UserError(
-            f"--loss is {path!r}, whose arguments are {signature}; allowed: a function that can be "
+            f"--loss is {path!r}, whose arguments are ({names}); allowed: a function that can be "
             "called with (model, batch) and returns the loss"
         ) from None
     return function

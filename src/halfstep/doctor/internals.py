@@ -243,6 +243,25 @@ def is_cast(operator: Any) -> bool:
     return operator is torch.ops.aten._to_copy.default
 
 
+def drops(module: nn.Module) -> bool:
+    """Return whether a module drops values in training mode, and none in evaluation mode."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return module.dropout > 0
+    share = getattr(module, "drop_prob", None)  # of timm's and torchvision's stochastic depth
+    return isinstance(share, float) and share > 0
+
+
+def tracks(module: nn.Module) -> bool:
+    """Return whether a module is a norm that updates running statistics in training mode."""
+    return (
+        isinstance(module, nn.modules.batchnorm._NormBase)
+        and module.track_running_stats
+        and module.running_mean is not None
+    )
+
+
 def norms_and_losses() -> tuple[type[nn.Module], ...]:
     """Return the base classes of all norms and of all losses."""
     keeping_statistics = nn.modules.batchnorm._NormBase

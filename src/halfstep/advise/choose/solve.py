@@ -208,8 +208,7 @@ def _why_not(option: Option, reference: Forecast, *, has_warning: bool) -> str:
         return f"predicted to need {needed:.1f} GiB; the limit is {most:.1f} GiB"
     faster = reference.seconds.value / cost.seconds.value
     if reference.fits and faster < GAIN:
-        remark = "no gain" if faster >= 1 else "slower"
-        return f"{remark}: predicted {faster:.2f} times as fast as {reference.recipe}"
+        return f"no gain: predicted {faster:.2f} times as fast as {reference.recipe}"
     if reference.fits and has_warning and cost.speed_up and cost.speed_up.low < 1:
         return (
             f"it has a warning, and its gain is not certain: predicted {faster:.2f} "

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from halfstep.advise.predict.trace import recorded
 from halfstep.engine import Engine
-from halfstep.errors import UserError
+from halfstep.errors import UserError, in_a_line
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def traced_at(
         raise
     except Exception as error:
         subject.loss_of(subject.copied(), subject.batches[0])  # Raises if it fails anyway.
-        said = str(error).strip().partition("\n")[0]
+        said = in_a_line(error)
         raise UserError(
             f"{subject.name} cannot be traced under {found.name} with tensors that have no "
             f"values: {said}"

@@ -1,8 +1,8 @@
 """The record of evidence: watching and replaying fill it, and rules read it."""
 
 from halfstep.doctor.record.called import (
+    Broadcast,
     Call,
-    Crossed,
     ElsewhereCall,
     Ending,
     Evaluation,
@@ -55,8 +55,8 @@ __all__ = [
     "Bad",
     "BadGradients",
     "Birth",
+    "Broadcast",
     "Call",
-    "Crossed",
     "Discarded",
     "ElsewhereCall",
     "Ending",

@@ -11,7 +11,7 @@ from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads i
 
 
 @dataclass(frozen=True, slots=True)
-class Crossed:
+class Broadcast:
     """Outputs and targets with equally many elements whose shapes broadcast to a larger shape.
 
     Attributes:
@@ -45,7 +45,7 @@ class Call:
         classes: Number of classes, if the model's scores are probabilities: no negative numbers,
             and a sum of 1 over the classes; 0 if not. Checked only for torch's cross entropy and
             negative log likelihood, in some of the first sixteen calls.
-        crossed: Outputs and targets that broadcast to a larger shape; None without them. Checked
+        broadcast: Outputs and targets that broadcast to a larger shape; None without them. Checked
             only for subtractions, and losses that subtract their arguments.
     """
 
@@ -58,7 +58,7 @@ class Call:
     site: Site | None
     rounded: bool = False
     classes: int = 0
-    crossed: Crossed | None = None
+    broadcast: Broadcast | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,6 @@ class Evaluation:
 
     Attributes:
         calls: Number of calls.
-        first: The loop's iteration at the first call in evaluation mode; None without one.
         bad: Number of calls whose output contained NaN.
         first_bad: The loop's iteration at the first of these calls; None without one, and for
             outputs on an accelerator.
@@ -75,7 +74,6 @@ class Evaluation:
     """
 
     calls: int = 0
-    first: int | None = None
     bad: int = 0
     first_bad: int | None = None
     formats: tuple[str, ...] = ()

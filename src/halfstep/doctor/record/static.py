@@ -75,8 +75,11 @@ class ModelFacts:
         training_calls: Number of these calls with gradients enabled.
         positions: Names of half-precision buffers of ascending whole numbers, some of which
             rounding has made equal.
-        modal: Classes of its dropouts, and of its norms with running statistics, which compute
-            other results in evaluation mode.
+        dropouts: Classes of its modules that drop values in training mode only.
+        tracking_norms: Classes of its norms that update running statistics in training mode only.
+        restored: How often a call in training mode was the first training call after an evaluation.
+        left: How often a call in evaluation mode was, although an earlier one was in training mode.
+        left_after: The call of the evaluation before the first such call; None without one.
     """
 
     kind: str
@@ -92,7 +95,11 @@ class ModelFacts:
     calls: int = 0
     training_calls: int = 0
     positions: tuple[str, ...] = ()
-    modal: tuple[str, ...] = ()
+    dropouts: tuple[str, ...] = ()
+    tracking_norms: tuple[str, ...] = ()
+    restored: int = 0
+    left: int = 0
+    left_after: Site | None = None
 
     @property
     def half_statistics(self) -> list[ModuleFacts]:

@@ -32,7 +32,7 @@ _USES = {
     "scaler": r"(?<![\w.])scaler(?=\.\w)",
     "optimizer": r"(?<![\w.])optimizer(?=\.\w|\)|,)",
     "loss": r"(?<![\w.])loss(?=\)?\.backward\()",
-    "device": r"(?<=\()device_type(?=[,)])",
+    "device": r"(?<=[(=])device_type(?=[,)])",
 }
 """Patterns of the placeholder names in the changes that rules suggest, by kind of object.
 
@@ -78,7 +78,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _device(evidence: Evidence) -> dict[str, str]:
-    """Return the type of the device that the program trains on, as source code, if it is known."""
+    """Return the source code of the program's device type by the word "device", if it is known."""
     devices = evidence.environment.devices
     return {"device": f'"{devices[0]}"'} if len(devices) == 1 else {}
 

@@ -19,7 +19,6 @@ class Evaluations:
 
     def __init__(self) -> None:
         self._count = self._bad = 0
-        self._first: int | None = None
         self._first_bad: int | None = None
         self._formats: set[str] = set()
         self._waiting: dict[torch.device, torch.Tensor] = {}
@@ -33,8 +32,6 @@ class Evaluations:
         """
         floats = [each for each in tensors_in(result) if each.is_floating_point() and each.numel()]
         self._count += 1
-        if self._first is None:
-            self._first = iteration
         self._formats |= {format_name(each.dtype) for each in floats}
         flags: dict[torch.device, torch.Tensor] = {}
         for flag in self._flags(floats):
@@ -63,9 +60,5 @@ class Evaluations:
         """Return the counts, including results on accelerators; waits for the device."""
         late = sum(int(each) for each in self._waiting.values())
         return Evaluation(
-            self._count,
-            self._first,
-            self._bad + late,
-            self._first_bad,
-            tuple(sorted(self._formats)),
+            self._count, self._bad + late, self._first_bad, tuple(sorted(self._formats))
         )

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.doctor.internals import (
+    drops,
     is_compiled,
     loss_scale_of,
     norms_and_losses,
     settings_of,
+    tracks,
 )
 from halfstep.doctor.record import (
     Environment,
@@ -115,15 +117,13 @@ def model_facts(
             name for name, each in trained if id(each) in owned and id(each) not in reached
         )[:NAMES],
         compiled=is_compiled(model),
-        modal=tuple(sorted({type(each).__name__ for each in model.modules() if _is_modal(each)})),
+        dropouts=_classes(filter(drops, model.modules())),
+        tracking_norms=_classes(filter(tracks, model.modules())),
     )
 
 
-def _is_modal(module: nn.Module) -> bool:
-    """Return whether a module of torch computes other results in evaluation mode."""
-    if isinstance(module, torch.nn.modules.dropout._DropoutNd):  # noqa: SLF001
-        return module.p > 0
-    return getattr(module, "running_mean", None) is not None
+def _classes(modules: Iterable[nn.Module]) -> tuple[str, ...]:
+    return tuple(sorted({type(each).__name__ for each in modules}))
 
 
 def _unchanged(

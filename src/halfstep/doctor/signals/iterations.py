@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 KINDS = {
     "forward": "a model was called for training: model, autocast, differentiable (an input is), "
-    "training (any of its modules is in training mode)",
+    "mode (train, eval, or left: in evaluation mode after an evaluation)",
     "scale": "a loss was multiplied: scaler, format, already (part of it was multiplied before)",
     "backward": "scaled, autocast, format, reaches (optimizers), mixed",
     "grad": "autograd.grad was called: scaled, create_graph, half (a format of its graph)",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from halfstep.doctor.internals import modules_of
+from halfstep.doctor.internals import drops, modules_of, tracks
 from halfstep.doctor.record import ModelFacts, OptimizerFacts, ScalerFacts, Static
 from halfstep.doctor.record.sites import site
 from halfstep.doctor.record.source import statement
@@ -85,6 +85,13 @@ class ModelNotes:
         moving: The floating-point buffers that calls of the model change; None before the first
             call in training mode.
         modules: The model and its submodules.
+        mode_dependent: Those of these that compute other results in evaluation mode.
+        evaluated: The call of an evaluation since the last training call; None without one.
+        has_mode: Whether a training call was in training mode.
+        is_left: Whether the last training call was in evaluation mode after an evaluation.
+        restored: How often a call in training mode was the first training call after an evaluation.
+        left: How often a call in evaluation mode was.
+        left_after: The evaluation before the first of these calls.
         draws: Whether a call has used the random generator of Python or numpy.
         has_trained: Whether an optimizer has stepped the model. The formats that were read at its
             first step are then kept.
@@ -96,6 +103,13 @@ class ModelNotes:
     has_trained: bool = False
     moving: list[torch.Tensor] | None = None
     modules: tuple[nn.Module, ...] = ()
+    mode_dependent: tuple[nn.Module, ...] = ()
+    evaluated: Mark | None = None
+    has_mode: bool = False
+    is_left: bool = False
+    restored: int = 0
+    left: int = 0
+    left_after: Mark | None = None
     draws: bool = False
 
     @property
@@ -107,7 +121,40 @@ class ModelNotes:
         """Return the model and its submodules, as of the last examined call."""
         if not self.modules or self.is_looked_at:
             self.modules = tuple(modules_of(model))
+            self.mode_dependent = tuple(
+                each for each in self.modules if drops(each) or tracks(each)
+            )
         return self.modules
+
+    def is_in_training_mode(self, model: nn.Module) -> bool:
+        """Return whether a module that depends on the mode is in training mode."""
+        self.modules_of(model)
+        return any(each.training for each in self.mode_dependent)
+
+    def note_evaluation(self, model: nn.Module, mark: Mark | None) -> None:
+        """Note a call without gradients; in evaluation mode, it is an evaluation."""
+        if self.evaluated is None and not self.is_in_training_mode(model):
+            self.evaluated = mark
+
+    def mode(self, model: nn.Module) -> str:
+        """Note the mode of a training call, and return it.
+
+        Returns:
+            "train"; "left" in evaluation mode if the model was evaluated since its last call in
+            training mode; "eval" in evaluation mode otherwise.
+        """
+        if not self.mode_dependent or self.is_in_training_mode(model):
+            self.has_mode = True
+            self.restored += self.evaluated is not None and not self.is_left
+            self.evaluated, self.is_left = None, False
+            return "train"
+        if not (self.has_mode and self.evaluated is not None):
+            return "eval"
+        if not self.is_left:
+            self.left += 1
+            self.left_after = self.left_after or self.evaluated
+        self.is_left = True
+        return "left"
 
     def random_before(self) -> RandomState:
         """Return the state of the random generators that the current call may use."""
@@ -344,7 +391,14 @@ class Registry:
         self.read()
         return Static(
             models=tuple(
-                replace(each.facts, calls=each.calls, training_calls=each.training_calls)
+                replace(
+                    each.facts,
+                    calls=each.calls,
+                    training_calls=each.training_calls,
+                    restored=each.restored,
+                    left=each.left,
+                    left_after=site(each.left_after),
+                )
                 for each in self.models.notes
             ),
             optimizers=tuple(

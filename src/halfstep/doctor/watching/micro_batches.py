@@ -163,13 +163,14 @@ class MicroBatches:
         grammar, marks = self._receiver.grammar, self._marks
         loss_format = format_name(told.root().dtype)
         formats = ",".join(format_name(dtype) for _, dtype in told.autocast)
-        number = self._receiver.registry.models.number(told.model)
+        registry = self._receiver.registry
         grammar.add(
             "forward",
             marks.get("forward"),
-            model=number,
+            model=registry.models.number(told.model),
             autocast=formats,
             differentiable=any(each.requires_grad for each in told.given),
+            mode=registry.model(told.model).mode(told.model),
         )
         if multiplier is not None:
             scaler = multiplier.scaler

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from halfstep.doctor.internals import current_node, is_loss, is_tracing
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
+from halfstep.doctor.signals.calls import broadcast
 from halfstep.doctor.signals.casts import Casts, format_of
 from halfstep.doctor.signals.evaluations import Evaluations
 from halfstep.doctor.signals.facts import gradients_of, parameters_of, state_step
@@ -181,7 +182,8 @@ class Receiver:
         with self.guard.own():
             given, made = tensors_in((args, kwargs)), tensors_in(result)
             scores = scores_of(module, args, kwargs)
-            self.hearing.calls.count(notes.facts.kind, given, made, scores)
+            found = broadcast(module, given)
+            self.hearing.calls.count(notes.facts.kind, given, made, scores, found)
             if entry is not None and not _is_preparation(module, entry, made):
                 notes.called(module, before, entry.random)
                 self.tape.close(entry, made, self.tape.scale_of(given))
@@ -191,10 +193,12 @@ class Receiver:
                     model=self.registry.models.number(module),
                     autocast=",".join(format_name(dtype) for _, dtype in entry.autocast),
                     differentiable=any(each.requires_grad for each in given),
-                    training=any(entry.training),
+                    mode=notes.mode(module),
                 )
             else:
                 self.hearing.record_outside(notes.facts.kind, given, made)
+                if not torch.is_grad_enabled():
+                    notes.note_evaluation(module, calling_line())
                 if not module.training:
                     self._evaluated(module, args, kwargs, result)
             if is_loss(module):

@@ -1,7 +1,7 @@
 """Outputs of shape (N, 1) and targets of shape (N,), or the reverse, broadcast to (N, N).
 
-The loss then compares each output with the target of every sample, so its minimum is at outputs
-that are all equal to the mean of the targets.
+A loss of this result compares each output with the targets of all samples. A model that minimises
+it gives the same output for every sample: for a squared error, the mean of the targets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from halfstep.doctor.record.source import argument, operand
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Call, Crossed, Evidence
+    from halfstep.doctor.record import Broadcast, Call, Evidence
 
 
 _SUBTRACTIONS = {"sub", "rsub", "subtract"}
@@ -22,14 +22,14 @@ _SUBTRACTIONS = {"sub", "rsub", "subtract"}
 def judge(evidence: Evidence) -> Finding | None:
     """Find a difference of outputs and targets of unequal shapes with equally many elements."""
     for call in evidence.calls:
-        found = call.crossed
+        found = call.broadcast
         if found is None:
             continue
         name = "a subtraction" if _is_subtraction(call) else call.name
         return Finding(
             summary=f"{name} broadcasts outputs of shape {_text(found.outputs)} and targets of "
             f"shape {_text(found.targets)} to {_text(found.together)}, so each output is compared "
-            "with the targets of all samples, and the model learns only the mean of the targets",
+            "with the targets of all samples, and the model learns one output for all samples",
             facts=(f"both tensors have {math.prod(found.outputs)} elements",),
             change=_change(call, found),
             confidence=LIKELY,
@@ -42,7 +42,7 @@ def _is_subtraction(call: Call) -> bool:
     return call.name.strip("_") in _SUBTRACTIONS
 
 
-def _change(call: Call, found: Crossed) -> tuple[str, ...]:
+def _change(call: Call, found: Broadcast) -> tuple[str, ...]:
     """Return the change, with the program's names of outputs and targets if they are known."""
     text = call.site.text if call.site else ""
     places = found.at, 1 - found.at

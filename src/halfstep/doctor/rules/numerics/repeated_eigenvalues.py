@@ -1,4 +1,4 @@
-"""The gradient of eigenvectors or singular vectors divides by 0: two are equal, or one is 0."""
+"""The gradient of eigenvectors or singular vectors divides by 0, as two of the values are equal."""
 
 from __future__ import annotations
 

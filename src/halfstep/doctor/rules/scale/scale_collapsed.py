@@ -44,7 +44,7 @@ def _by_scaler(evidence: Evidence) -> Finding | None:
     return _finding(
         evidence,
         f"{numbers.longest_run_of_skips} steps in a row were skipped, the last one at a loss "
-        f"scale of {numbers.smallest_scale:g}. Even without a loss scale, the step is not finite, "
+        f"scale of {numbers.steps[-1].scale:g}. Even without a loss scale, the step is not finite, "
         "so no loss scale is small enough",
         fact,
         None,

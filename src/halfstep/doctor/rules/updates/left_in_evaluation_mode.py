@@ -7,56 +7,66 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
-    from halfstep.doctor.record.loop import Event, Shape
+    from halfstep.doctor.record import Evidence, Fact, Loop, ModelFacts, Shape
 
-_OFTEN = 2  # a single step may be intended
+_FEWEST_STEPS = 2  # a single step may be a test of the loop
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a model that stays in evaluation mode from the first evaluation on."""
-    evaluated = evidence.evaluation.first
-    if evaluated is None:
-        return None
+    """Find a model that an optimizer trains in training mode, and in evaluation mode later."""
     for number, model in enumerate(evidence.static.models):
-        calls = _calls(evidence.loop.of("forward"), number)
-        before = [shape for shape, event in calls if event.facts["training"]]
-        after = [(shape, event) for shape, event in calls if not event.facts["training"]]
-        if not (model.modal and before and after):
+        before = _iterations(evidence.loop, number, "train")
+        optimizers = set().union(*map(_stepped, before))
+        after = [
+            shape
+            for shape in _iterations(evidence.loop, number, "left")
+            if optimizers & _stepped(shape)
+        ]
+        count = sum(shape.count for shape in after)
+        total = count + sum(shape.count for shape in before)
+        dependent = ", ".join([*model.dropouts, *model.tracking_norms])
+        if count < _FEWEST_STEPS or _is_deliberate(model, before, after):
             continue
-        first = min(shape.first for shape, _ in after)
-        # Evaluations before an iteration's first event count as a part of the previous iteration.
-        is_since_evaluation = max(each.last for each in before) < first and first - evaluated <= 1
-        count = sum(shape.count for shape, _ in after)
-        if not is_since_evaluation or count < _OFTEN:
-            continue
-        site = after[0][1].site
         return Finding(
-            summary="the model is still in evaluation mode when training continues after an "
-            f"evaluation: without model.train(), {_effect(model.modal)}",
+            summary=f"after an evaluation, the loop trains {model.kind} in evaluation mode: "
+            f"without train(), {_effect(model)}",
             facts=(
-                f"the last {count} of {evidence.loop.iterations} steps were in evaluation mode",
-                f"modules that compute something else in this mode: {', '.join(model.modal)}",
+                f"{count} of {total} training steps of {model.kind} were in evaluation mode",
+                f"modules that compute other results in this mode: {dependent}",
             ),
-            change=("+ model.train()  # after each evaluation, before training continues",),
+            change=("+ model.train()  # after this evaluation, before training continues",),
             confidence=LIKELY,
-            site=site,
+            site=model.left_after,
         )
     return None
 
 
-def _calls(calls: list[tuple[Shape, Event]], number: int) -> list[tuple[Shape, Event]]:
-    """Return the last call of a model in each iteration with a step."""
-    mine = [(shape, event) for shape, event in calls if event.facts["model"] == number]
-    last = {id(shape): (shape, event) for shape, event in mine if shape.complete}
-    return list(last.values())
+def _iterations(loop: Loop, model: int, mode: str) -> list[Shape]:
+    """Return the iterations with a step in which every training call of a model is in a mode."""
+    found = []
+    for shape in loop.shapes:
+        modes = {each.facts["mode"] for each in shape.of("forward") if each.facts["model"] == model}
+        if shape.complete and modes == {mode}:
+            found.append(shape)
+    return found
 
 
-def _effect(modal: tuple[str, ...]) -> str:
+def _stepped(shape: Shape) -> set[Fact]:
+    """Return the optimizers that step in an iteration."""
+    return {each.facts["optimizer"] for kind in ("step", "scaler step") for each in shape.of(kind)}
+
+
+def _is_deliberate(model: ModelFacts, before: list[Shape], after: list[Shape]) -> bool:
+    """Return whether earlier evaluations ended in training mode, and only the last one does not."""
+    is_at_the_end = max(each.last for each in after) > max(each.last for each in before)
+    return model.restored > 0 and model.left == 1 and is_at_the_end
+
+
+def _effect(model: ModelFacts) -> str:
     effects = []
-    if any("Dropout" in each for each in modal):
+    if model.dropouts:
         effects.append("dropout is off")
-    if any("Dropout" not in each for each in modal):
+    if model.tracking_norms:
         effects.append("norms use their running statistics, which no longer change")
     return ", and ".join(effects)
 
@@ -66,7 +76,7 @@ RULE = Rule(
     name="training in evaluation mode",
     rows=(58,),
     citations=("fartashf/vsepp#4", "wkentaro/pytorch-fcn#57"),
-    needs=frozenset({"loop", "static", "evaluation"}),
+    needs=frozenset({"loop", "static"}),
     judge=judge,
     harmless=True,
 )
