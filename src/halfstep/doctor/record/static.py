@@ -77,6 +77,7 @@ class ModelFacts:
             rounding has made equal.
         dropouts: Classes of its modules that drop values in training mode only.
         tracking_norms: Classes of its norms that update running statistics in training mode only.
+        optimizers: Numbers of the optimizers that update its parameters.
         restored: How often a call in training mode was the first training call after an evaluation.
         left: How often a call in evaluation mode was, although an earlier one was in training mode.
         left_after: The call of the evaluation before the first such call; None without one.
@@ -97,6 +98,7 @@ class ModelFacts:
     positions: tuple[str, ...] = ()
     dropouts: tuple[str, ...] = ()
     tracking_norms: tuple[str, ...] = ()
+    optimizers: tuple[int, ...] = ()
     restored: int = 0
     left: int = 0
     left_after: Site | None = None

@@ -89,6 +89,7 @@ class ModelNotes:
         evaluated: The call of an evaluation since the last training call; None without one.
         has_mode: Whether a training call was in training mode.
         is_left: Whether the last training call was in evaluation mode after an evaluation.
+        optimizers: Numbers of the optimizers that update its parameters.
         restored: How often a call in training mode was the first training call after an evaluation.
         left: How often a call in evaluation mode was.
         left_after: The evaluation before the first of these calls.
@@ -107,6 +108,7 @@ class ModelNotes:
     evaluated: Mark | None = None
     has_mode: bool = False
     is_left: bool = False
+    optimizers: tuple[int, ...] = ()
     restored: int = 0
     left: int = 0
     left_after: Mark | None = None
@@ -131,11 +133,6 @@ class ModelNotes:
         self.modules_of(model)
         return any(each.training for each in self.mode_dependent)
 
-    def note_evaluation(self, model: nn.Module, mark: Mark | None) -> None:
-        """Note a call without gradients; in evaluation mode, it is an evaluation."""
-        if self.evaluated is None and not self.is_in_training_mode(model):
-            self.evaluated = mark
-
     def mode(self, model: nn.Module) -> str:
         """Note the mode of a training call, and return it.
 
@@ -144,8 +141,8 @@ class ModelNotes:
             training mode; "eval" in evaluation mode otherwise.
         """
         if not self.mode_dependent or self.is_in_training_mode(model):
+            self.restored += self.has_mode and self.evaluated is not None and not self.is_left
             self.has_mode = True
-            self.restored += self.evaluated is not None and not self.is_left
             self.evaluated, self.is_left = None, False
             return "train"
         if not (self.has_mode and self.evaluated is not None):
@@ -266,6 +263,22 @@ class Registry:
             self.models.add(module, ModelNotes(ModelFacts(type(unwrapped(module)).__name__)))
         return self.models[module]
 
+    def note_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
+        """Note a call without gradients; in evaluation mode, it evaluates the models it is part of.
+
+        Args:
+            module: The called module: a model, or a model that another one wraps.
+            mark: The source line of the call.
+        """
+        notes = self.model(module)
+        if notes.is_in_training_mode(module) or not notes.mode_dependent:
+            return
+        called = set(map(id, notes.mode_dependent))
+        for model in self.models.alive().values():
+            its = self.models[model]
+            if its.evaluated is None and not called.isdisjoint(map(id, its.mode_dependent)):
+                its.evaluated = mark
+
     def optimizer(self, optimizer: Optimizer) -> OptimizerNotes:
         """Return the notes of an optimizer, which is registered if it is new."""
         if optimizer not in self.optimizers:
@@ -300,10 +313,11 @@ class Registry:
             notes.in_models = mine & set(map(id, self._trained()))
             if notes.in_models < mine:  # may be copies of a model's parameters
                 self.sizes.start(self._trained())
+            number = self.optimizers.number(optimizer)
             for model in self.models.alive().values():
-                self.models[model].has_trained |= any(
-                    id(each) in mine for each in model.parameters()
-                )
+                if any(id(each) in mine for each in model.parameters()):
+                    self.models[model].has_trained = True
+                    self.models[model].optimizers += (number,)
 
     @property
     def waits_for_gradients(self) -> bool:
@@ -398,6 +412,7 @@ class Registry:
                     restored=each.restored,
                     left=each.left,
                     left_after=site(each.left_after),
+                    optimizers=each.optimizers,
                 )
                 for each in self.models.notes
             ),

@@ -198,7 +198,7 @@ class Receiver:
             else:
                 self.hearing.record_outside(notes.facts.kind, given, made)
                 if not torch.is_grad_enabled():
-                    notes.note_evaluation(module, calling_line())
+                    self.registry.note_evaluation(module, calling_line())
                 if not module.training:
                     self._evaluated(module, args, kwargs, result)
             if is_loss(module):

@@ -58,6 +58,41 @@ def broken_targets_with_more_dimensions() -> None:
     train(criterion)
 
 
+def broken_by_a_column_that_the_model_makes() -> None:
+    def criterion(outputs, targets):
+        return functional.mse_loss(outputs.squeeze(-1).unsqueeze(1), targets)
+
+    train(criterion)
+
+
+class HuberLoss(nn.Module):
+    """A loss of the program's own, with the name of one of torch."""
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.huber_loss(outputs.squeeze(-1), targets)
+
+
+def healthy_own_loss_with_the_name_of_torchs() -> None:
+    train(HuberLoss())
+
+
+def healthy_equal_targets() -> None:
+    """As in a GAN, where all outputs are to be 1."""
+    train(lambda outputs, targets: ((outputs - torch.ones(8)) ** 2).mean())
+
+
+def healthy_quantiles() -> None:
+    train(lambda outputs, targets: (outputs - torch.tensor([0.1, 0.5, 0.9])).abs().mean())
+
+
+def healthy_all_pairs_of_a_view() -> None:
+    def criterion(outputs, targets):
+        flat = outputs.squeeze(-1)
+        return (flat.view(-1, 1) - targets).abs().min(1).values.mean()
+
+    train(criterion)
+
+
 def healthy_all_pairs() -> None:
     """A distance between every output and every target, with dimensions added for it."""
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from doctor.loops import batches, classifier, half_autocast, loss_of
+from doctor.loops import Inner, batches, classifier, half_autocast, loss_of
 
 CODE = "LEFT_IN_EVALUATION_MODE"
 
@@ -39,25 +39,101 @@ def mended() -> None:
     train(classifier(), lambda epoch: True)
 
 
-def broken_with_dropout_in_a_wrapped_model() -> None:
-    """Only the wrapped model changes its mode, and the wrapper is called."""
+def broken_in_a_wrapped_model() -> None:
+    """Only the wrapped model is evaluated, and the wrapper stays in training mode."""
+    model = classifier()
+    train(model, lambda epoch: None, called=Inner(model))
 
-    class Wrapper(nn.Module):
-        def __init__(self, module: nn.Module) -> None:
+
+def broken_by_evaluations_within_epochs() -> None:
+    """Each epoch begins in training mode, and continues in evaluation mode."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(2):
+        model.train()
+        for number, (images, labels) in enumerate(batches(8)):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            if number == 3:
+                evaluate(model)
+
+
+def broken_after_an_evaluation_before_training() -> None:
+    model = classifier()
+    evaluate(model)
+    train(model, lambda epoch: True if epoch == 0 else None)
+
+
+def broken_in_a_recurrent_model() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
             super().__init__()
-            self.module = module
+            self.cells = nn.LSTM(6, 8, 2, dropout=0.5, batch_first=True)
+            self.head = nn.Linear(8, 3)
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return self.module(images)
-
-    class Dropped(nn.Sequential):
-        pass
+            with torch.autocast("cpu", enabled=False):  # oneDNN has no LSTM in fp16
+                states, _ = self.cells(images[:, None].repeat(1, 3, 1))
+                return self.head(states[:, -1])
 
     torch.manual_seed(0)
-    model = Dropped(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
-    wrapper = Wrapper(model)
-    wrapper.training = False  # as of a wrapper that is not used as a module
-    train(model, lambda epoch: None, called=wrapper)
+    train(Recurrent(), lambda epoch: None)
+
+
+def broken_with_another_optimizer_in_each_epoch() -> None:
+    model = classifier()
+    for _ in range(3):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for images, labels in batches(4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        evaluate(model)
+
+
+def broken_in_a_generator() -> None:
+    """The generator steps in an iteration that begins after its forward pass."""
+    torch.manual_seed(0)
+    generator = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 6))
+    critic = nn.Linear(6, 1)
+    optimizers = [torch.optim.Adam(each.parameters()) for each in (critic, generator)]
+    for _ in range(2):
+        for images, _ in batches(4):
+            made = generator(torch.randn(8, 4))
+            losses = critic(made.detach()).mean() - critic(images).mean(), -critic(made).mean()
+            for optimizer, loss in zip(optimizers, losses, strict=True):
+                optimizer.zero_grad()
+                loss.backward(retain_graph=True)
+            for optimizer in optimizers:
+                optimizer.step()
+        generator.eval()
+        with torch.no_grad():
+            generator(torch.randn(8, 4))
+
+
+def train_through(model: nn.Module, given: nn.Module, loss_of_outputs) -> None:
+    """Train a model, evaluate it, and train another one in steps that call it, too."""
+    train(model, lambda epoch: None, epochs=1)
+    optimizer = torch.optim.SGD(given.parameters(), lr=0.01)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        loss_of_outputs(model, given, images, labels).backward()
+        optimizer.step()
+
+
+def healthy_teacher() -> None:
+    def loss_of_outputs(teacher, student, images, labels):
+        return nn.functional.mse_loss(student(images), teacher(images).detach())
+
+    train_through(classifier(), nn.Linear(6, 3), loss_of_outputs)
+
+
+def healthy_input_that_is_trained_through_a_model() -> None:
+    def loss_of_outputs(model, patch, images, labels):
+        return nn.functional.cross_entropy(model(patch(images)), labels)
+
+    train_through(classifier(), nn.Linear(6, 6), loss_of_outputs)
 
 
 def healthy_in_evaluation_mode_from_the_start() -> None:
@@ -89,19 +165,17 @@ def healthy_last_step_in_evaluation_mode() -> None:
 
 
 def healthy_adversary_in_evaluation_mode() -> None:
-    """Each step computes a perturbation in evaluation mode before it trains."""
+    """Each step of the second epoch computes a perturbation in evaluation mode before it trains."""
     model = classifier()
+    train(model, lambda epoch: None, epochs=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for epoch in range(2):
-        for images, labels in batches(4):
-            images.requires_grad_()
-            model.eval()
-            loss = nn.functional.cross_entropy(model(images), labels)
-            (direction,) = torch.autograd.grad(loss, images)
-            model.train()
-            optimizer.zero_grad()
-            given = (images + 0.01 * direction.sign()).detach()
-            nn.functional.cross_entropy(model(given), labels).backward()
-            optimizer.step()
-        if epoch == 0:
-            evaluate(model)
+    for images, labels in batches(4):
+        images.requires_grad_()
+        model.eval()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        (direction,) = torch.autograd.grad(loss, images)
+        model.train()
+        optimizer.zero_grad()
+        given = (images + 0.01 * direction.sign()).detach()
+        nn.functional.cross_entropy(model(given), labels).backward()
+        optimizer.step()

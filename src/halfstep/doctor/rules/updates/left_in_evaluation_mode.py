@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from halfstep.doctor.record import Evidence, Fact, Loop, ModelFacts, Shape
 
 _FEWEST_STEPS = 2  # a single step may be a test of the loop
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a model that an optimizer trains in training mode, and in evaluation mode later."""
+    """Find a model that is trained in training mode, and in evaluation mode later."""
     for number, model in enumerate(evidence.static.models):
         before = _iterations(evidence.loop, number, "train")
-        optimizers = set().union(*map(_stepped, before))
-        after = [
-            shape
-            for shape in _iterations(evidence.loop, number, "left")
-            if optimizers & _stepped(shape)
-        ]
+        after = _iterations(evidence.loop, number, "left")
         count = sum(shape.count for shape in after)
         total = count + sum(shape.count for shape in before)
         dependent = ", ".join([*model.dropouts, *model.tracking_norms])
-        if count < _FEWEST_STEPS or _is_deliberate(model, before, after):
+        if count < _FEWEST_STEPS or not before or _is_deliberate(model, before, after):
+            continue
+        first = min(shape.first for shape in after)
+        # Another model can be trained through this one, which is in evaluation mode on purpose.
+        trained = _stepped(each for each in evidence.loop.shapes if each.last >= first)
+        owners = trained.intersection(model.optimizers)
+        if not owners:
             continue
         return Finding(
             summary=f"after an evaluation, the loop trains {model.kind} in evaluation mode: "
@@ -35,14 +38,17 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"modules that compute other results in this mode: {dependent}",
             ),
             change=("+ model.train()  # after this evaluation, before training continues",),
-            confidence=LIKELY,
+            # A new optimizer can begin a phase that is in evaluation mode on purpose.
+            confidence=LIKELY
+            if owners & _stepped(each for each in evidence.loop.shapes if each.first < first)
+            else POSSIBLE,
             site=model.left_after,
         )
     return None
 
 
 def _iterations(loop: Loop, model: int, mode: str) -> list[Shape]:
-    """Return the iterations with a step in which every training call of a model is in a mode."""
+    """Return the iterations with a step in which all training calls of a model have a mode."""
     found = []
     for shape in loop.shapes:
         modes = {each.facts["mode"] for each in shape.of("forward") if each.facts["model"] == model}
@@ -51,9 +57,11 @@ def _iterations(loop: Loop, model: int, mode: str) -> list[Shape]:
     return found
 
 
-def _stepped(shape: Shape) -> set[Fact]:
-    """Return the optimizers that step in an iteration."""
-    return {each.facts["optimizer"] for kind in ("step", "scaler step") for each in shape.of(kind)}
+def _stepped(shapes: Iterable[Shape]) -> set[Fact]:
+    """Return the optimizers that step in some iterations."""
+    kinds = "step", "scaler step"
+    events = [each for shape in shapes for kind in kinds for each in shape.of(kind)]
+    return {each.facts["optimizer"] for each in events}
 
 
 def _is_deliberate(model: ModelFacts, before: list[Shape], after: list[Shape]) -> bool:
