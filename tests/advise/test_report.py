@@ -394,6 +394,9 @@ def test_costs_alone_name_the_fastest_recipe_and_the_command_that_examines_it(
     printed = capsys.readouterr().out
     assert f"H100 SXM5 80GB: {gpu('h100').caution}" in printed
     assert printed.count("measured") == printed.count("on an H100") == 1
+    assert "should contain the true value, but fewer do on H100 SXM5 80GB (see below)" in printed
+    assert "bandwidth: most of the step is spent on reading and writing" in printed
+    assert "\nno gain: " not in printed
     said = printed.splitlines()[-2:]
     command = " ".join(["halfstep", *program.given, "--optimizer sgd", *given[:4]])
     for line, name in zip(said, ("T4", "H100 SXM5 80GB"), strict=True):
@@ -408,10 +411,10 @@ def test_costs_alone_name_the_fastest_recipe_and_the_command_that_examines_it(
     assert program.advise(*given, "--gpu", "t4", "--cost-only", "--max-memory", "1.1") == 0
     assert "on T4: no recipe fits into memory; use a smaller batch" in capsys.readouterr().out
     assert program.advise("--recipes", "fp16", "--gpu", "t4", "--cost-only") == 0
-    assert (
-        "no recipe that fits is predicted to be at least 1.05 times as fast as fp32"
-        in capsys.readouterr().out
-    )
+    printed = capsys.readouterr().out
+    assert "no recipe that fits is predicted to be at least 1.05 times as fast as fp32" in printed
+    assert "80 % of the intervals [low, high] should contain the true value. GiB" in printed
+    assert "\nno gain: less than 1.05 times as fast as fp32.\n" in printed
 
 
 @pytest.mark.parametrize(
