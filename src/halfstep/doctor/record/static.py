@@ -79,7 +79,7 @@ class ModelFacts:
         tracking_norms: Classes of its norms that update running statistics in training mode only.
         optimizers: Numbers of the optimizers that update its parameters.
         restored: How often a call in training mode was the first training call after an evaluation.
-        left: How often a call in evaluation mode was, although an earlier one was in training mode.
+        left: How often it was a call in evaluation mode, although the model was trained before.
         left_after: The call of the evaluation before the first such call; None without one.
     """
 

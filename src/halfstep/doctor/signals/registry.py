@@ -85,14 +85,14 @@ class ModelNotes:
         moving: The floating-point buffers that calls of the model change; None before the first
             call in training mode.
         modules: The model and its submodules.
-        mode_dependent: Those of these that compute other results in evaluation mode.
+        mode_dependent: The modules among them that compute other results in evaluation mode.
         evaluated: The call of an evaluation since the last training call; None without one.
-        has_mode: Whether a training call was in training mode.
+        was_training: Whether an earlier training call was in training mode.
         is_left: Whether the last training call was in evaluation mode after an evaluation.
         optimizers: Numbers of the optimizers that update its parameters.
         restored: How often a call in training mode was the first training call after an evaluation.
-        left: How often a call in evaluation mode was.
-        left_after: The evaluation before the first of these calls.
+        left: How often it was a call in evaluation mode, although the model was trained before.
+        left_after: The evaluation before the first such call.
         draws: Whether a call has used the random generator of Python or numpy.
         has_trained: Whether an optimizer has stepped the model. The formats that were read at its
             first step are then kept.
@@ -106,7 +106,7 @@ class ModelNotes:
     modules: tuple[nn.Module, ...] = ()
     mode_dependent: tuple[nn.Module, ...] = ()
     evaluated: Mark | None = None
-    has_mode: bool = False
+    was_training: bool = False
     is_left: bool = False
     optimizers: tuple[int, ...] = ()
     restored: int = 0
@@ -141,11 +141,11 @@ class ModelNotes:
             training mode; "eval" in evaluation mode otherwise.
         """
         if not self.mode_dependent or self.is_in_training_mode(model):
-            self.restored += self.has_mode and self.evaluated is not None and not self.is_left
-            self.has_mode = True
+            self.restored += self.was_training and self.evaluated is not None and not self.is_left
+            self.was_training = True
             self.evaluated, self.is_left = None, False
             return "train"
-        if not (self.has_mode and self.evaluated is not None):
+        if not (self.was_training and self.evaluated is not None):
             return "eval"
         if not self.is_left:
             self.left += 1
@@ -264,10 +264,12 @@ class Registry:
         return self.models[module]
 
     def note_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
-        """Note a call without gradients; in evaluation mode, it evaluates the models it is part of.
+        """Note a call without gradients.
+
+        In evaluation mode, the call is an evaluation of every model that contains the module.
 
         Args:
-            module: The called module: a model, or a model that another one wraps.
+            module: The called module.
             mark: The source line of the call.
         """
         notes = self.model(module)
