@@ -119,10 +119,10 @@ class Subject:
         Raises:
             UserError: If the loss function fails or returns anything else.
         """
-        loss = (
-            f" with --loss {self.loss_path}, called with (model, batch)," if self.loss_path else ""
-        )
-        with failing(f"{self.name}{loss} fails on a batch even in fp32"):
+        path = self.loss_path
+        loss = f" with --loss {path}" if path else ""
+        how = ", called with (model, batch), not (outputs, targets)" if path else ""
+        with failing(f"{self.name}{loss} fails on a batch even in fp32{how}"):
             found = self.loss(model, batch)
         if not isinstance(found, torch.Tensor) or found.numel() != 1:
             shape = f" of shape {list(found.shape)}" if isinstance(found, torch.Tensor) else ""
