@@ -243,7 +243,7 @@ def is_cast(operator: Any) -> bool:
     return operator is torch.ops.aten._to_copy.default
 
 
-def drops(module: nn.Module) -> bool:
+def drops_values(module: nn.Module) -> bool:
     """Return whether a module drops values in training mode, and none in evaluation mode."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p > 0
@@ -253,7 +253,7 @@ def drops(module: nn.Module) -> bool:
     return isinstance(share, float) and share > 0
 
 
-def tracks(module: nn.Module) -> bool:
+def tracks_statistics(module: nn.Module) -> bool:
     """Return whether a module is a norm that updates running statistics in training mode."""
     return (
         isinstance(module, nn.modules.batchnorm._NormBase)

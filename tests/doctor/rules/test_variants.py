@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional
 
 from doctor.loops import Around, batches, classifier, half_steps, loss_of
 from doctor.rules.test_rules import PROGRAMS, RULES, codes, missing_in_torch
@@ -396,59 +393,6 @@ def test_the_call_that_returned_an_fp16_norm_is_named(name: str) -> None:
 def test_a_change_names_the_device_that_the_program_trains_on() -> None:
     finding = diagnose(watched("GRADIENTS_UNDERFLOW", "broken", errors=())).verdicts[0].finding
     assert any('torch.amp.GradScaler("cpu")  # once' in line for line in finding.change)
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("broken", "targets = targets.view_as(outputs)"),
-        ("broken_in_a_function", "targets = targets.view_as(outputs)"),
-        ("broken_in_a_module", "targets = targets.view_as(outputs)"),
-        ("broken_for_the_result_of_a_call", "targets = targets.view(-1, 1)"),
-        ("broken_targets_with_more_dimensions", "columns = columns.view(-1)"),
-    ],
-)
-def test_targets_that_broadcast_are_reshaped_by_name(name: str, line: str) -> None:
-    finding = diagnose(watched("TARGETS_BROADCAST", name, errors=())).verdicts[0].finding
-    assert finding.change[0] == f"+ {line}  # before this line"
-
-
-@pytest.mark.parametrize(
-    "criterion",
-    [
-        *(torch.sub, torch.subtract, torch.Tensor.sub, lambda one, other: one - other),
-        *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss),
-        *(functional.huber_loss, functional.poisson_nll_loss),
-        *(nn.MSELoss(), nn.L1Loss(), nn.SmoothL1Loss(), nn.HuberLoss(), nn.PoissonNLLLoss()),
-    ],
-    ids=lambda each: getattr(each, "__name__", type(each).__name__),
-)
-def test_functions_in_which_targets_can_broadcast(criterion) -> None:
-    watch = Watch()
-    with watch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        PROGRAMS["TARGETS_BROADCAST"].train(
-            lambda outputs, targets: criterion(outputs, targets).mean()
-        )
-    assert codes(watch.close()) == ["TARGETS_BROADCAST"]
-
-
-def test_training_in_evaluation_mode_names_the_evaluation_and_counts_the_steps() -> None:
-    finding = diagnose(watched("LEFT_IN_EVALUATION_MODE", "broken", errors=())).verdicts[0].finding
-    assert "norms use their running statistics" in finding.summary
-    assert "dropout is off" not in finding.summary
-    assert finding.facts[0] == "8 of 12 training steps of Sequential were in evaluation mode"
-    assert finding.site is not None
-    assert finding.site.text == "model(images)"
-
-
-@pytest.mark.parametrize(
-    ("name", "confidence"),
-    [("broken", "likely"), ("broken_with_another_optimizer_in_each_epoch", "possible")],
-)
-def test_a_new_optimizer_makes_evaluation_mode_less_certain_to_be_wrong(name, confidence) -> None:
-    evidence = watched("LEFT_IN_EVALUATION_MODE", name, errors=())
-    assert diagnose(evidence).verdicts[0].finding.confidence == confidence
 
 
 def test_updates_in_turns_are_all_counted() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
-from torch.nn import functional
 
 from halfstep.doctor.internals import is_functorch_tensor
 from halfstep.doctor.record import Broadcast, Call
@@ -23,15 +20,6 @@ INPUTS = 4
 FEWEST = 4
 # Under autocast, torch refuses these on an accelerator, and computes them in fp32 on a CPU.
 _REFUSED = {"binary_cross_entropy", "BCELoss"}
-_SUBTRACTIONS = {
-    *(torch.sub, torch.subtract, torch.rsub),
-    *(torch.Tensor.sub, torch.Tensor.subtract, torch.Tensor.__sub__, torch.Tensor.__rsub__),
-}
-_LOSSES = {
-    *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
-    functional.poisson_nll_loss,
-}
-_LOSS_MODULES = {nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.PoissonNLLLoss}
 _EXAMINED = {1, 2, 4, 8, 16}  # the numbers of the calls whose scores are examined
 _NEAR_ONE = 1e-2  # the rounding error of a sum of probabilities in bf16
 
@@ -52,7 +40,7 @@ class Calls:
         given: list[torch.Tensor],
         made: list[torch.Tensor],
         scores: torch.Tensor | None = None,
-        found: Broadcast | None = None,
+        broadcast: Broadcast | None = None,
     ) -> list[torch.Tensor]:
         """Count a call, if it has floating-point tensors.
 
@@ -62,7 +50,7 @@ class Calls:
             made: The tensors in its result.
             scores: The argument of a loss for which it needs logits, or logarithms of
                 probabilities; None for other calls.
-            found: Outputs and targets that broadcast in this call.
+            broadcast: Outputs and targets that broadcast in this call.
 
         Returns:
             The floating-point and complex tensors in the result.
@@ -78,8 +66,8 @@ class Calls:
             if name in _REFUSED and _is_rounded(given):
                 self._rounded.add(key)
         self._counts[key] += 1
-        if found is not None and key not in self._broadcasts:
-            self._broadcasts[key] = found
+        if broadcast is not None and key not in self._broadcasts:
+            self._broadcasts[key] = broadcast
             self._marks[key] = calling_line()
         if scores is not None and self._counts[key] in _EXAMINED:
             classes = _classes_of_probabilities(scores)
@@ -118,63 +106,6 @@ def _classes_of_probabilities(scores: torch.Tensor) -> int:
     values = scores.detach().float()
     is_one = (values.sum(dim) - 1).abs() < _NEAR_ONE
     return scores.shape[dim] if bool((values >= 0).all() & is_one.all()) else 0
-
-
-def broadcast(function: Any, given: list[torch.Tensor]) -> Broadcast | None:
-    """Return the shapes of outputs and targets that broadcast although they have as many elements.
-
-    A parameter is no output: its difference to an input of the batch is usually one of all pairs.
-
-    Args:
-        function: The called function or module.
-        given: The tensors in its arguments.
-    """
-    is_subtraction = not isinstance(function, nn.Module) and function in _SUBTRACTIONS
-    is_loss = type(function) in _LOSS_MODULES or (not is_subtraction and function in _LOSSES)
-    if not (is_subtraction or is_loss) or not _are_alike(given):
-        return None
-    if is_subtraction and any(map(_has_gained_a_dimension, given)):
-        return None
-    at = int(given[0].requires_grad)
-    outputs, targets = given[1 - at], given[at]
-    try:
-        together = tuple(torch.broadcast_shapes(outputs.shape, targets.shape))
-    except RuntimeError:  # as of the loss itself
-        return None
-    if math.prod(together) == outputs.numel() or _are_equal(targets):
-        return None
-    return Broadcast(tuple(outputs.shape), tuple(targets.shape), together, at)
-
-
-def _are_alike(given: list[torch.Tensor]) -> bool:
-    """Return whether tensors are an output and targets of other shapes with as many elements."""
-    if len(given) != 2 or given[0].ndim == given[1].ndim or not torch.is_grad_enabled():
-        return False
-    if not all(map(_is_plain, given)) or given[0].numel() != given[1].numel():
-        return False
-    outputs = [each for each in given if each.requires_grad]
-    return len(outputs) == 1 and outputs[0].grad_fn is not None
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    is_plain = type(tensor) is torch.Tensor and not is_functorch_tensor(tensor)
-    return is_plain and tensor.layout is torch.strided and not tensor.is_nested
-
-
-def _are_equal(targets: torch.Tensor) -> bool:
-    """Return whether all targets are equal, as in a GAN; not known on an accelerator."""
-    return targets.device.type == "cpu" and bool((targets == targets.flatten()[0]).all())
-
-
-def _has_gained_a_dimension(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor was given another dimension, as in x[:, None], to be broadcast."""
-    made = tensor.grad_fn
-    if type(made).__name__.startswith("Unsqueeze"):
-        return True
-    if len(getattr(made, "_saved_self_sym_sizes", tensor.shape)) < tensor.ndim:
-        return True
-    base = tensor._base  # noqa: SLF001
-    return base is not None and base.ndim < tensor.ndim
 
 
 def _is_rounded(given: list[torch.Tensor]) -> bool:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.doctor.internals import (
-    drops,
+    drops_values,
     is_compiled,
     loss_scale_of,
     norms_and_losses,
     settings_of,
-    tracks,
+    tracks_statistics,
 )
 from halfstep.doctor.record import (
     Environment,
@@ -117,8 +117,8 @@ def model_facts(
             name for name, each in trained if id(each) in owned and id(each) not in reached
         )[:NAMES],
         compiled=is_compiled(model),
-        dropouts=_classes(filter(drops, model.modules())),
-        tracking_norms=_classes(filter(tracks, model.modules())),
+        dropouts=_classes(filter(drops_values, model.modules())),
+        tracking_norms=_classes(filter(tracks_statistics, model.modules())),
     )
 
 

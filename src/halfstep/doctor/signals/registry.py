@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from halfstep.doctor.internals import drops, modules_of, tracks
+from halfstep.doctor.internals import modules_of
 from halfstep.doctor.record import ModelFacts, OptimizerFacts, ScalerFacts, Static
 from halfstep.doctor.record.sites import site
 from halfstep.doctor.record.source import statement
@@ -24,6 +24,7 @@ from halfstep.doctor.signals.facts import (
     scaler_facts,
     state_step,
 )
+from halfstep.doctor.signals.modes import Modes
 from halfstep.doctor.signals.sizes import Sizes
 from halfstep.doctor.tape.modules import unwrapped
 from halfstep.doctor.tape.tape import RandomState, random_state
@@ -85,14 +86,8 @@ class ModelNotes:
         moving: The floating-point buffers that calls of the model change; None before the first
             call in training mode.
         modules: The model and its submodules.
-        mode_dependent: The modules among them that compute other results in evaluation mode.
-        evaluated: The call of an evaluation since the last training call; None without one.
-        was_training: Whether an earlier training call was in training mode.
-        is_left: Whether the last training call was in evaluation mode after an evaluation.
+        modes: Its modes in the calls of the loop.
         optimizers: Numbers of the optimizers that update its parameters.
-        restored: How often a call in training mode was the first training call after an evaluation.
-        left: How often it was a call in evaluation mode, although the model was trained before.
-        left_after: The evaluation before the first such call.
         draws: Whether a call has used the random generator of Python or numpy.
         has_trained: Whether an optimizer has stepped the model. The formats that were read at its
             first step are then kept.
@@ -104,14 +99,8 @@ class ModelNotes:
     has_trained: bool = False
     moving: list[torch.Tensor] | None = None
     modules: tuple[nn.Module, ...] = ()
-    mode_dependent: tuple[nn.Module, ...] = ()
-    evaluated: Mark | None = None
-    was_training: bool = False
-    is_left: bool = False
+    modes: Modes = field(default_factory=Modes)
     optimizers: tuple[int, ...] = ()
-    restored: int = 0
-    left: int = 0
-    left_after: Mark | None = None
     draws: bool = False
 
     @property
@@ -123,35 +112,8 @@ class ModelNotes:
         """Return the model and its submodules, as of the last examined call."""
         if not self.modules or self.is_looked_at:
             self.modules = tuple(modules_of(model))
-            self.mode_dependent = tuple(
-                each for each in self.modules if drops(each) or tracks(each)
-            )
+            self.modes.examine(self.modules)
         return self.modules
-
-    def is_in_training_mode(self, model: nn.Module) -> bool:
-        """Return whether a module that depends on the mode is in training mode."""
-        self.modules_of(model)
-        return any(each.training for each in self.mode_dependent)
-
-    def mode(self, model: nn.Module) -> str:
-        """Note the mode of a training call, and return it.
-
-        Returns:
-            "train"; "left" in evaluation mode if the model was evaluated since its last call in
-            training mode; "eval" in evaluation mode otherwise.
-        """
-        if not self.mode_dependent or self.is_in_training_mode(model):
-            self.restored += self.was_training and self.evaluated is not None and not self.is_left
-            self.was_training = True
-            self.evaluated, self.is_left = None, False
-            return "train"
-        if not (self.was_training and self.evaluated is not None):
-            return "eval"
-        if not self.is_left:
-            self.left += 1
-            self.left_after = self.left_after or self.evaluated
-        self.is_left = True
-        return "left"
 
     def random_before(self) -> RandomState:
         """Return the state of the random generators that the current call may use."""
@@ -266,20 +228,18 @@ class Registry:
     def note_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
         """Note a call without gradients.
 
-        In evaluation mode, the call is an evaluation of every model that contains the module.
+        In evaluation mode, it is an evaluation of every model that contains the module.
 
         Args:
             module: The called module.
             mark: The source line of the call.
         """
         notes = self.model(module)
-        if notes.is_in_training_mode(module) or not notes.mode_dependent:
+        notes.modules_of(module)
+        if notes.modes.is_training:
             return
-        called = set(map(id, notes.mode_dependent))
         for model in self.models.alive().values():
-            its = self.models[model]
-            if its.evaluated is None and not called.isdisjoint(map(id, its.mode_dependent)):
-                its.evaluated = mark
+            self.models[model].modes.note_evaluation(notes.modes, mark)
 
     def optimizer(self, optimizer: Optimizer) -> OptimizerNotes:
         """Return the notes of an optimizer, which is registered if it is new."""
@@ -411,9 +371,9 @@ class Registry:
                     each.facts,
                     calls=each.calls,
                     training_calls=each.training_calls,
-                    restored=each.restored,
-                    left=each.left,
-                    left_after=site(each.left_after),
+                    restored=each.modes.restored,
+                    left=each.modes.left,
+                    left_after=site(each.modes.left_after),
                     optimizers=each.optimizers,
                 )
                 for each in self.models.notes

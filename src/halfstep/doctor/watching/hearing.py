@@ -11,10 +11,11 @@ from torch.nn import functional
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.replay.memory import ALLOCATING
 from halfstep.doctor.signals.averages import Averages
-from halfstep.doctor.signals.calls import Calls, broadcast
+from halfstep.doctor.signals.calls import Calls
 from halfstep.doctor.signals.overflows import Overflows
 from halfstep.doctor.signals.own_scales import OwnScales
 from halfstep.doctor.tape.tape import autocast_state
+from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
 from halfstep.doctor.tensors.widen import HALVES
 
@@ -157,8 +158,8 @@ class Hearing:
             made: The tensors in the result of the call.
         """
         scores = scores_of(call.function, call.args, call.kwargs)
-        found = broadcast(call.function, given)
-        floats = self.calls.count(call.function.__name__, given, made, scores, found)
+        broadcast = broadcast_of(call.function, given)
+        floats = self.calls.count(call.function.__name__, given, made, scores, broadcast)
         needs_gradients = any(map(is_in_graph, floats))
         if not floats:
             if call.function.__name__ == "__setitem__":

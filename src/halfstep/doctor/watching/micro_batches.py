@@ -170,7 +170,7 @@ class MicroBatches:
             model=registry.models.number(told.model),
             autocast=formats,
             differentiable=any(each.requires_grad for each in told.given),
-            mode=registry.model(told.model).mode(told.model),
+            mode=registry.model(told.model).modes.note_training(),
         )
         if multiplier is not None:
             scaler = multiplier.scaler

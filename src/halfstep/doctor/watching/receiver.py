@@ -16,7 +16,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from halfstep.doctor.internals import current_node, is_loss, is_tracing
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
-from halfstep.doctor.signals.calls import broadcast
 from halfstep.doctor.signals.casts import Casts, format_of
 from halfstep.doctor.signals.evaluations import Evaluations
 from halfstep.doctor.signals.facts import gradients_of, parameters_of, state_step
@@ -32,6 +31,7 @@ from halfstep.doctor.tape.guard import Guard
 from halfstep.doctor.tape.listener import Call, Listener
 from halfstep.doctor.tape.modules import ModuleStack
 from halfstep.doctor.tape.tape import Copies, Entry, Tape, autocast_state, random_state
+from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.doctor.watching.clearing import Clearing
@@ -182,8 +182,8 @@ class Receiver:
         with self.guard.own():
             given, made = tensors_in((args, kwargs)), tensors_in(result)
             scores = scores_of(module, args, kwargs)
-            found = broadcast(module, given)
-            self.hearing.calls.count(notes.facts.kind, given, made, scores, found)
+            broadcast = broadcast_of(module, given)
+            self.hearing.calls.count(notes.facts.kind, given, made, scores, broadcast)
             if entry is not None and not _is_preparation(module, entry, made):
                 notes.called(module, before, entry.random)
                 self.tape.close(entry, made, self.tape.scale_of(given))
@@ -193,7 +193,7 @@ class Receiver:
                     model=self.registry.models.number(module),
                     autocast=",".join(format_name(dtype) for _, dtype in entry.autocast),
                     differentiable=any(each.requires_grad for each in given),
-                    mode=notes.mode(module),
+                    mode=notes.modes.note_training(),
                 )
             else:
                 self.hearing.record_outside(notes.facts.kind, given, made)

@@ -20,8 +20,6 @@ def judge(evidence: Evidence) -> Finding | None:
         before = _iterations(evidence.loop, number, "train")
         after = _iterations(evidence.loop, number, "left")
         count = sum(shape.count for shape in after)
-        total = count + sum(shape.count for shape in before)
-        dependent = ", ".join([*model.dropouts, *model.tracking_norms])
         if count < _FEWEST_STEPS or not before or _is_deliberate(model, before, after):
             continue
         first = min(shape.first for shape in after)
@@ -30,6 +28,8 @@ def judge(evidence: Evidence) -> Finding | None:
         owners = trained.intersection(model.optimizers)
         if not owners:
             continue
+        total = count + sum(shape.count for shape in before)
+        dependent = ", ".join([*model.dropouts, *model.tracking_norms])
         return Finding(
             summary=f"after an evaluation, the loop trains {model.kind} in evaluation mode: "
             f"without train(), {_effect(model)}",

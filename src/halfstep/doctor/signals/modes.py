@@ -1,0 +1,80 @@
+"""Follows a model between training mode and evaluation mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.internals import drops_values, tracks_statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import nn
+
+    from halfstep.doctor.record.sites import Mark
+
+
+@dataclass(slots=True)
+class Modes:
+    """The modes of a model in the loop's calls.
+
+    Attributes:
+        dependent: The modules that compute other results in evaluation mode.
+        evaluated: The call of an evaluation since the last training call; None without one.
+        was_training: Whether an earlier training call was in training mode.
+        is_left: Whether the last training call was in evaluation mode after an evaluation.
+        restored: How often a call in training mode was the first training call after an evaluation.
+        left: How often it was a call in evaluation mode, although the model was trained before.
+        left_after: The evaluation before the first such call.
+    """
+
+    dependent: tuple[nn.Module, ...] = ()
+    evaluated: Mark | None = None
+    was_training: bool = False
+    is_left: bool = False
+    restored: int = 0
+    left: int = 0
+    left_after: Mark | None = None
+
+    def examine(self, modules: Iterable[nn.Module]) -> None:
+        """Find the modules that depend on the mode among the modules of the model."""
+        self.dependent = tuple(
+            each for each in modules if drops_values(each) or tracks_statistics(each)
+        )
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a module that depends on the mode is in training mode."""
+        return any(each.training for each in self.dependent)
+
+    def note_evaluation(self, called: Modes, mark: Mark | None) -> None:
+        """Note a call in evaluation mode, if it calls modules of this model.
+
+        Args:
+            called: The modes of the called model: this one, or one that this one contains.
+            mark: The source line of the call.
+        """
+        known = set(map(id, self.dependent))
+        if self.evaluated is None and not known.isdisjoint(map(id, called.dependent)):
+            self.evaluated = mark
+
+    def note_training(self) -> str:
+        """Note a training call, and return its mode.
+
+        Returns:
+            "train"; "left" in evaluation mode if the model was evaluated since its last call in
+            training mode; "eval" in evaluation mode otherwise.
+        """
+        if not self.dependent or self.is_training:
+            self.restored += self.was_training and self.evaluated is not None and not self.is_left
+            self.was_training = True
+            self.evaluated, self.is_left = None, False
+            return "train"
+        if not (self.was_training and self.evaluated is not None):
+            return "eval"
+        if not self.is_left:
+            self.left += 1
+            self.left_after = self.left_after or self.evaluated
+        self.is_left = True
+        return "left"

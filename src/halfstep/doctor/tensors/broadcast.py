@@ -1,0 +1,80 @@
+"""Finds outputs and targets that broadcast against each other in a loss."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from halfstep.doctor.internals import is_functorch_tensor
+from halfstep.doctor.record import Broadcast
+
+_SUBTRACTIONS = {
+    *(torch.sub, torch.subtract, torch.rsub),
+    *(torch.Tensor.sub, torch.Tensor.subtract, torch.Tensor.__sub__, torch.Tensor.__rsub__),
+}
+_LOSSES = {
+    *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
+    functional.poisson_nll_loss,
+}
+_LOSS_MODULES = {nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.PoissonNLLLoss}
+
+
+def broadcast_of(function: Any, given: list[torch.Tensor]) -> Broadcast | None:
+    """Return the shapes of outputs and targets that broadcast although they have as many elements.
+
+    A parameter is no output: its difference to an input of the batch is usually one of all pairs.
+
+    Args:
+        function: The called function or module.
+        given: The tensors in its arguments.
+    """
+    is_subtraction = not isinstance(function, nn.Module) and function in _SUBTRACTIONS
+    is_loss = type(function) in _LOSS_MODULES or (not is_subtraction and function in _LOSSES)
+    if not (is_subtraction or is_loss) or not _are_output_and_targets(given):
+        return None
+    if is_subtraction and any(map(_has_gained_a_dimension, given)):
+        return None
+    at = int(given[0].requires_grad)
+    outputs, targets = given[1 - at], given[at]
+    try:
+        together = tuple(torch.broadcast_shapes(outputs.shape, targets.shape))
+    except RuntimeError:  # as of the loss itself
+        return None
+    if math.prod(together) == outputs.numel() or _are_equal(targets):
+        return None
+    return Broadcast(tuple(outputs.shape), tuple(targets.shape), together, at)
+
+
+def _are_output_and_targets(given: list[torch.Tensor]) -> bool:
+    """Return whether tensors are an output and targets of other shapes with as many elements."""
+    if len(given) != 2 or given[0].ndim == given[1].ndim or not torch.is_grad_enabled():
+        return False
+    if not all(map(_is_plain, given)) or given[0].numel() != given[1].numel():
+        return False
+    outputs = [each for each in given if each.requires_grad]
+    return len(outputs) == 1 and outputs[0].grad_fn is not None
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    is_plain = type(tensor) is torch.Tensor and not is_functorch_tensor(tensor)
+    return is_plain and tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _are_equal(targets: torch.Tensor) -> bool:
+    """Return whether all targets are equal, as in a GAN; not known on an accelerator."""
+    return targets.device.type == "cpu" and bool((targets == targets.flatten()[0]).all())
+
+
+def _has_gained_a_dimension(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor was given another dimension, as in x[:, None], to be broadcast."""
+    made = tensor.grad_fn
+    if type(made).__name__.startswith("Unsqueeze"):
+        return True
+    if len(getattr(made, "_saved_self_sym_sizes", tensor.shape)) < tensor.ndim:
+        return True
+    base = tensor._base  # noqa: SLF001
+    return base is not None and base.ndim < tensor.ndim
