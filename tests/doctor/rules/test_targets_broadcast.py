@@ -12,6 +12,7 @@ from torch.nn import functional
 from doctor.rules.test_rules import PROGRAMS, codes
 from doctor.rules.test_variants import watched
 from halfstep.doctor import Watch, diagnose
+from halfstep.doctor.tensors.broadcast import broadcast_of
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,9 @@ def test_functions_in_which_targets_can_broadcast(criterion) -> None:
             lambda outputs, targets: criterion(outputs, targets).mean()
         )
     assert codes(watch.close()) == ["TARGETS_BROADCAST"]
+
+
+def test_sizes_of_nested_tensors_are_not_compared() -> None:
+    parts = [torch.ones(3, 6), torch.ones(5, 6)]
+    outputs = nn.Linear(6, 1)(torch.nested.as_nested_tensor(parts, layout=torch.jagged))
+    assert broadcast_of(torch.sub, [outputs, torch.linspace(-1, 1, 8)]) is None

@@ -104,8 +104,8 @@ def healthy_all_pairs() -> None:
 
 
 def healthy_distances_to_learned_centres() -> None:
-    """As many centres as samples; the centres are parameters that the loop itself uses."""
-    centres = nn.Parameter(torch.linspace(-1, 1, 8))
+    """As many centres as samples; the loop itself trains the centres."""
+    centres = torch.linspace(-1, 1, 8, requires_grad=True)
     optimizer = torch.optim.SGD([centres], lr=0.01)
     for images, _ in batches(4):
         optimizer.zero_grad()
