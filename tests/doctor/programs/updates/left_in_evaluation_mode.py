@@ -144,6 +144,16 @@ def healthy_that_freezes_its_norms_in_the_last_epoch() -> None:
     train(classifier(), lambda epoch: epoch < 2)
 
 
+def healthy_that_freezes_its_norms_without_an_evaluation() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(8)):
+        model.train(number < 4)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
 def healthy_without_modules_that_change() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.Dropout(0.0), nn.Linear(16, 3))
