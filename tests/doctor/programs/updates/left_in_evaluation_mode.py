@@ -174,15 +174,17 @@ def healthy_last_step_in_evaluation_mode() -> None:
         optimizer.step()
 
 
-def healthy_adversary_in_evaluation_mode() -> None:
-    """Each step of the second epoch computes a perturbation in evaluation mode before it trains."""
+def healthy_virtual_adversary() -> None:
+    """Each step of the second epoch predicts and perturbs in evaluation mode before it trains."""
     model = classifier()
     train(model, lambda epoch: None, epochs=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for images, labels in batches(4):
-        images.requires_grad_()
         model.eval()
-        loss = nn.functional.cross_entropy(model(images), labels)
+        with torch.no_grad():
+            predicted = model(images).softmax(1)
+        images.requires_grad_()
+        loss = nn.functional.cross_entropy(model(images), predicted)
         (direction,) = torch.autograd.grad(loss, images)
         model.train()
         optimizer.zero_grad()
