@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 import mmaemu
 import torch
 
-from halfstep.kernels.float8 import Quantised, float8_product, quantised
+from halfstep.mechanisms.float8.kernels import Quantised, float8_product, quantised
 
 if TYPE_CHECKING:
-    from halfstep.kernels.float8 import Role
+    from halfstep.mechanisms.float8.kernels import Role
 
 RESULTS = Path(__file__).parent / "results" / "fp8_distance.json"
 ROWS = COLUMNS = 64

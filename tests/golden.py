@@ -31,7 +31,7 @@ from halfstep.cli import main as command_line
 from halfstep.doctor import Watch, diagnose
 from halfstep.doctor.report.show import print_diagnosis
 
-MODELS = '''
+MODELS = """
 import torch
 from torch import nn
 
@@ -55,7 +55,7 @@ def batches():
         (torch.randn(16, 3, 16, 16, generator=draws), torch.randint(10, (16,), generator=draws))
         for _ in range(8)
     ]
-'''
+"""
 ANSWERS = {
     "convolutions": ("--gpu", "h100,t4"),
     "convolutions, all formats": ("--recipes", "bf16,fp16,o2,bf16-sr,half,fp8,fp8-delayed,act4"),

@@ -26,7 +26,7 @@ FLOORS = {
     "yaml_text": 0,
     "plurals": 0,
     "kernels": 0,
-    "techniques": 1,
+    "mechanisms": 1,
     "feed": 1,
     "optim": 1,
     "layers": 1,
@@ -115,7 +115,7 @@ def test_every_part_has_a_floor_and_every_floor_is_there() -> None:
 
 def test_only_its_own_part_asks_a_recipe_for_a_field() -> None:
     for path in FILES:
-        if path.is_relative_to(SOURCE / "recipe" / "parts"):
+        if path.is_relative_to(SOURCE / "mechanisms"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             asked = None
@@ -177,7 +177,7 @@ def test_imports_point_downward_only(path: Path) -> None:
 
 def test_only_the_engine_calls_backward_and_steps_an_optimizer() -> None:
     for path in FILES:
-        if room(path) in {"engine", "techniques", "apex"}:
+        if room(path) in {"engine", "mechanisms", "apex"}:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

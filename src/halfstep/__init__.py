@@ -23,8 +23,8 @@ if TYPE_CHECKING:
         save_sharded,
         shard,
     )
+    from halfstep.mechanisms.cpu_half import cpu_half
     from halfstep.recipe import recipe  # at runtime, this name is the callable module
-    from halfstep.techniques.cpu_half import cpu_half
     from halfstep.train.python import train  # at runtime, this name is a callable module too
     from halfstep.train.run.observer import Observer
 
@@ -51,7 +51,7 @@ __version__ = "0.2.0"
 
 _ENGINE = "EMA SWA Engine LossScaleCollapse StepResult load_sharded save_sharded shard"
 _NEEDS_TORCH = dict.fromkeys(_ENGINE.split(), "halfstep.engine") | {
-    "cpu_half": "halfstep.techniques.cpu_half",
+    "cpu_half": "halfstep.mechanisms.cpu_half",
     "Observer": "halfstep.train.run.observer",
     "watch": "halfstep.doctor",
 }

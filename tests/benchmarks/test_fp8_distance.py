@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("mmaemu")
 
-from halfstep.kernels.float8 import Quantised
+from halfstep.mechanisms.float8.kernels import Quantised
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fp8_distance.py"
 

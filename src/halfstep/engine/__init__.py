@@ -6,7 +6,7 @@ from halfstep.engine.engine import Engine
 from halfstep.engine.misuse import EngineWarning
 from halfstep.engine.parallel.checkpoints import full_state_dict, load_sharded, save_sharded
 from halfstep.engine.parallel.fsdp import shard
-from halfstep.techniques import LossScaleCollapse
+from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse
 
 __all__ = [
     "EMA",

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from halfstep.engine.closing.clipping import Clipping
     from halfstep.engine.parallel.placement import Parallel
+    from halfstep.mechanisms.technique import Technique
     from halfstep.recipe import Recipe
     from halfstep.recipe.resolution import Resolution
-    from halfstep.techniques import Technique
 
 
 @dataclass(frozen=True, slots=True)

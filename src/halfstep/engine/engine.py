@@ -33,9 +33,9 @@ from halfstep.engine.plain import OPEN_WINDOW, PlainSteps
 from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_assembly, save_assembly
 from halfstep.feed.prefetching import prefetch
+from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse, LossScaler
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
-from halfstep.techniques import LossScaleCollapse, LossScaler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from halfstep.engine.closing.result import StepResult
     from halfstep.engine.window import Window
-    from halfstep.techniques import Technique
+    from halfstep.mechanisms.technique import Technique
 
 _Item = TypeVar("_Item")
 

@@ -21,8 +21,8 @@ from halfstep.engine.closing.result import OPEN, OptimizerStep, StepResult
 from halfstep.engine.closing.step import take_step
 from halfstep.engine.parallel.shards import is_sharded
 from halfstep.engine.passes.root import RootGradient, is_bare
+from halfstep.formats.dtypes import HALVES
 from halfstep.kernels import gradients
-from halfstep.techniques.base import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ import torch
 from halfstep import step_observer
 from halfstep.engine.parallel.shards import local
 from halfstep.kernels import gradients
-from halfstep.techniques import LossScaler
+from halfstep.mechanisms.loss_scale.scaler import LossScaler
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.engine.average import WeightAverage
-    from halfstep.techniques import Technique
+    from halfstep.mechanisms.technique import Technique
 
 
 class Window:

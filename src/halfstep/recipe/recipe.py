@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfstep.errors import refuse_unknown
-from halfstep.recipe.parts import PARTS, Part, Use
+from halfstep.mechanisms import PARTS, Part, Use
 from halfstep.recipe.resolution import Resolution, Support
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from halfstep.loss_scale import LossScale
-    from halfstep.techniques import Technique
+    from halfstep.mechanisms.technique import Technique
 
 
 _Answer = TypeVar("_Answer")

@@ -15,7 +15,7 @@ from halfstep.advise.choose.exponents import Exponents
 from halfstep.advise.choose.sites import CallKey, Listener, Site
 from halfstep.advise.random_numbers import RandomNumbers, drawn_from
 from halfstep.engine import Engine
-from halfstep.techniques.interception import is_in_place
+from halfstep.mechanisms.exceptions.interception import is_in_place
 from halfstep.train.store.random_state import capture
 
 if TYPE_CHECKING:

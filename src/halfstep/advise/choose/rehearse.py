@@ -18,8 +18,8 @@ from halfstep.advise.choose.sites import CallKey, Listener, Site
 from halfstep.advise.random_numbers import drawn_from
 from halfstep.engine import SWA, Engine
 from halfstep.errors import reason
+from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse
 from halfstep.plurals import counted
-from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
+from halfstep.formats.limits import HALVES
 
 Fact = bool | int | float | str | None
-
-_HALVES = {"fp16", "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class ModelFacts:
     @property
     def half_statistics(self) -> list[ModuleFacts]:
         """The norms that keep their running statistics in half precision."""
-        return [each for each in self.modules if each.settings.get("running_var") in _HALVES]
+        return [each for each in self.modules if each.settings.get("running_var") in HALVES]
 
     @property
     def overflowed_variances(self) -> list[str]:

@@ -29,8 +29,8 @@ from halfstep.doctor.record.sites import Mark, site
 from halfstep.doctor.signals.positions import counts_twice
 from halfstep.doctor.tape.modules import unwrapped
 from halfstep.doctor.tensors.summary import is_finite
-from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,8 +12,8 @@ import torch
 
 from halfstep.doctor.record import RoundedCount
 from halfstep.doctor.record.sites import Mark, site
-from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from halfstep.engine.closing.host_copy import HostCopy
-from halfstep.techniques import LossScaleCollapse
+from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from halfstep.engine.scales import ScaleUpdate
     from halfstep.engine.window import Window
-    from halfstep.techniques import LossScaler
+    from halfstep.mechanisms.loss_scale.scaler import LossScaler
 
 
 class WindowOutcome(NamedTuple):

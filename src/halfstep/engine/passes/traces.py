@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from halfstep.kernels.float8 import NAME_OF_BACKWARD
+from halfstep.mechanisms.float8.kernels import NAME_OF_BACKWARD
 
 _PRODUCTS = frozenset(
     {

@@ -15,9 +15,9 @@ import torch
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from halfstep.techniques.activations import CompressedActivations
-from halfstep.techniques.float8 import scales_kept
-from halfstep.techniques.matmul import MatmulPrecision
+from halfstep.mechanisms.activations.technique import CompressedActivations
+from halfstep.mechanisms.float8.technique import scales_kept
+from halfstep.mechanisms.matmul.technique import MatmulPrecision
 from halfstep.train.observers.census import Census
 
 if TYPE_CHECKING:
