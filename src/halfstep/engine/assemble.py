@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +22,7 @@ from halfstep.engine.parallel.wrappers import refuse_wrapped, refuse_zero
 from halfstep.engine.scales import LossScales
 from halfstep.engine.selection import parameter_names
 from halfstep.engine.window import Window
+from halfstep.recipe.resolution import LayerSupport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -192,6 +193,7 @@ def assemble(
             param = technique.full_precision(param)
         return param
 
+    resolution = replace(resolution, layers=_layers(models, techniques, recipe))
     for window in windows:
         window.average = WeightAverage(rule, window.params, full_precision) if rule else None
     scales = LossScales(recipe.scaling, device)
@@ -218,6 +220,18 @@ def assemble(
         replicas=replicas,
         ranks=ranks,
         full_precision=full_precision,
+    )
+
+
+def _layers(
+    models: Sequence[nn.Module], techniques: Sequence[Technique], recipe: Recipe
+) -> tuple[LayerSupport, ...]:
+    """Return the formats of the layers that the techniques have prepared."""
+    names = {module: name for model in models for name, module in model.named_modules()}
+    formats = [each for technique in techniques for each in technique.layer_formats().items()]
+    return tuple(
+        LayerSupport(names[layer], how, format_ or recipe.format_of_left_out, reason)
+        for layer, (how, format_, reason) in formats
     )
 
 

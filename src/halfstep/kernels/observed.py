@@ -29,6 +29,10 @@ class _Marked(threading.local):
 _marked = _Marked()
 
 
+class Product(torch.autograd.Function):
+    """An autograd function whose result is a product, which its node in a graph then counts as."""
+
+
 @contextmanager
 def computing_in(format_: str) -> Iterator[None]:
     """Mark the products in this context as products in `format_`, regardless of their dtype."""

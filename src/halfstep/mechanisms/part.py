@@ -49,6 +49,10 @@ PARTS: dict[str, type[Part]] = {}
 class Whole(Protocol):
     """The interface of a recipe that its parts may use."""
 
+    @property
+    def product_format(self) -> str:
+        """The format of matrix products and convolutions in the forward pass."""
+
     def get(self, field: str) -> Any:
         """Return the value of a field; None if it is not set."""
 

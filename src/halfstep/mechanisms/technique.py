@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 OwnFormats = Callable[[nn.Module], Mapping[nn.Module, str]]
 """A function of a model that returns the modules whose parameters have a format of their own, each
 with this format."""
+
+
+StoragesKept = Callable[[], dict[int, tuple[int, bool]]]
+"""A function that returns the storages kept for the backward: address to bytes, and whether they
+are compressed."""
 
 
 class Stage(IntEnum):
@@ -41,6 +46,20 @@ class Stage(IntEnum):
     LAYERS = 5
     FORWARD = 6
     WITHIN_FORWARD = 7
+
+
+class LayerFormat(NamedTuple):
+    """The format in which a layer computes its products.
+
+    Attributes:
+        how: "native", "rehearsed" or "left out".
+        format: The format, such as "fp8-e4m3"; None for that of the recipe without the technique.
+        reason: Why the layer is left out; "" otherwise.
+    """
+
+    how: Literal["native", "rehearsed", "left out"]
+    format: str | None = None
+    reason: str = ""
 
 
 class Technique:
@@ -124,6 +143,18 @@ class Technique:
     def loading(self, optimizer: Optimizer) -> AbstractContextManager[Any]:
         """Return a context in which `optimizer.load_state_dict` keeps the formats of its state."""
         del optimizer
+        return nullcontext()
+
+    def layer_formats(self) -> Mapping[nn.Module, LayerFormat]:
+        """Return, after `prepare`, the format of each layer that the technique might change."""
+        return {}
+
+    def looked_at(self) -> AbstractContextManager[StoragesKept | None]:
+        """Return a context in which passes that no step follows leave the technique unchanged.
+
+        The context gives a function that returns the storages that the technique keeps for the
+        backward in place of tensors; None if the technique keeps none.
+        """
         return nullcontext()
 
     def state_dict(self) -> dict[str, Any]:

@@ -139,8 +139,19 @@ class Recipe:
     @property
     def product_format(self) -> str:
         """The format of matrix products and convolutions in the forward pass."""
-        found = [part.product_format() for part in self.parts]
-        return max((each for each in found if each is not None), default=(0, "fp32"))[1]
+        return self._product_formats[0]
+
+    @property
+    def format_of_left_out(self) -> str:
+        """The format of products in layers that a technique of the recipe leaves out."""
+        return self._product_formats[1]
+
+    @property
+    def _product_formats(self) -> list[str]:
+        """The formats of products, from the one with the highest precedence; at least two."""
+        ranked = [part.product_format() for part in self.parts]
+        ordered = sorted((each for each in ranked if each is not None), reverse=True)
+        return [*(format_ for _, format_ in ordered), "fp32", "fp32"]
 
     @property
     def untraceable(self) -> list[str]:

@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from halfstep.engine import Engine
-from halfstep.mechanisms.float8.technique import HISTORY, DelayedScales, Float8Layers, is_taken
+from halfstep.mechanisms.float8.scales import HISTORY, DelayedScales
+from halfstep.mechanisms.float8.technique import Float8Layers
 
 
 def opened(model: nn.Module, scaling="dynamic") -> Float8Layers:
@@ -35,7 +36,8 @@ def opened(model: nn.Module, scaling="dynamic") -> Float8Layers:
     ],
 )
 def test_layers_that_tensor_cores_could_take_are_taken(layer, taken) -> None:
-    assert is_taken(layer) == taken
+    formats = opened(nn.Sequential(layer)).layer_formats()
+    assert (layer in formats and formats[layer].how == "rehearsed") == taken
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_layers_get_their_class_back_and_keep_their_state() -> None:
     technique.close()
     assert [type(module) for module in model] == [nn.Linear, nn.ReLU, nn.Linear]
     assert list(dict(model.named_modules())) == names
-    assert not hasattr(model[0], "_float8_scales")
+    assert not hasattr(model[0], "_computes")
 
 
 def test_a_deep_copy_computes_on_its_own_weights() -> None:

@@ -75,8 +75,7 @@ class Exceptions(Part):
 
     def contradiction(self, whole: Whole) -> str | None:
         """Refuse a recipe in which everything is in fp32."""
-        half = whole.get("params") not in (None, "fp32")
-        if half or whole.get("autocast") or whole.get("float8"):
+        if whole.product_format not in ("fp32", "tf32"):
             return None
         return (
             f"exceptions={self.plain!r} keeps parts of a model out of a half format, but "

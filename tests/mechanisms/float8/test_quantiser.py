@@ -10,7 +10,9 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere in torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep.formats import round_to
-from halfstep.mechanisms.float8.kernels import FORMAT_OF, Geometry, float8_product, quantised
+from halfstep.mechanisms.float8.quantiser import FORMAT_OF, Float8
+from halfstep.mechanisms.float8.scales import DynamicScales
+from halfstep.mechanisms.products.product import Geometry, product
 
 NUMPY = {
     "input": (ml_dtypes.float8_e4m3fn, 448.0),
@@ -19,11 +21,8 @@ NUMPY = {
 }
 
 
-class Own:
-    """Each tensor's own largest value."""
-
-    def largest(self, role, value, *, training):
-        return value.abs().amax()
+OWN = Float8(DynamicScales())
+"""Scales each tensor by its own largest value."""
 
 
 class Given:
@@ -34,6 +33,10 @@ class Given:
 
     def largest(self, role, value, *, training):
         return self._largest
+
+
+def quantised(value: torch.Tensor, role: str, quantiser: Float8):
+    return quantiser.quantised(value, role, tuple(range(value.dim())))
 
 
 def in_fp8(value: torch.Tensor, role: str) -> torch.Tensor:
@@ -51,7 +54,7 @@ def test_linear_layers_and_their_gradients(dtype, scale) -> None:
     torch.manual_seed(0)
     leaves = [torch.randn(6, 3, 32) * scale, torch.randn(16, 32), torch.randn(16) * scale]
     leaves = [leaf.to(dtype).requires_grad_() for leaf in leaves]
-    result = float8_product(*leaves, Own())
+    result = product(*leaves, OWN)
     cotangent = torch.randn_like(result) / 1000
     grads = torch.autograd.grad(result, leaves, cotangent)
 
@@ -78,7 +81,7 @@ def test_convolutions_and_their_gradients(groups) -> None:
     leaves = [torch.randn(2, 4, 9, 9), torch.randn(6, 4 // groups, 3, 3), torch.randn(6)]
     leaves = [leaf.requires_grad_() for leaf in leaves]
     options = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "groups": groups}
-    result = float8_product(*leaves, Own(), Geometry(**options))
+    result = product(*leaves, OWN, Geometry(**options))
     cotangent = torch.randn_like(result)
     grads = torch.autograd.grad(result, leaves, cotangent)
 
@@ -113,9 +116,9 @@ def test_only_the_gradients_that_are_wanted_are_computed(wanted) -> None:
     images, kernels = torch.randn(2, 16, 4, 4), torch.randn(16, 16, 3, 3)
     for leaf, needs in zip((value, weight, images, kernels), wanted * 2, strict=True):
         leaf.requires_grad_(needs)
-    linear = float8_product(value, weight, bias, Own())
+    linear = product(value, weight, bias, OWN)
     geometry = Geometry((1, 1), (0, 0), (1, 1), 1)
-    convolved = float8_product(images, kernels, bias, Own(), geometry)
+    convolved = product(images, kernels, bias, OWN, geometry)
     with Products() as products:
         (linear.sum() + convolved.sum()).backward()
     assert products.matrices == sum(wanted)
@@ -128,7 +131,7 @@ def test_only_the_gradients_that_are_wanted_are_computed(wanted) -> None:
 def test_gradients_that_are_differentiated_again_are_refused(of) -> None:
     leaves = {"input": torch.randn(4, 32), "weight": torch.randn(16, 32)}
     leaf = leaves[of].requires_grad_()
-    result = float8_product(leaves["input"], leaves["weight"], None, Own())
+    result = product(leaves["input"], leaves["weight"], None, OWN)
     (plain,) = torch.autograd.grad(result.sum(), leaf, retain_graph=True)
     (grad,) = torch.autograd.grad(result.sum(), leaf, create_graph=True)
     assert torch.equal(grad, plain)
@@ -137,27 +140,28 @@ def test_gradients_that_are_differentiated_again_are_refused(of) -> None:
 
 
 def test_what_lies_beyond_a_scale_saturates() -> None:
-    values = quantised(torch.tensor([1.0, -3.0, float("inf")]), "input", Given(1.0)).widened()
-    assert values.tolist() == [448, -448, 448]
+    values = torch.tensor([1.0, -3.0, float("inf")])
+    rounded = quantised(values, "input", Float8(Given(1.0))).widened()
+    assert rounded.tolist() == [448, -448, 448]
 
 
 @pytest.mark.parametrize("role", ["input", "gradient"])
 def test_every_bf16_value_is_rounded_as_by_round_to_that_saturates(role) -> None:
     values = torch.arange(1 << 16).to(torch.int16).view(torch.bfloat16)
-    ours = quantised(values, role, Given(NUMPY[role][1]))
+    ours = quantised(values, role, Float8(Given(NUMPY[role][1])))
     assert ours.scale == 1
     expected = round_to(values.float(), FORMAT_OF[role], overflow="saturate").to(ours.values.dtype)
     assert torch.equal(ours.values.view(torch.uint8), expected.view(torch.uint8))
 
 
 def test_nan_and_an_inf_that_decides_its_scale_do_not_hide() -> None:
-    assert quantised(torch.tensor([1.0, float("nan")]), "input", Own()).widened().isnan().any()
-    assert quantised(torch.tensor([1.0, float("inf")]), "weight", Own()).widened().isnan().any()
+    assert quantised(torch.tensor([1.0, float("nan")]), "input", OWN).widened().isnan().any()
+    assert quantised(torch.tensor([1.0, float("inf")]), "weight", OWN).widened().isnan().any()
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-45, 1e-38])
 def test_zeros_and_subnormals_have_a_finite_scale(value) -> None:
-    result = quantised(torch.full((3,), value), "gradient", Own())
+    result = quantised(torch.full((3,), value), "gradient", OWN)
     assert result.scale.isfinite()
     assert result.widened().isfinite().all()
 
@@ -165,6 +169,6 @@ def test_zeros_and_subnormals_have_a_finite_scale(value) -> None:
 def test_factors_are_kept_in_fp8() -> None:
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.dtype) or t, lambda t: t):
-        float8_product(torch.randn(4, 32), torch.randn(16, 32, requires_grad=True), None, Own())
+        product(torch.randn(4, 32), torch.randn(16, 32, requires_grad=True), None, OWN)
     assert kept.count(torch.float8_e4m3fn) == 2
     assert all(dtype in (torch.float8_e4m3fn, torch.float32) for dtype in kept)
