@@ -25,6 +25,7 @@ FLOORS = {
     "files": 0,
     "yaml_text": 0,
     "plurals": 0,
+    "disturbance": 0,
     "kernels": 0,
     "mechanisms": 1,
     "feed": 1,
@@ -47,6 +48,15 @@ STRANGERS = {
     "train": ("apex",),
     "apex": ("train",),
     "migrate": ("apex", "train"),
+}
+
+
+# Mechanisms whose parts are building blocks of others: the arithmetic of loss scaling, formats of
+# parameters and their masters (FSDP2, Apex), and the names of operators (advise).
+BUILDING_BLOCKS = {
+    "engine": ("loss_scale", "master_weights", "params"),
+    "apex": ("loss_scale", "master_weights", "params"),
+    "advise": ("loss_scale", "exceptions"),
 }
 
 
@@ -129,6 +139,16 @@ def test_only_its_own_part_asks_a_recipe_for_a_field() -> None:
                 assert not asked[1].endswith("recipe"), f"{path}:{node.lineno} reads {asked[0]}"
 
 
+def test_code_outside_asks_for_no_mechanism_by_name() -> None:
+    for path in FILES:
+        if room(path) == "mechanisms":
+            continue
+        for line, name in imports(path):
+            parts = name.split(".")
+            if parts[0] == "mechanisms" and len(parts) > 2:
+                assert parts[1] in BUILDING_BLOCKS.get(room(path), ()), f"{path}:{line} {name}"
+
+
 def test_every_stranger_exists() -> None:
     modules = {module_name(path) for path in FILES}
     for part, strangers in STRANGERS.items():
@@ -207,9 +227,10 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     [
         "import halfstep; halfstep.recipe('fp16+tf32')",
         "import halfstep.recipe, halfstep.formats",
+        "import halfstep.compare.rows.rows",
         HELP,
     ],
-    ids=["import", "ground floor", "help"],
+    ids=["import", "ground floor", "rows of a comparison", "help"],
 )
 def test_what_must_be_instant_does_not_import_torch(program: str) -> None:
     done = run(f"import sys\n{program}\nprint('torch' in sys.modules, file=sys.stderr)")

@@ -9,9 +9,9 @@ import torch
 
 from halfstep.advise.choose.exponents import Exponents
 from halfstep.advise.choose.record import floating
-from halfstep.doctor.signals.positions import MOST, counts_up
 from halfstep.formats import FORMATS, format_name
 from halfstep.formats.dtypes import HALVES
+from halfstep.formats.positions import MOST, counts_up
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
