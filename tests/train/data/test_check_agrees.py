@@ -101,7 +101,7 @@ def complaints(chosen):
 
 
 def found(chosen):
-    refused = check.refused(chosen)
+    refused = check.whole_set(chosen)
     try:
         entries = listing.of_config(chosen.data)
     except UserError:
