@@ -32,12 +32,12 @@ def groups(names: Iterable[str]) -> list[list[str]]:
 
 
 def told_apart(*names: str) -> list[str]:
-    r"""Return the names in quotes, with escapes instead of letters if they would look alike.
+    r"""Return the names in quotes, with escapes instead of letters if they might look alike.
 
     A screen shows both Unicode forms of "é" alike; as escapes, they are '\xe9' and 'e\u0301'.
     """
-    visible = {unicodedata.normalize("NFC", name) for name in names}
-    return [repr(name) if len(visible) == len(names) else ascii(name) for name in names]
+    look_alike = not all(unicodedata.is_normalized("NFC", name) for name in names)
+    return [ascii(name) if look_alike else repr(name) for name in names]
 
 
 def hint(given: str, known: Iterable[str]) -> str:
