@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from halfstep.cli.notices import in_one_line
 from halfstep.cli.start_up import without_collections
 from halfstep.errors import UserError
 from halfstep.plurals import counted
@@ -189,7 +188,6 @@ def _train_here(
         resume = "auto"
     with (
         _ending_as_one(),
-        in_one_line(),
         distributed.joined(chosen.device, chosen.distributed.timeout) as processes,
     ):
         _hush(processes)
