@@ -117,7 +117,7 @@ def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migr
     tests = [node.test for node in inner(given.tree) if isinstance(node, ast.If)]
     answered = {given.code(each) for each in tests if isinstance(each, ast.Constant)}
     text = with_imports(text, target.imports, target.preamble, rebound, answered)
-    return Migration(source, given.restored(text), _sorted(edits))
+    return Migration(source, given.restored(text), _sorted(given, edits))
 
 
 def _left(source: Source, reasons: Iterable[tuple[ast.stmt, str]]) -> Migration:
@@ -126,7 +126,7 @@ def _left(source: Source, reasons: Iterable[tuple[ast.stmt, str]]) -> Migration:
     for statement, reason in reasons:
         edits.notes[statement].append(reason)
     text = source.restored(rendered(source, edits))
-    return Migration(source.restored(source.text), text, _sorted(edits))
+    return Migration(source.restored(source.given), text, _sorted(source, edits))
 
 
 def _stars(source: Source) -> list[tuple[ast.stmt, str]]:
@@ -139,6 +139,10 @@ def _stars(source: Source) -> list[tuple[ast.stmt, str]]:
     ]
 
 
-def _sorted(edits: Edits) -> tuple[Note, ...]:
-    found = {Note(node.lineno, reason) for node, each in edits.notes.items() for reason in each}
-    return tuple(sorted(found))
+def _sorted(source: Source, edits: Edits) -> tuple[Note, ...]:
+    notes = {
+        Note(source.number(node.lineno), reason)
+        for node, reasons in edits.notes.items()
+        for reason in reasons
+    }
+    return tuple(sorted(notes))
