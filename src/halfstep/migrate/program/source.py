@@ -110,6 +110,12 @@ class Source:
         """Return the node itself if it is a statement, else the innermost statement around it."""
         return next(each for each in (node, *self.above(node)) if isinstance(each, ast.stmt))
 
+    def statement_at(self, line: int) -> ast.stmt:
+        """Return the innermost statement at a line (from 1), which contains code."""
+        statements = (each for each in inner(self.tree) if isinstance(each, ast.stmt))
+        *_, found = (each for each in statements if first_line(each) <= line <= last_line(each))
+        return found
+
     def function(self, node: ast.AST) -> Function | None:
         """Return the innermost function around a node, or None."""
         return next((each for each in self.above(node) if isinstance(each, Function)), None)
