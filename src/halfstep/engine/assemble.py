@@ -9,6 +9,7 @@ import torch
 
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
 from halfstep.engine.closing.closure import refuse_recipe
+from halfstep.engine.closing.nonfinite import checked_policy
 from halfstep.engine.closing.outcome import Settlement, refuse_schedulers
 from halfstep.engine.closing.statistics import RunningStatistics
 from halfstep.engine.compatibility import refuse_misfits, refuse_unfit, refuse_unresolved
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.engine.closing.clipping import Clipping
+    from halfstep.engine.closing.nonfinite import Policy
     from halfstep.engine.parallel.placement import Parallel
     from halfstep.recipe import Recipe
     from halfstep.recipe.resolution import Resolution
@@ -52,8 +54,8 @@ class Assembly:
         hooks: The methods of the techniques at each point of a step.
         scales: The loss scales.
         clipping: The limit of clipping.
-        statistics: The running statistics of each model; empty without loss scaling, because then
-            no step is skipped.
+        nonfinite: What the engine does with non-finite gradients.
+        statistics: The running statistics of each model; empty if every step is applied.
         moving: The entries of `statistics` whose model has running statistics.
         settlement: Does the work that follows a step, one step later.
         replicas: The `DistributedDataParallel` wrappers of the models.
@@ -71,6 +73,7 @@ class Assembly:
     hooks: Hooks
     scales: LossScales
     clipping: Clipping
+    nonfinite: Policy
     statistics: Sequence[RunningStatistics]
     moving: Sequence[RunningStatistics]
     settlement: Settlement
@@ -82,6 +85,16 @@ class Assembly:
     def averages(self) -> list[WeightAverage]:
         """The averages of the weights: one for each optimizer, or none."""
         return [window.average for window in self.windows if window.average]
+
+    @property
+    def checks(self) -> bool:
+        """Whether gradients are checked for inf and NaN, although no loss scale requires it."""
+        return self.nonfinite != "apply" and not self.scales
+
+    @property
+    def explains(self) -> bool:
+        """Whether a skip in the next step makes a message with the names of parameters."""
+        return self.scales.may_collapse or self.settlement.in_a_row.may_warn
 
     @property
     def evaluates_inside(self) -> bool:
@@ -146,6 +159,7 @@ def assemble(
     average: EMA | SWA | None,
     seed: int,
     parallel: Parallel,
+    nonfinite: str,
 ) -> Assembly:
     """Check the arguments, apply the recipe to models and optimizers, and wrap the models.
 
@@ -158,7 +172,7 @@ def assemble(
         techniques = left_to_do(techniques)
     guard = ParameterGuard(models, techniques)
     guard.refuse_taken()
-    rule = checked_rule(average)
+    rule, policy = checked_rule(average), checked_policy(nonfinite)
     refuse_misfits(models, optimizers)
     refuse_schedulers(schedulers, optimizers)
     refuse_recipe(optimizers, recipe)
@@ -195,7 +209,8 @@ def assemble(
     for window in windows:
         window.average = WeightAverage(rule, window.params, full_precision) if rule else None
     scales = LossScales(recipe.scaling, device)
-    pairs = zip(models, wrapped, strict=True) if scales else ()
+    may_skip = scales or policy != "apply"
+    pairs = zip(models, wrapped, strict=True) if may_skip else ()
     statistics = [
         RunningStatistics(model, called if parallel.in_threads else None) for model, called in pairs
     ]
@@ -210,10 +225,14 @@ def assemble(
         hooks=Hooks.of(techniques),
         scales=scales,
         clipping=clipping,
+        nonfinite=policy,
         statistics=statistics,
         moving=[each for each in statistics if each.move],
         settlement=Settlement(
-            schedulers, parameter_names(models), overflows_early=recipe.overflows_early
+            schedulers,
+            parameter_names(models),
+            overflows_early=recipe.overflows_early,
+            adapts=bool(recipe.scaling and recipe.scaling.dynamic),
         ),
         replicas=replicas,
         ranks=ranks,

@@ -90,6 +90,15 @@ class Engine:
         dp: Arguments of `DataParallel`, such as {"device_ids": [0, 1]}.
         sync_batchnorm: Whether BatchNorm synchronizes its statistics across processes; needs
             `parallel="ddp"`.
+        nonfinite: What to do with an optimizer whose gradients contain inf or NaN: "skip" its step,
+            so that parameters, its state and the running statistics of norm layers stay as before
+            the step; "raise" `NonFiniteGradients` before anything is updated; or "apply" the
+            gradients unchecked. Under a recipe with a loss scale, all three skip the step, as
+            that is how a loss scale finds its value; `LossScaleCollapse` then says when this does
+            not help. The check is one pass over the gradients. A fused optimizer reads the result
+            on the device; for any other optimizer, and under "raise", the host waits for it once
+            per step. The gradients of optimizers that evaluate the loss inside their step (LBFGS)
+            are not checked.
 
     Attributes:
         models: List of the models, each in its DDP or DataParallel wrapper, if any.
@@ -101,7 +110,8 @@ class Engine:
 
     Raises:
         ValueError: If the recipe is unknown or contradicts itself, if the recipe changes the
-            parameters of a model that is already wrapped, or if two optimizers share a parameter.
+            parameters of a model that is already wrapped, if two optimizers share a parameter, or
+            if `nonfinite` is none of the three.
         TypeError: If an optimizer or scheduler cannot work under the recipe.
     """
 
@@ -124,6 +134,7 @@ class Engine:
         ddp: Mapping[str, Any] | None = None,
         dp: Mapping[str, Any] | None = None,
         sync_batchnorm: bool = False,
+        nonfinite: Literal["skip", "raise", "apply"] = "skip",
     ) -> None:
         models = listed(model, nn.Module, "model")
         self.optimizers = listed(optimizer, Optimizer, "optimizer")
@@ -144,6 +155,7 @@ class Engine:
             average=average,
             seed=seed,
             parallel=Parallel(parallel, ddp or {}, dp or {}, sync_batchnorm),
+            nonfinite=nonfinite,
         )
         self.models, self.bare_models = self._assembly.models, self._assembly.bare_models
         self.resolution = self._assembly.resolution
@@ -352,6 +364,8 @@ class Engine:
             RuntimeError: If there was no backward pass since the last step.
             LossScaleCollapse: If the loss scale collapsed in the previous step. The current
                 gradients are dropped.
+            NonFiniteGradients: Under `nonfinite="raise"`, if a gradient contains inf or NaN. The
+                gradients are dropped, and the step is not counted.
         """
         if self._closed:
             refuse_closed()
@@ -398,8 +412,10 @@ class Engine:
             window.end_micro_step()
         closing = pending if close else self._closing(pending)
         self._weights.set_remaining(closing, assembly.ranks)
-        self.steps += bool(closing)
-        return close_windows(assembly, closing, step=self.steps, closure=closure)
+        number = self.steps + bool(closing)
+        result = close_windows(assembly, closing, step=number, closure=closure)
+        self.steps = number
+        return result
 
     def zero_grad(self, *, optimizers: Sequence[Optimizer] | None = None) -> None:
         """Zero the gradients and restart the accumulation window."""
