@@ -232,7 +232,7 @@ def assemble(
             schedulers,
             parameter_names(models),
             overflows_early=recipe.overflows_early,
-            adapts=bool(recipe.scaling and recipe.scaling.dynamic),
+            scales=bool(scales),
         ),
         replicas=replicas,
         ranks=ranks,

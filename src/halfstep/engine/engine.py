@@ -243,7 +243,7 @@ class Engine:
         self,
         loss: torch.Tensor,
         *,
-        optimizers: Sequence[Optimizer] | None = None,
+        optimizers: Optimizer | Sequence[Optimizer] | None = None,
         loss_id: Hashable = None,
         retain_graph: bool = False,
         samples: int | None = None,
@@ -255,8 +255,8 @@ class Engine:
 
         Args:
             loss: Scalar tensor, the mean loss of the micro-batch.
-            optimizers: Accumulate gradients only for the parameters of these optimizers; by
-                default for all.
+            optimizers: Accumulate gradients only for the parameters of this optimizer, or of
+                these; by default for all.
             loss_id: Gives the loss its own loss scale, stored under this key.
             retain_graph: Keep the graph so that another loss can use it.
             samples: Number of samples in the micro-batch, to weight micro-batches of different
@@ -282,7 +282,7 @@ class Engine:
     def _backward(
         self,
         loss: torch.Tensor,
-        optimizers: Sequence[Optimizer] | None,
+        optimizers: Optimizer | Sequence[Optimizer] | None,
         loss_id: Hashable,
         samples: int | None,
         *,
@@ -345,7 +345,7 @@ class Engine:
     def step(
         self,
         *,
-        optimizers: Sequence[Optimizer] | None = None,
+        optimizers: Optimizer | Sequence[Optimizer] | None = None,
         close: bool = False,
         closure: Callable[[], float] | None = None,
     ) -> StepResult:
@@ -355,7 +355,7 @@ class Engine:
         updates the loss scale and zeroes the gradients.
 
         Args:
-            optimizers: The optimizers to step; by default all that received gradients.
+            optimizers: The optimizer or optimizers to step; by default all that received gradients.
             close: Close the window even if it is not full.
             closure: For optimizers that evaluate the loss several times in a step (LBFGS). It
                 zeroes the gradients, calls `engine.backward` and returns the loss.
@@ -381,7 +381,7 @@ class Engine:
 
     def _step(
         self,
-        optimizers: Sequence[Optimizer] | None,
+        optimizers: Optimizer | Sequence[Optimizer] | None,
         closure: Callable[[], float] | None,
         *,
         close: bool,
@@ -417,8 +417,8 @@ class Engine:
         self.steps = number
         return result
 
-    def zero_grad(self, *, optimizers: Sequence[Optimizer] | None = None) -> None:
-        """Zero the gradients and restart the accumulation window."""
+    def zero_grad(self, *, optimizers: Optimizer | Sequence[Optimizer] | None = None) -> None:
+        """Zero the gradients and restart the accumulation window, of `optimizers` or of all."""
         with step_observer.active.work():
             self._assembly.zero_grad(self._chosen(optimizers))
 
@@ -472,8 +472,9 @@ class Engine:
         """Load the state that `state_dict` returned; load the models' own states separately.
 
         Raises:
-            ValueError: If the number of optimizers, schedulers or averages differs, or if the state
-                holds a partly filled window and `accumulate` differs.
+            ValueError: If parts of the state are missing, if the number of optimizers, schedulers
+                or averages differs, or if the state holds a partly filled window and `accumulate`
+                differs. Nothing has been loaded then.
         """
         self.flush()
         self._assembly.refresh()
@@ -507,7 +508,7 @@ class Engine:
         else:
             self._give_back()
 
-    def _chosen(self, optimizers: Sequence[Optimizer] | None) -> list[Window]:
+    def _chosen(self, optimizers: Optimizer | Sequence[Optimizer] | None) -> list[Window]:
         """Refresh all windows; return those of `optimizers`, by default all."""
         for window in self._assembly.windows:
             window.refresh()

@@ -102,12 +102,12 @@ class SkipsInARow:
     """Counts the consecutive skipped steps of each optimizer.
 
     Args:
-        counts_to_warn: Whether `A_FEW` such steps are worth a warning. They are not with a dynamic
-            loss scale, which starts so high that the first steps may overflow.
+        warns: Whether `A_FEW` such steps are worth a warning. They are not with a loss scale: it
+            starts so high that the first steps may overflow, and its collapse is an error.
     """
 
-    def __init__(self, *, counts_to_warn: bool) -> None:
-        self._counts_to_warn = counts_to_warn
+    def __init__(self, *, warns: bool) -> None:
+        self._warns = warns
         self._counts: Counter[Optimizer] = Counter()
 
     def __bool__(self) -> bool:
@@ -116,7 +116,7 @@ class SkipsInARow:
     @property
     def may_warn(self) -> bool:
         """Whether a skip in the next step is worth a warning."""
-        return self._counts_to_warn and A_FEW - 1 in self._counts.values()
+        return self._warns and A_FEW - 1 in self._counts.values()
 
     def add(self, optimizer: Optimizer, *, skipped: bool) -> bool:
         """Count a step of an optimizer; tell whether it is worth a warning."""
@@ -124,4 +124,4 @@ class SkipsInARow:
             self._counts.pop(optimizer, None)
             return False
         self._counts[optimizer] += 1
-        return self._counts_to_warn and self._counts[optimizer] == A_FEW
+        return self._warns and self._counts[optimizer] == A_FEW

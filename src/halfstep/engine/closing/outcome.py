@@ -120,7 +120,7 @@ class Settlement:
         schedulers: Each is stepped once after every step of its optimizer that was not skipped.
         names: Names of the parameters, for error messages.
         overflows_early: Whether the recipe uses fp16, so that the error message suggests bf16.
-        adapts: Whether a dynamic loss scale lowers itself when a step is skipped.
+        scales: Whether there is a loss scale, whose collapse ends skips in a row.
 
     Attributes:
         schedulers: List of the schedulers.
@@ -135,11 +135,11 @@ class Settlement:
         names: Mapping[torch.Tensor, str],
         *,
         overflows_early: bool,
-        adapts: bool,
+        scales: bool,
     ) -> None:
         self.schedulers = list(schedulers)
         self.settled_skips = 0
-        self.in_a_row = SkipsInARow(counts_to_warn=not adapts)
+        self.in_a_row = SkipsInARow(warns=not scales)
         self.names = names
         self._left_at: list[tuple[object, int]] = []
         self._overflows_early = overflows_early
