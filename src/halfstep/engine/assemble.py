@@ -15,6 +15,7 @@ from halfstep.engine.closing.statistics import RunningStatistics
 from halfstep.engine.compatibility import refuse_misfits, refuse_unfit, refuse_unresolved
 from halfstep.engine.guard import ParameterGuard
 from halfstep.engine.hooks import Hooks
+from halfstep.engine.misuse import warn_zero_eps
 from halfstep.engine.parallel.ddp import Replicas
 from halfstep.engine.parallel.dp import refuse_threads
 from halfstep.engine.parallel.fsdp import left_to_do, refuse_other_recipe, sharded_as
@@ -23,6 +24,7 @@ from halfstep.engine.parallel.wrappers import refuse_wrapped, refuse_zero
 from halfstep.engine.scales import LossScales
 from halfstep.engine.selection import parameter_names
 from halfstep.engine.window import Window
+from halfstep.optim.eps import zero_eps_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -194,6 +196,9 @@ def assemble(
     try:
         guard.hold()
         _prepare(models, optimizers, techniques, windows)
+        for optimizer in optimizers:
+            if lost := zero_eps_of(optimizer):
+                warn_zero_eps(type(optimizer).__name__, lost, recipe)
         ranks.join_those_of(models, optimizers)
         replicas.watch(models)
         wrapped = parallel.wrap(models, replicas)

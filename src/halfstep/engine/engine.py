@@ -389,8 +389,7 @@ class Engine:
         try:
             self._assembly.settlement.settle()
         except LossScaleCollapse:
-            self._assembly.unmake_statistics()
-            self.zero_grad()
+            self.discard()
             raise
         if self._plain and optimizers is None and closure is None:
             result = self._plain.step(self.steps + 1, close=close)
@@ -421,6 +420,16 @@ class Engine:
         """Zero the gradients and restart the accumulation window, of `optimizers` or of all."""
         with step_observer.active.work():
             self._assembly.zero_grad(self._chosen(optimizers))
+
+    def discard(self) -> None:
+        """Leave out the step of the open windows: drop their gradients, restore running statistics.
+
+        The statistics of norm layers become those from before the windows, as in a skipped step.
+        They stay as they are under `nonfinite="apply"` without a loss scale.
+        """
+        with step_observer.active.work():
+            self._assembly.unmake_statistics()
+            self._assembly.zero_grad(self._chosen(None))
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

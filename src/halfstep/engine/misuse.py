@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from halfstep.engine.closing.nonfinite import A_FEW, shortened
 from halfstep.engine.passes.traces import other_format_of_products
 from halfstep.formats import format_name, torch_dtype
+from halfstep.optim.eps import LARGE_ENOUGH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
 
+    from halfstep.optim.eps import ZeroEps
     from halfstep.recipe import Recipe
 
 
@@ -62,6 +64,18 @@ def warn_touched() -> None:
         "gradients changed between engine.backward() and engine.step(), while they are multiplied "
         "by the loss scale; let the engine clip: Engine(..., clip_norm=1.0), and reach gradients "
         "only through engine.backward()",
+        EngineWarning,
+        stacklevel=4,
+    )
+
+
+def warn_zero_eps(optimizer: str, lost: ZeroEps, recipe: Recipe) -> None:
+    """Warn of an optimizer whose eps is zero in the format of its parameters."""
+    warnings.warn(
+        f"{lost}, the format of parameters of {optimizer} under recipe {recipe.name!r}: where a "
+        "gradient is 0 or its square underflows, the update is 0/0 or x/0, and weights become inf "
+        f"or NaN; write {optimizer}(..., eps={LARGE_ENOUGH}), or recipe='o2', whose optimizer "
+        "updates fp32 master weights",
         EngineWarning,
         stacklevel=4,
     )

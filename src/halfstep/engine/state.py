@@ -100,6 +100,7 @@ def load_assembly(
     for average, saved in zip(assembly.averages, state["averages"], strict=True):
         average.load_state_dict(saved)
     assembly.settlement.settled_skips = state["skipped"]
+    assembly.settlement.in_a_row.clear()
     weights.samples_per_micro_step = state["samples_per_micro_step"]
     if _settings_of(state) == recipe.settings():
         _load_numerics(assembly, state)

@@ -40,6 +40,10 @@ class Format:
     eps: float
     has_inf: bool = True
 
+    def rounds_to_zero(self, value: float) -> bool:
+        """Tell whether a number other than 0 is 0 in this format, rounded to nearest."""
+        return 0 < abs(value) <= self.smallest_subnormal / 2
+
 
 def _ieee(name: str, dtype: str, exponent_bits: int, mantissa_bits: int) -> Format:
     """Compute the limits of a format that follows IEEE 754 (section 3.3)."""

@@ -113,6 +113,10 @@ class SkipsInARow:
     def __bool__(self) -> bool:
         return bool(self._counts)
 
+    def clear(self) -> None:
+        """Forget all steps."""
+        self._counts.clear()
+
     @property
     def may_warn(self) -> bool:
         """Whether a skip in the next step is worth a warning."""
