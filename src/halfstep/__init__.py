@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         SWA,
         Engine,
         LossScaleCollapse,
+        NonFiniteGradients,
         StepResult,
         load_sharded,
         save_sharded,
@@ -34,6 +35,7 @@ __all__ = [
     "Engine",
     "LossScale",
     "LossScaleCollapse",
+    "NonFiniteGradients",
     "Observer",
     "Recipe",
     "StepResult",
@@ -49,8 +51,11 @@ __all__ = [
 ]
 __version__ = "0.2.0"
 
-_ENGINE = "EMA SWA Engine LossScaleCollapse StepResult load_sharded save_sharded shard"
-_NEEDS_TORCH = dict.fromkeys(_ENGINE.split(), "halfstep.engine") | {
+_ENGINE = (
+    "EMA", "SWA", "Engine", "LossScaleCollapse", "NonFiniteGradients", "StepResult",
+    "load_sharded", "save_sharded", "shard",
+)  # fmt: skip
+_NEEDS_TORCH = dict.fromkeys(_ENGINE, "halfstep.engine") | {
     "cpu_half": "halfstep.mechanisms.cpu_half",
     "Observer": "halfstep.train.run.observer",
     "watch": "halfstep.doctor",

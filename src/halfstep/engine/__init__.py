@@ -1,6 +1,7 @@
 """One training step under a recipe, for a loop of your own."""
 
 from halfstep.engine.average import EMA, SWA
+from halfstep.engine.closing.nonfinite import NonFiniteGradients
 from halfstep.engine.closing.result import OptimizerStep, StepResult
 from halfstep.engine.engine import Engine
 from halfstep.engine.misuse import EngineWarning
@@ -14,6 +15,7 @@ __all__ = [
     "Engine",
     "EngineWarning",
     "LossScaleCollapse",
+    "NonFiniteGradients",
     "OptimizerStep",
     "StepResult",
     "full_state_dict",

@@ -9,11 +9,13 @@ import torch
 
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
 from halfstep.engine.closing.closure import refuse_recipe
+from halfstep.engine.closing.nonfinite import checked_policy
 from halfstep.engine.closing.outcome import Settlement, refuse_schedulers
 from halfstep.engine.closing.statistics import RunningStatistics
 from halfstep.engine.compatibility import refuse_misfits, refuse_unfit, refuse_unresolved
 from halfstep.engine.guard import ParameterGuard
 from halfstep.engine.hooks import Hooks
+from halfstep.engine.misuse import warn_zero_eps
 from halfstep.engine.parallel.ddp import Replicas
 from halfstep.engine.parallel.dp import refuse_threads
 from halfstep.engine.parallel.fsdp import left_to_do, refuse_other_recipe, sharded_as
@@ -22,6 +24,7 @@ from halfstep.engine.parallel.wrappers import refuse_wrapped, refuse_zero
 from halfstep.engine.scales import LossScales
 from halfstep.engine.selection import parameter_names
 from halfstep.engine.window import Window
+from halfstep.optim.eps import zero_eps_of
 from halfstep.recipe.resolution import LayerSupport
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.engine.closing.clipping import Clipping
+    from halfstep.engine.closing.nonfinite import Policy
     from halfstep.engine.parallel.placement import Parallel
     from halfstep.mechanisms.technique import Technique
     from halfstep.recipe import Recipe
@@ -53,8 +57,8 @@ class Assembly:
         hooks: The methods of the techniques at each point of a step.
         scales: The loss scales.
         clipping: The limit of clipping.
-        statistics: The running statistics of each model; empty without loss scaling, because then
-            no step is skipped.
+        nonfinite: What the engine does with non-finite gradients.
+        statistics: The running statistics of each model; empty if every step is applied.
         moving: The entries of `statistics` whose model has running statistics.
         settlement: Does the work that follows a step, one step later.
         replicas: The `DistributedDataParallel` wrappers of the models.
@@ -72,6 +76,7 @@ class Assembly:
     hooks: Hooks
     scales: LossScales
     clipping: Clipping
+    nonfinite: Policy
     statistics: Sequence[RunningStatistics]
     moving: Sequence[RunningStatistics]
     settlement: Settlement
@@ -83,6 +88,16 @@ class Assembly:
     def averages(self) -> list[WeightAverage]:
         """The averages of the weights: one for each optimizer, or none."""
         return [window.average for window in self.windows if window.average]
+
+    @property
+    def checks(self) -> bool:
+        """Whether gradients are checked for inf and NaN, although no loss scale requires it."""
+        return self.nonfinite != "apply" and not self.scales
+
+    @property
+    def explains(self) -> bool:
+        """Whether a skip in the next step makes a message with the names of parameters."""
+        return self.scales.may_collapse or self.settlement.in_a_row.may_warn
 
     @property
     def evaluates_inside(self) -> bool:
@@ -147,6 +162,7 @@ def assemble(
     average: EMA | SWA | None,
     seed: int,
     parallel: Parallel,
+    nonfinite: str,
 ) -> Assembly:
     """Check the arguments, apply the recipe to models and optimizers, and wrap the models.
 
@@ -159,7 +175,7 @@ def assemble(
         techniques = left_to_do(techniques)
     guard = ParameterGuard(models, techniques)
     guard.refuse_taken()
-    rule = checked_rule(average)
+    rule, policy = checked_rule(average), checked_policy(nonfinite)
     refuse_misfits(models, optimizers)
     refuse_schedulers(schedulers, optimizers)
     refuse_recipe(optimizers, recipe)
@@ -181,6 +197,9 @@ def assemble(
     try:
         guard.hold()
         _prepare(models, optimizers, techniques, windows)
+        for optimizer in optimizers:
+            if lost := zero_eps_of(optimizer):
+                warn_zero_eps(type(optimizer).__name__, lost, recipe)
         ranks.join_those_of(models, optimizers)
         replicas.watch(models)
         wrapped = parallel.wrap(models, replicas)
@@ -197,7 +216,8 @@ def assemble(
     for window in windows:
         window.average = WeightAverage(rule, window.params, full_precision) if rule else None
     scales = LossScales(recipe.scaling, device)
-    pairs = zip(models, wrapped, strict=True) if scales else ()
+    may_skip = scales or policy != "apply"
+    pairs = zip(models, wrapped, strict=True) if may_skip else ()
     statistics = [
         RunningStatistics(model, called if parallel.in_threads else None) for model, called in pairs
     ]
@@ -212,10 +232,14 @@ def assemble(
         hooks=Hooks.of(techniques),
         scales=scales,
         clipping=clipping,
+        nonfinite=policy,
         statistics=statistics,
         moving=[each for each in statistics if each.move],
         settlement=Settlement(
-            schedulers, parameter_names(models), overflows_early=recipe.overflows_early
+            schedulers,
+            parameter_names(models),
+            overflows_early=recipe.overflows_early,
+            scales=bool(scales),
         ),
         replicas=replicas,
         ranks=ranks,

@@ -130,6 +130,8 @@ class LossScales:
         Returns:
             One entry for each scale that was updated.
         """
+        if self._settings is None:
+            return []
         found: dict[Hashable, torch.Tensor] = {}
         for window in closing:
             for loss_id, own in window.found.items():

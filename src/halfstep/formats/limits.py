@@ -51,6 +51,10 @@ class Format:
         """Bytes of an element in memory."""
         return int("".join(filter(str.isdigit, self.dtype.partition("_")[0]))) // 8
 
+    def rounds_to_zero(self, value: float) -> bool:
+        """Tell whether a number other than 0 is 0 in this format, rounded to nearest."""
+        return 0 < abs(value) <= self.smallest_subnormal / 2
+
 
 def _ieee(
     name: str,

@@ -29,6 +29,8 @@ class ForeachOptimizer(Optimizer):
     `_start_step`, it computes the values that the update needs from all groups.
     """
 
+    computes_in_fp32 = True
+
     def step(  # type: ignore[override]  # torch's overloads say the same in two signatures
         self, closure: Callable[[], float] | None = None
     ) -> float | None:

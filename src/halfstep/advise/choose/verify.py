@@ -341,6 +341,7 @@ def _train(
                 clip_norm=subject.clip_norm,
                 scheduler=scheduler,
                 seed=seed,
+                nonfinite="apply",
             ) as engine,
             RandomNumbers(seed).drawn(),
         ):

@@ -434,6 +434,12 @@ class Receiver:
         self._known(optimizer)
         self.measuring.take(optimizer, None, skipped=True, found_inf=found_inf)
 
+    def skipped_unscaled(self, optimizer: Optimizer, found_inf: torch.Tensor) -> None:
+        """Record that the engine skips a step of unscaled, non-finite gradients."""
+        self.grammar.add("drop", calling_line(), optimizer=self._known(optimizer))
+        self.registry.optimizer(optimizer).skipped += 1
+        self._skipped(optimizer, found_inf)
+
     def dropped(self, optimizer: Optimizer) -> None:
         """Record that the loop skips a step on purpose."""
         self.grammar.add("drop", calling_line(), optimizer=self._known(optimizer))

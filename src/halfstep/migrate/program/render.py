@@ -11,7 +11,7 @@ import ast
 import io
 import tokenize
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -152,7 +152,10 @@ class _Renderer:
             text, count = first.text, 1
             while number + count in joints and place + count < len(lines):
                 part = lines[place + count]
-                if first.shift is None or (part.number, part.shift) != (number + count, first.shift):
+                if first.shift is None or (part.number, part.shift) != (
+                    number + count,
+                    first.shift,
+                ):
                     break
                 text += joints[part.number] + part.text.lstrip()
                 count += 1
