@@ -11,7 +11,7 @@ import ast
 import io
 import tokenize
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -96,12 +96,14 @@ class Shift:
     add: str = ""
 
     def of(self, line: str) -> str:
+        """Return a line with its new indentation."""
         if not line.strip():
             return line if not (self.cut or self.add) else ""
         kept = line[self.cut :] if line[: self.cut].isspace() or not self.cut else line.lstrip()
         return self.add + kept
 
     def deeper(self, width: str) -> Shift:
+        """Return the shift for a block that is indented by `width` more."""
         return Shift(self.cut, self.add + width)
 
 
@@ -152,7 +154,10 @@ class _Renderer:
             text, count = first.text, 1
             while number + count in joints and place + count < len(lines):
                 part = lines[place + count]
-                if first.shift is None or (part.number, part.shift) != (number + count, first.shift):
+                if first.shift is None or (part.number, part.shift) != (
+                    number + count,
+                    first.shift,
+                ):
                     break
                 text += joints[part.number] + part.text.lstrip()
                 count += 1
