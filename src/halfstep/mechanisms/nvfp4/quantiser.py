@@ -158,4 +158,5 @@ def transformed(value: torch.Tensor, transform: torch.Tensor) -> torch.Tensor:
     """
     rows = value.detach().float().reshape(-1, value.shape[-1])
     groups = pad(rows, [0, 0, 0, -len(rows) % SIZE]).unflatten(0, (-1, SIZE))
-    return torch.matmul(transform.to(rows.device), groups).flatten(0, 1)
+    mixed: torch.Tensor = torch.matmul(transform.to(rows.device), groups)
+    return mixed.flatten(0, 1)
