@@ -52,7 +52,7 @@ def show(
     if more := _more(grid, results, shown):
         console.print(Text(more, style="dim"), soft_wrap=not wrapped)
     found = conclusions(grid, rows, predicted)
-    for verdict in verdicts(grid, rows) if found is None else found.verdicts:
+    for verdict in verdicts(grid, rows, predicted) if found is None else found.verdicts:
         console.print(Text(str(verdict)), soft_wrap=not wrapped)
     for note in notes(grid, results):
         console.print(Text(note, style="dim"), soft_wrap=not wrapped)

@@ -45,7 +45,7 @@ def markdown(grid: Grid, results: Sequence[Result], predicted: Sequence[Predicti
     rows = rows_by_arm(grid, results)
     parts = [f"# {_escape(title(grid))}", _markdown_table(grid, results, rows)]
     found = conclusions(grid, rows, predicted)
-    lines = map(str, verdicts(grid, rows)) if found is None else _conclusions(found)
+    lines = map(str, verdicts(grid, rows, predicted)) if found is None else _conclusions(found)
     said = [f"- {_escape(line)}" for line in lines]
     if said:
         parts.append("\n".join(said))

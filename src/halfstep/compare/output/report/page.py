@@ -64,6 +64,7 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
     shown = columns(grid, results, everything=True)
     first = {column.title for column in columns(grid, results, everything=False)}
     found = conclusions(grid, rows, predicted)
+    shown_verdicts = verdicts(grid, rows, predicted) if found is None else found.verdicts
     return document(
         _TEMPLATE,
         scripts=_SCRIPTS,
@@ -73,7 +74,7 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
         done=sum(result.status != "pending" for result in results),
         total=len(results),
         conclusions=found,
-        verdicts=_verdicts(rows, verdicts(grid, rows) if found is None else found.verdicts),
+        verdicts=_verdicts(rows, shown_verdicts),
         differences=_differences(rows),
         span=_span(rows),
         text_headers=["recipe", *grid.axes, "seed", "status"],
