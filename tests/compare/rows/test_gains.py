@@ -39,7 +39,7 @@ def there(gpu="H100", over="tf32", remarks=None, **speed_ups):
 
 @pytest.fixture
 def compared(make_grid):
-    """Compare recipes over three seeds; all but the first have one speed and one gained accuracy."""
+    """Compare recipes over three seeds, with one speed and accuracy gained over the first."""
 
     def compare(recipes=("fp32", "fp16"), rehearsed=(), speed=1.0, gained=0.0):
         grid = make_grid(recipes, range(3))

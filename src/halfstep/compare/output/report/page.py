@@ -28,7 +28,7 @@ from halfstep.compare.rows.measures import one_line
 from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
 from halfstep.compare.rows.verdict import verdicts
-from halfstep.show.document import TableCell, document
+from halfstep.show.document import CHART, TableCell, document
 from halfstep.show.units import points
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _TEMPLATE = _HERE / "page.html"
 _SCRIPTS = (
     "state.js",
     "tables.js",
-    "chart.js",
+    *CHART,
     _HERE / "charts.js",
     "legend.js",
     _HERE / "diff.js",
