@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.compare.output.columns import columns, name, notes, title
+from halfstep.compare.output.columns import columns, name, title
+from halfstep.compare.output.notes import notes
 from halfstep.compare.rows import predicted as of_gpus
 from halfstep.compare.rows.measures import one_line
 from halfstep.compare.rows.one_seed import conclusions

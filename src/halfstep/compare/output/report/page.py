@@ -15,11 +15,9 @@ from halfstep.compare.output.columns import (
     ON_FRONT,
     REHEARSED,
     columns,
-    disturbed_note,
-    front_note,
-    notes,
     title,
 )
+from halfstep.compare.output.notes import disturbed_note, front_note, notes
 from halfstep.compare.output.report import facts
 from halfstep.compare.output.report.curves import read_curves
 from halfstep.compare.plan.grid import flat
