@@ -60,7 +60,7 @@ def noise_by_arm(grid: Grid, results: Sequence[Result]) -> dict[Arm, tuple[float
             accuracies[result.cell.arm][result.cell.seed] = best
     images = [each.number("val_images") for each in results if each.status == "finished"]
     step = max((1 / each for each in images if each), default=0.0)
-    found = {}
+    found: dict[Arm, tuple[float, float]] = {}
     for baseline in dict.fromkeys(map(grid.baseline, grid.arms)):
         base = accuracies[baseline]
         arms = [arm for arm in grid.arms if arm != baseline and grid.baseline(arm) == baseline]
