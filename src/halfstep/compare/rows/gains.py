@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfstep.compare.rows.rows import on_device
+from halfstep.show.units import ratio, ratio_interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,6 +66,31 @@ def measured(row: Row, base: Row) -> dict[str, Ratio]:
 def is_disturbed(row: Row, base: Row) -> bool:
     """Tell whether the ratio of the speeds of two rows is not reliable."""
     return row.disturbed or base.disturbed
+
+
+def in_words(row: Row, base: Row, baseline: str) -> str:
+    """Describe the measured speed and memory of a row, compared with its baseline."""
+    if row.rehearsed or base.rehearsed:
+        whose = "" if row.rehearsed else f" of {baseline}"
+        return f"the speed{whose} here is that of a rehearsal and does not count"
+    said = []
+    if row.speed is not None:
+        said.append(_times(row.speed, "speed") + _disturbed(row, base, baseline))
+    if row.memory is not None:
+        said.append(_times(row.memory, "memory"))
+    return ", ".join(said)
+
+
+def _disturbed(row: Row, base: Row, baseline: str) -> str:
+    """Return a remark that names the rows whose times were disturbed; "" if there are none."""
+    own = row.recipe if row.recipe != base.recipe else row.arm.label
+    names = [name for each, name in ((base, baseline), (row, own)) if each.disturbed]
+    return f" (times of {' and '.join(names)} were disturbed)" if names else ""
+
+
+def _times(found: Ratio, of_what: str) -> str:
+    ends = ratio_interval(found.low, found.high)
+    return f"{ratio(found.mean)}x the {of_what}{' ' if ends else ''}{ends}"
 
 
 def elsewhere(arm: Arm, base: Arm, predicted: Sequence[Prediction]) -> Elsewhere:

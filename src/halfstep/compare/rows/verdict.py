@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from halfstep.compare.rows.gains import GAIN, elsewhere, is_disturbed, measured
+from halfstep.compare.rows.gains import GAIN, elsewhere, in_words, is_disturbed, measured
 from halfstep.compare.rows.statistics import CONFIDENCE, MOST_SEEDS
 from halfstep.recipe import recipe
-from halfstep.show.units import percent, points, ratio, ratio_interval
+from halfstep.show.units import percent, points
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,7 +119,7 @@ def _judge(row: Row, base: Row, baseline: str, predicted: Sequence[Prediction]) 
             f"see the row of {baseline} for the reason",
         )
     found = "; ".join(
-        filter(None, (accuracy(row.difference, baseline), _gains(row, base, baseline)))
+        filter(None, (accuracy(row.difference, baseline), in_words(row, base, baseline)))
     )
     there = elsewhere(row.arm, base.arm, predicted)
     kind, advice = _advise(row, base, row.difference, baseline, there)
@@ -208,30 +208,6 @@ def _without_gain(
 
 def _about(seeds: int | None) -> str:
     return f"more than {MOST_SEEDS}" if seeds is None else f"about {seeds}"
-
-
-def _gains(row: Row, base: Row, baseline: str) -> str:
-    if row.rehearsed or base.rehearsed:
-        whose = "" if row.rehearsed else f" of {baseline}"
-        return f"the speed{whose} here is that of a rehearsal and does not count"
-    said = []
-    if row.speed is not None:
-        said.append(_times(row.speed, "speed") + _disturbed(row, base, baseline))
-    if row.memory is not None:
-        said.append(_times(row.memory, "memory"))
-    return ", ".join(said)
-
-
-def _disturbed(row: Row, base: Row, baseline: str) -> str:
-    """Return a remark that names the rows whose times were disturbed; "" if there are none."""
-    own = row.recipe if row.recipe != base.recipe else row.arm.label
-    names = [name for each, name in ((base, baseline), (row, own)) if each.disturbed]
-    return f" (times of {' and '.join(names)} were disturbed)" if names else ""
-
-
-def _times(found: Ratio, of_what: str) -> str:
-    ends = ratio_interval(found.low, found.high)
-    return f"{ratio(found.mean)}x the {of_what}{' ' if ends else ''}{ends}"
 
 
 def _remedy(row: Row, base: Row) -> str:
