@@ -169,10 +169,9 @@ class EngineObserver(StepObserver):
             self.rest.stepped()
         try:
             if scaler is None:
-                notes = receiver.registry.optimizer(optimizer)
-                steps = notes.steps
+                before = self._steps_of(optimizer)
                 yield
-                if found_inf is not None and notes.steps == steps:
+                if found_inf is not None and self._steps_of(optimizer) == before:
                     with receiver.guard.own():
                         receiver.skipped_unscaled(optimizer, found_inf)
                 return
@@ -180,6 +179,10 @@ class EngineObserver(StepObserver):
                 yield
         finally:
             receiver.measuring.known_norm = None
+
+    def _steps_of(self, optimizer: Optimizer) -> int:
+        optimizers = self._receiver.registry.optimizers
+        return optimizers[optimizer].steps if optimizer in optimizers else 0
 
     def drops(self, optimizer: Optimizer) -> None:
         """Record that the loop skips a step."""
