@@ -62,6 +62,17 @@ class Numbers:
     bad_owners: tuple[int, ...] = ()
     spoiled: bool = False
 
+    @property
+    def left_out(self) -> bool:
+        """Whether halfstep's engine skipped a step for its gradients, without a loss scale.
+
+        Running statistics are then as before the step.
+        """
+        return any(
+            each.skipped and each.scale is None and each.gradient_norm is not None
+            for each in self.steps
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
