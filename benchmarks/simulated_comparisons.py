@@ -25,8 +25,8 @@ import numpy as np
 
 from halfstep.compare.rows.gains import GAIN
 from halfstep.compare.rows.noise import noise
-from halfstep.compare.rows.statistics import estimate, estimate_ratio
 from halfstep.compare.rows.verdict import TOLERABLE
+from halfstep.statistics import estimate, estimate_ratio
 
 RESULTS = Path(__file__).parent / "results" / "simulated_comparisons.json"
 PAGE = "compare.md"

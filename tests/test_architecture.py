@@ -26,6 +26,7 @@ FLOORS = {
     "yaml_text": 0,
     "plurals": 0,
     "disturbance": 0,
+    "statistics": 0,
     "kernels": 0,
     "mechanisms": 1,
     "feed": 1,
@@ -44,6 +45,7 @@ FLOORS = {
 }
 # What a part may not know though it is not above: compare starts training as processes.
 STRANGERS = {
+    "bench": ("compare",),
     "compare": ("train.loop", "train.build.setup", "train.after.evaluate", "bench"),
     "train": ("apex",),
     "apex": ("train",),

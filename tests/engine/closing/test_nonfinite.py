@@ -223,7 +223,9 @@ def test_the_third_skip_in_a_row_is_said_once(general: bool, fused: bool) -> Non
             engine._plain = None
         assert not warned(engine, [True, True, False, True, True, False])
         (said,) = warned(engine, [True] * 5 + [False])
-        assert said.startswith("AdamW has skipped 3 steps in a row, up to step 9, because gradients")
+        assert said.startswith(
+            "AdamW has skipped 3 steps in a row, up to step 9, because gradients"
+        )
         assert "(in 0.weight, 0.bias, 2.weight, 2.bias)" in said
         assert "write nonfinite='raise'" in said
         assert "\n" not in said

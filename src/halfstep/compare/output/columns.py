@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.compare.rows.measures import MEASURES, one_line
+from halfstep.compare.rows.measures import MEASURES
 from halfstep.show import units
+from halfstep.show.table import REHEARSED, one_line
 from halfstep.show.units import MISSING
 
 if TYPE_CHECKING:
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from halfstep.compare.plan.grid import Grid
     from halfstep.compare.rows.measures import Measure
     from halfstep.compare.rows.rows import Row
-    from halfstep.compare.rows.statistics import Estimate, Ratio
+    from halfstep.statistics import Estimate, Ratio
 
-REHEARSED = "†"
 ON_FRONT = "◆"
 DISTURBED = "‡"
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.compare.cells.versions import mixed
-from halfstep.compare.output.columns import DISTURBED, ON_FRONT, REHEARSED, on_cpu
+from halfstep.compare.output.columns import DISTURBED, ON_FRONT, on_cpu
 from halfstep.compare.rows.rows import is_disturbed, rehearsed_parts, rows_by_arm
 from halfstep.compare.rows.verdict import interval_note
+from halfstep.show.table import REHEARSED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

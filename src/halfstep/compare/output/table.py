@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from halfstep.compare.output.columns import columns, name, title
@@ -14,11 +12,13 @@ from halfstep.compare.rows import predicted as of_gpus
 from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm
 from halfstep.compare.rows.verdict import verdicts
+from halfstep.show.table import new_table, print_whole, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from halfstep.compare.cells.results import Result
     from halfstep.compare.output.columns import Column
@@ -100,28 +100,13 @@ def _print_commands(console: Console, found: Conclusions) -> None:
         _print(console, f"      {why}", "dim")
 
 
-def new_table() -> Table:
-    """Return an empty table in the style of all tables of measurements."""
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-
-
-def print_whole(console: Console, table: Table) -> None:
-    """Print a table without cutting numbers: a wide table extends beyond the console's edge."""
-    table.width = _width(console, table)
-    console.print(table, crop=False, no_wrap=True)
-
-
-def _width(console: Console, table: Table) -> int:
-    return console.measure(table, options=console.options.update(width=10_000)).maximum
-
-
 def _that_fit(
     console: Console, grid: Grid, results: Sequence[Result], rows: Sequence[Row]
 ) -> list[Column]:
     """Return the main columns; on a terminal, only those that fit into its width."""
     shown = columns(grid, results, everything=False)
     for key in _LEAST_IMPORTANT:
-        if not console.is_terminal or _width(console, _table(grid, rows, shown)) <= console.width:
+        if not console.is_terminal or width_of(console, _table(grid, rows, shown)) <= console.width:
             break
         shown = [column for column in shown if column.key != key]
     return shown

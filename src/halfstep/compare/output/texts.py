@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from halfstep.compare.output.columns import columns, name, title
 from halfstep.compare.output.notes import notes
 from halfstep.compare.rows import predicted as of_gpus
-from halfstep.compare.rows.measures import one_line
 from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
 from halfstep.compare.rows.verdict import verdicts
+from halfstep.show.table import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halfstep.compare.plan.grid import Arm
     from halfstep.compare.rows.predicted import Prediction
     from halfstep.compare.rows.rows import Row
-    from halfstep.compare.rows.statistics import Ratio
+    from halfstep.statistics import Ratio
 
 GAIN = 1.05
 """The ratio to the baseline above which a speed-up, or a saving of memory, is worth a change.

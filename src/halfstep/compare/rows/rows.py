@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from halfstep.compare.cells.results import Spread
 from halfstep.compare.rows.measures import MEASURES
 from halfstep.compare.rows.noise import noise_by_arm
-from halfstep.compare.rows.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto
 from halfstep.disturbance import DISTURBED
+from halfstep.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

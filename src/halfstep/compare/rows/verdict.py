@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from halfstep.compare.rows.gains import GAIN, elsewhere, in_words, is_disturbed, measured
-from halfstep.compare.rows.statistics import CONFIDENCE, MOST_SEEDS
 from halfstep.recipe import recipe
 from halfstep.show.units import percent, points
+from halfstep.statistics import CONFIDENCE, MOST_SEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from halfstep.compare.rows.gains import Elsewhere
     from halfstep.compare.rows.predicted import Prediction
     from halfstep.compare.rows.rows import Row
-    from halfstep.compare.rows.statistics import Estimate, Ratio
+    from halfstep.statistics import Estimate, Ratio
 
 Kind = Literal["use", "keep", "worse", "broken", "unknown"]
 

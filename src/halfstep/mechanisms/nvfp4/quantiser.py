@@ -142,7 +142,7 @@ def hadamard() -> torch.Tensor:
     matrix = torch.ones(1, 1)
     while len(matrix) < SIZE:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    return matrix / SIZE**0.5
+    return matrix.div(SIZE**0.5)
 
 
 def transformed(value: torch.Tensor, transform: torch.Tensor) -> torch.Tensor:

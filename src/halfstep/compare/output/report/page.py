@@ -13,7 +13,6 @@ from halfstep.compare.cells.directory import COMPARISON
 from halfstep.compare.output.columns import (
     DISTURBED,
     ON_FRONT,
-    REHEARSED,
     columns,
     title,
 )
@@ -22,11 +21,11 @@ from halfstep.compare.output.report import facts
 from halfstep.compare.output.report.curves import read_curves
 from halfstep.compare.plan.grid import flat
 from halfstep.compare.rows import predicted as of_gpus
-from halfstep.compare.rows.measures import one_line
 from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
 from halfstep.compare.rows.verdict import verdicts
 from halfstep.show.document import CHART, TableCell, document
+from halfstep.show.table import REHEARSED, one_line
 from halfstep.show.units import points
 
 if TYPE_CHECKING:
