@@ -19,10 +19,11 @@ class StepNumbers:
         iteration: Number of the iteration, from 0.
         optimizer: Index of the optimizer in `Static.optimizers`.
         loss: The loss that backward was called on, without its loss scale; None if unknown.
-        gradient_norm: L2 norm of the optimizer's gradients; None if the step was skipped, or if
-            only a sample of the gradients was checked.
+        gradient_norm: L2 norm of the optimizer's gradients; None if a scaler skipped the step, or
+            if only a sample of the gradients was checked; NaN if the engine skipped the step
+            without a loss scale.
         scale: The loss scale of the step; None without a scaler.
-        skipped: Whether the scaler skipped the step.
+        skipped: Whether a scaler, or the engine, skipped the step.
         learning_rate: Learning rate of the first parameter group; inf or NaN if that of another
             group is.
     """
