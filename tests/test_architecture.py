@@ -25,6 +25,7 @@ FLOORS = {
     "files": 0,
     "yaml_text": 0,
     "plurals": 0,
+    "versions": 0,
     "kernels": 0,
     "techniques": 1,
     "feed": 1,

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from halfstep.recipe import LossScale, Recipe, recipes
+from halfstep.versions import HALFSTEP as __version__
 
 if TYPE_CHECKING:
     from halfstep.doctor import watch
@@ -47,7 +48,6 @@ __all__ = [
     "train",
     "watch",
 ]
-__version__ = "0.2.0"
 
 _ENGINE = "EMA SWA Engine LossScaleCollapse StepResult load_sharded save_sharded shard"
 _NEEDS_TORCH = dict.fromkeys(_ENGINE.split(), "halfstep.engine") | {
