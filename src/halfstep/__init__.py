@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from halfstep import versions
 from halfstep.recipe import LossScale, Recipe, recipes
-from halfstep.versions import HALFSTEP as __version__
 
 if TYPE_CHECKING:
     from halfstep.doctor import watch
@@ -48,6 +48,7 @@ __all__ = [
     "train",
     "watch",
 ]
+__version__ = versions.HALFSTEP
 
 _ENGINE = "EMA SWA Engine LossScaleCollapse StepResult load_sharded save_sharded shard"
 _NEEDS_TORCH = dict.fromkeys(_ENGINE.split(), "halfstep.engine") | {

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from halfstep.cli.gpus import list_gpus
+from halfstep.cli.overrides import OptionsFlag
 from halfstep.cli.start_up import without_collections
-from halfstep.cli.train import OptionsFlag
 from halfstep.errors import UserError
 from halfstep.plurals import counted
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from halfstep.cli.gpus import list_gpus
+from halfstep.cli.overrides import BatchSizeFlag, EpochsFlag, LrFlag, OptionsFlag, overrides
 from halfstep.cli.start_up import without_collections
-from halfstep.cli.train import DeviceFlag, OptionsFlag
+from halfstep.cli.train import DeviceFlag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,9 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
             "batch_size=256,1024 optimizer.lr=0.1,0.4",
         ),
     ] = None,
+    epochs: EpochsFlag = None,
+    lr: LrFlag = None,
+    batch_size: BatchSizeFlag = None,
     options: OptionsFlag = None,
     device: DeviceFlag = None,
     devices: Annotated[
@@ -127,6 +131,8 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
 
     from halfstep.compare.cells import warm
 
+    changes = overrides(options, epochs=epochs, lr=lr, batch_size=batch_size, grid=grid)
+
     untouched = warm.is_untouched()
     with without_collections():
         from halfstep.advise.compared import predict
@@ -143,7 +149,7 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
             config,
             recipes=recipes,
             seeds=seeds,
-            options=options or (),
+            options=changes,
             axes=grid or (),
             device=device,
             devices=devices,

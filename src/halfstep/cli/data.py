@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from halfstep.cli.train import ColumnsFlag, OptionsFlag
+from halfstep.cli.overrides import OptionsFlag
+from halfstep.cli.train import ColumnsFlag
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:

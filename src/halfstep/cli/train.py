@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from halfstep.cli.notices import in_one_line
+from halfstep.cli.overrides import BatchSizeFlag, EpochsFlag, LrFlag, OptionsFlag, overrides
 from halfstep.cli.start_up import without_collections
 from halfstep.errors import UserError
 from halfstep.plurals import counted
@@ -26,14 +27,6 @@ _INTERRUPTED = 130
 _BAD_RESULT = 1
 _BAD_INPUT = 2
 
-OptionsFlag = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE ...",
-        help="Override settings of the config; values are YAML: "
-        "--options optimizer.lr=0.02 epochs=3",
-    ),
-]
 ColumnsFlag = Annotated[
     str | None,
     typer.Option(
@@ -69,6 +62,9 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
     out: Annotated[
         Path | None, typer.Option(help="The run directory; default: runs/CONFIG/TAG.")
     ] = None,
+    epochs: EpochsFlag = None,
+    lr: LrFlag = None,
+    batch_size: BatchSizeFlag = None,
     options: OptionsFlag = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a run that is already in the directory.")
@@ -118,12 +114,13 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
         if processes not in {None, gpus}:
             raise UserError(f"--gpus is {gpus} and --processes {processes}; write one of them")
         processes, device = gpus, device or "cuda"
+    changes = overrides(options, epochs=epochs, lr=lr, batch_size=batch_size)
     flags = {"recipe": recipe, "seed": seed, "device": device}
-    chosen, run = _find(config, options or [], flags, tag, out)
+    chosen, run = _find(config, changes, flags, tag, out)
     if processes is not None:
         given = {**flags, "tag": tag, "out": out, "resume": resume}
         switches = [*(["--overwrite"] if overwrite else []), *(["--quiet"] if quiet else [])]
-        arguments = ["train", config, *switches, *_as_arguments(given, options or [])]
+        arguments = ["train", config, *switches, *_as_arguments(given, changes)]
         raise typer.Exit(_launched(arguments, processes, max_restarts, chosen.device))
     if max_restarts:
         raise UserError(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.errors import UserError
 from halfstep.feed.decode import read_image
 from halfstep.feed.image_file import ImageFile
+from halfstep.versions import version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
