@@ -192,12 +192,14 @@ def _run(
     measure: "Callable[[Config, Console], Outcome]",
 ) -> None:
     """Check the arguments, measure, then write the files and print the table."""
-    from rich.console import Console
-
-    from halfstep.bench import directory, table
     from halfstep.train.config import files
 
-    chosen = files.load(config, options, {"device": device})
+    chosen = files.load(config, options, {"device": device})  # before torch is imported
+    with without_collections():
+        from rich.console import Console
+
+        from halfstep.bench import directory, table
+
     place = directory.place(out, bench, chosen.name)
     try:
         with in_one_line():

@@ -130,8 +130,10 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     from rich.console import Console
 
     from halfstep.compare.cells import warm
+    from halfstep.train.config.files import load
 
     changes = overrides(options, epochs=epochs, lr=lr, batch_size=batch_size, grid=grid)
+    load(config, changes)  # refuses a wrong config before torch is imported
 
     untouched = warm.is_untouched()
     with without_collections():

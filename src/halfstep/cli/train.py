@@ -117,16 +117,20 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
     changes = overrides(options, epochs=epochs, lr=lr, batch_size=batch_size)
     flags = {"recipe": recipe, "seed": seed, "device": device}
     chosen, run = _find(config, changes, flags, tag, out)
+    if max_restarts and processes is None:
+        raise UserError(
+            f"--max-restarts is {max_restarts} without --processes; write --processes 1, or "
+            "torchrun --max-restarts"
+        )
+    over = _decide(chosen, run, resume, overwrite=overwrite, processes=processes or 1)
+    if over is not None:
+        _tell(over, run)
+        return
     if processes is not None:
         given = {**flags, "tag": tag, "out": out, "resume": resume}
         switches = [*(["--overwrite"] if overwrite else []), *(["--quiet"] if quiet else [])]
         arguments = ["train", config, *switches, *_as_arguments(given, changes)]
         raise typer.Exit(_launched(arguments, processes, max_restarts, chosen.device))
-    if max_restarts:
-        raise UserError(
-            f"--max-restarts is {max_restarts} without --processes; write --processes 1, or "
-            "torchrun --max-restarts"
-        )
     _train_here(chosen, run, tag=tag, overwrite=overwrite, quiet=quiet, resume=resume)
 
 
@@ -144,6 +148,19 @@ def _find(
             # Another process of torchrun on this machine prints the error.
             raise typer.Exit(_BAD_INPUT) from None
         raise
+
+
+def _decide(
+    chosen: "Config", run: Path, resume: str | None, *, overwrite: bool, processes: int
+) -> "Summary | None":
+    """Decide, before torch is imported, whether there is a run to train; see `run_directory`."""
+    from halfstep.train.store import run_directory
+
+    if "RANK" in os.environ:  # the processes of torchrun decide together, and may be restarted
+        return None
+    return run_directory.decide(
+        run, chosen, resume=resume, overwrite=overwrite, processes=processes
+    )
 
 
 def _as_arguments(given: dict[str, Any], options: list[str]) -> list[str]:
@@ -199,6 +216,11 @@ def _train_here(
             go_on=resume,
             processes=processes,
         )
+    _tell(summary, run)
+
+
+def _tell(summary: "Summary", run: Path) -> None:
+    """Print the results of a run; raise the exit if it has failed."""
     if _speaks():
         typer.echo(_report(summary, run))
     if summary.status != "finished":
