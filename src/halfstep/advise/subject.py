@@ -22,6 +22,7 @@ from halfstep.train.build import loss as losses
 from halfstep.train.build import models, optim, schedules
 from halfstep.train.config import files, import_path
 from halfstep.train.config.schedule import StepConfig
+from halfstep.train.data.pipeline import batch_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -217,6 +218,7 @@ def of_config(config: Config, *, batches: int = BATCHES) -> Subject:
             yield ready.prepare(images, labels, device=device, train=True, epoch=number, number=at)
 
     loaded = load(config.seed)
+    batch_size.refuse(config, loaded.train.images)
     minimised = losses.build(config, len(loaded.classes), device)
     scaling = config.lr_scaling
     lr_factor = scaling.factor(config.batch_size * config.accumulate) if scaling else 1.0

@@ -36,6 +36,7 @@ from halfstep.cli import (
 from halfstep.cli import eval as eval_
 from halfstep.cli.arguments import normalise
 from halfstep.cli.interrupts import Interrupts
+from halfstep.cli.notices import in_one_line
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -117,7 +118,7 @@ def _run(arguments: list[str]) -> int:
     interrupts = Interrupts()
     try:
         # Not command(): typer would handle Ctrl-C and usage errors itself, and print boxes.
-        with interrupts, command.make_context("halfstep", arguments) as context:
+        with in_one_line(), interrupts, command.make_context("halfstep", arguments) as context:
             command.invoke(context)
             sys.stdout.flush()  # an error of the flush at exit would not be one line
     except typer.Exit as done:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from halfstep.cli.notices import in_one_line
 from halfstep.cli.overrides import BatchSizeFlag, OptionsFlag, overrides
 from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import DeviceFlag
@@ -202,8 +201,7 @@ def _run(
 
     place = directory.place(out, bench, chosen.name)
     try:
-        with in_one_line():
-            outcome = measure(chosen, Console(stderr=True, quiet=quiet))
+        outcome = measure(chosen, Console(stderr=True, quiet=quiet))
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; nothing was written") from None
     directory.write(place, outcome)

@@ -57,9 +57,11 @@ def folds(
     """
     from halfstep.train.data.audit import folds as making
     from halfstep.train.data.sources import csv_rows
+    from halfstep.train.data.sources.faults import warn_of
 
     named = csv_rows.columns_of(columns) if columns else csv_rows.STANDARD
     made = making.split(file, root or file.parent, k=k, seed=seed, columns=named)
+    warn_of(notice.text for notice in made.notices)
     files = making.write(made.folds, out, overwrite=overwrite)
     for fold, train, valid in zip(made.folds, files[::2], files[1::2], strict=True):
         typer.echo(f"{train}: {counted(len(fold.train), 'image')}, {valid}: {len(fold.valid)}")
@@ -94,9 +96,9 @@ def check(
 ) -> None:
     """Read every image of a data set once, and list the faults.
 
-    Faults are everything that halfstep train refuses, and images that are missing, unreadable or
-    blank. Identical images are faults of three kinds: with different labels, in both splits, or
-    twice in one split.
+    Faults are everything that halfstep train refuses or warns of, and images that are missing,
+    unreadable or blank. Identical images are faults of three kinds: with different labels, in both
+    splits, or twice in one split. Hidden files are listed, but are no faults.
 
     Exit code 2: there are faults.
     """
@@ -104,14 +106,18 @@ def check(
 
     from halfstep.errors import UserError
 
-    refused, entries = _listed(config, csv, root, columns, options or [])
-    found = [*refused, *_faults(entries, Console(stderr=True))]
+    of_set, entries = _listed(config, csv, root, columns, options or [])
+    found = [*of_set, *_faults(entries, Console(stderr=True))]
     if as_json:
         _print_json(len(entries), found)
     else:
         _print_table(len(entries), found)
-    if found:
-        raise UserError(f"the data set has faults: {len(found)}, listed on standard output")
+    if count := _count(found):
+        raise UserError(f"the data set has faults: {count}, listed on standard output")
+
+
+def _count(found: "Sequence[Fault]") -> int:
+    return sum(not fault.is_harmless for fault in found)
 
 
 def _listed(
@@ -136,24 +142,24 @@ def _listed(
             raise UserError("--options changes a CONFIG, not --csv FILE; leave one of them out")
         named = csv_rows.columns_of(columns) if columns else csv_rows.STANDARD
         base = root or csv.parent
-        refused = checking.refused_list(csv, base, named)
-        return refused, _images(lambda: listing.of_csv(csv, base, columns=named), refused)
+        of_set = checking.whole_list(csv, base, named)
+        return of_set, _images(lambda: listing.of_csv(csv, base, columns=named), of_set)
     for flag, value in (("root", root), ("columns", columns)):
         if value is not None:
             raise UserError(f"--{flag} goes with --csv FILE; write --options data.{flag}=...")
     assert config is not None
     chosen = config_files.load(config, options)
-    refused = checking.refused(chosen)
-    return refused, _images(lambda: listing.of_config(chosen.data), refused)
+    of_set = checking.whole_set(chosen)
+    return of_set, _images(lambda: listing.of_config(chosen.data), of_set)
 
 
-def _images(listing: "Callable[[], list[Entry]]", refused: "Sequence[Fault]") -> "list[Entry]":
+def _images(listing: "Callable[[], list[Entry]]", of_set: "Sequence[Fault]") -> "list[Entry]":
     from halfstep.errors import UserError
 
     try:
         return listing()
     except UserError:
-        if refused:  # `refused` already contains the reason
+        if any(fault.kind == "refused" for fault in of_set):  # it has the same reason
             return []
         raise
 
@@ -221,4 +227,4 @@ def _print_table(images: int, found: "Sequence[Fault]") -> None:
         if count:
             typer.echo(f"{count:>6} {kind}: {meaning}")
     groups = sum(len(fault.places) > 1 for fault in found)
-    typer.echo(f"images: {images}, faults: {len(found)}, groups of identical images: {groups}")
+    typer.echo(f"images: {images}, faults: {_count(found)}, groups of identical images: {groups}")

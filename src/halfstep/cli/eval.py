@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from halfstep.cli.notices import in_one_line
 from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import ColumnsFlag, DeviceFlag
 
@@ -73,12 +72,11 @@ def evaluate(
         from halfstep.train.run.metrics import write_tables
 
     which: Literal["best", "last"] = checkpoint.value
-    with in_one_line():
-        if data is None:
-            result = evaluation.evaluate(run, which, device, root)
-        else:
-            named = columns_of(columns) if columns is not None else None
-            result = evaluation.evaluate_on(run, data, which, device, root, named)
+    if data is None:
+        result = evaluation.evaluate(run, which, device, root)
+    else:
+        named = columns_of(columns) if columns is not None else None
+        result = evaluation.evaluate_on(run, data, which, device, root, named)
     if out is not None and result.measured.confusion is not None:
         write_tables(out, result.measured.confusion, result.classes)
     if as_json:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from halfstep.cli.notices import in_one_line
 from halfstep.cli.overrides import BatchSizeFlag, EpochsFlag, LrFlag, OptionsFlag, overrides
 from halfstep.cli.start_up import without_collections
 from halfstep.errors import UserError
@@ -203,7 +202,6 @@ def _train_here(
         resume = "auto"
     with (
         _ending_as_one(),
-        in_one_line(),
         distributed.joined(chosen.device, chosen.distributed.timeout) as processes,
     ):
         _hush(processes)

@@ -131,7 +131,10 @@ def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
     except UnknownRange as error:
         raise CorruptImage(f"{name} has {error}") from error
     except UnidentifiedImageError as error:
-        raise CorruptImage(f"{name} is not an image; restore it, or leave it out") from error
+        raise CorruptImage(
+            f"{name} is not an image of a format that is read; restore it, convert it to PNG or "
+            "JPEG, or leave it out"
+        ) from error
     except MemoryError:  # does not mean that the file is damaged
         raise
     except Exception as error:  # the exception for a damaged file depends on the image format

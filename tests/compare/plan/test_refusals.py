@@ -47,6 +47,19 @@ def test_what_no_recipe_could_train_is_not_blamed_on_one(planned):
     assert "--recipes" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "processes"), [(["batch_size=1348"], 1), (["batch_size=674"], 2)]
+)
+def test_a_batch_that_is_larger_than_the_training_set_is_refused(planned, options, processes):
+    with pytest.raises(ValueError, match=r"^batch_size is .* the training set has 1347 images"):
+        planned("fp32,bf16", *options, processes=processes)
+
+
+def test_a_point_of_the_grid_with_more_micro_batches_than_an_epoch_has_is_refused(planned):
+    with pytest.raises(ValueError, match=r"^accumulate is 99 and batch_size is 32, .* 42 batches"):
+        planned("fp32,bf16", axes=["accumulate=1,99"])
+
+
 def test_a_way_to_share_the_model_that_a_recipe_refuses_is_found_too(planned):
     with pytest.raises(
         ValueError, match=r"^bf16-true: .* write recipe=o2, or .* out of --recipes$"

@@ -24,6 +24,14 @@ def test_checkpoint_gives_what_the_run_recorded(finished_run, which):
     assert result.matches
 
 
+def test_a_run_with_a_batch_that_is_now_refused_is_still_evaluated(finished_run, tmp_path):
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    config = run / "config.yaml"
+    assert "batch_size: 256\n" in config.read_text()
+    config.write_text(config.read_text().replace("batch_size: 256\n", "batch_size: 2000\n"))
+    assert evaluate(run).measured.accuracy == evaluate(finished_run).measured.accuracy
+
+
 def test_run_is_evaluated_under_its_own_recipe(tiny, tmp_path):
     train(tiny("epochs=1", recipe="bf16"), tmp_path, quiet=True)
     result = evaluate(tmp_path)

@@ -43,6 +43,30 @@ def test_folder_gives_all_images_in_it_by_name(folder):
     assert names(image_files.find([folder])) == wanted
 
 
+def test_hidden_files_and_other_formats_are_left_out_and_counted(folder):
+    for name in ("a/._c.JPG", ".ipynb_checkpoints/b.png", "a/x.heic", "a/y.gif"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = names(image_files.find([folder]))
+    # A GIF is read here, where no training set is made of it.
+    assert found == [str(folder / name) for name in ("a/c.JPG", "a/d/e.bmp", "a/y.gif", "b.png")]
+    assert [str(each.message).removeprefix(f"{folder}: ") for each in said] == [
+        "1 file of a format that is not read: .heic 1; convert to PNG or JPEG",
+        "2 hidden files and folders ignored: ._* 1, .ipynb_checkpoints 1",
+    ]
+
+
+def test_images_of_a_csv_file_are_found_under_another_spelling(folder):
+    if (folder / "B.png").exists():
+        pytest.skip("this file system does not tell the spellings apart")
+    (folder / "list.csv").write_text("image\nB.png\n")
+    with pytest.warns(DataWarning, match=r"row 2 \('B.png', on disk 'b.png'\)"):
+        (found,) = image_files.find([folder / "list.csv"])
+    assert (found.name, found.file) == ("B.png", folder / "b.png")
+
+
 def test_images_and_folders_come_in_the_order_given(folder):
     found = image_files.find([folder / "b.png", folder / "a"])
     assert names(found) == [str(folder / name) for name in ("b.png", "a/c.JPG", "a/d/e.bmp")]

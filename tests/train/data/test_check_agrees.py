@@ -42,6 +42,10 @@ LISTS = {
     "two missing files and an unknown label": (TRAIN + "none.png,oak\n", VAL + "gone.png,fir\n"),
     "no label": (TRAIN + "7.png,\n", VAL),
     "no image": (TRAIN + ",oak\n", VAL),
+    "a label that is nan": (TRAIN + "7.png,nan\n", VAL),
+    "classes in two cases": (TRAIN + "7.png,Oak\n", VAL),
+    "a name that has another case on disk": (TRAIN + "7.PNG,oak\n", VAL),
+    "another case in validation": (TRAIN, VAL + "7.PNG,oak\n"),
     "several rows that are wrong": (TRAIN + ",oak\n7.png,\n7.png,a,b\n", VAL),
     "too many values": (TRAIN + "7.png,oak,red\n", VAL),
     "an open quote": (TRAIN + '7.png,"oak\n', VAL),
@@ -70,6 +74,11 @@ FOLDERS = {
     "a class without images": ("train/a/1.png", "train/b/2.txt", "val/a/3.png"),
     "validation without images": ("train/a/1.png", "train/b/2.png", "val/a/3.txt"),
     "no class": ("train/1.png", "val/a/3.png"),
+    "a hidden file": ("train/a/1.png", "train/b/2.png", "val/a/3.png", "train/a/._1.png"),
+    "a hidden class": ("train/a/1.png", "train/b/2.png", "val/a/3.png", "train/.c/4.png"),
+    "another format": ("train/a/1.png", "train/b/2.png", "val/a/3.png", "val/b/4.gif"),
+    "classes in two cases": ("train/a/1.png", "train/A/2.png", "val/a/3.png"),
+    "a class that is nan": ("train/a/1.png", "train/nan/2.png", "val/a/3.png"),
 }
 
 
@@ -101,7 +110,7 @@ def complaints(chosen):
 
 
 def found(chosen):
-    refused = check.refused(chosen)
+    refused = check.whole_set(chosen)
     try:
         entries = listing.of_config(chosen.data)
     except UserError:

@@ -152,7 +152,7 @@ def test_poisoned_weights_stop_the_run_with_a_summary(tiny, tmp_path):
 
 
 def test_poison_in_the_very_last_step_is_found_by_the_validation(tiny, tmp_path):
-    summary = train(tiny("optimizer.lr=1e30", "epochs=1", "batch_size=2000"), tmp_path, quiet=True)
+    summary = train(tiny("optimizer.lr=1e30", "epochs=1", "batch_size=1347"), tmp_path, quiet=True)
     assert summary.status == "nonfinite"
     assert summary.first_nonfinite_step is None
     assert "the validation loss after the last epoch is nan" in summary.error

@@ -14,6 +14,7 @@ from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.build import in_parallel, models
 from halfstep.train.build.dry_run import dry_run
+from halfstep.train.data.pipeline import batch_size
 from halfstep.train.processes.processes import Processes
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def refuse(arms: Mapping[Arm, Config], device: torch.device, processes: int) -> 
         loaded = data.load(
             config.data, batch_size=config.batch_size, seed=config.seed, device=device
         )
+        images = loaded.train.images
+        _refuse(alike, partial(batch_size.refuse, images=images, processes=processes))
         model = models.build(
             config.model, classes=len(loaded.classes), image_shape=loaded.image_shape
         )

@@ -91,7 +91,7 @@ def evaluate(
     config = config_of(run, device, moved).model_copy(update=alone)
     stored = checkpoint.load(checkpoint.path(run, which))
     target = pick_device(config.device)
-    setup = set_up(config, target, weights=stored.weights)
+    setup = set_up(config, target, weights=stored.weights, trains=False)
     with setup.engine:
         measured = validate(setup)
     recorded = Figures(stored.loss, stored.accuracy)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from torchvision.datasets.folder import IMG_EXTENSIONS
 from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError
@@ -20,19 +20,18 @@ from halfstep.train.data.pipeline import transforms
 from halfstep.train.data.pipeline.loader import Loader
 from halfstep.train.data.pipeline.order import Order
 from halfstep.train.data.pipeline.samples import Samples
-from halfstep.train.data.sources import csv_rows
-from halfstep.train.data.sources.faults import DataWarning
+from halfstep.train.data.sources import csv_rows, image_tree, row_files
+from halfstep.train.data.sources.faults import DataWarning, warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     import torch
 
     from halfstep.train.after.trained import Trained
     from halfstep.train.config.data import ColumnsConfig
 
-SUFFIXES = frozenset({*IMG_EXTENSIONS, ".gif"})
+SUFFIXES = (*image_tree.SUFFIXES, ".gif")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +72,19 @@ def find(
 ) -> list[Listed]:
     """Return the images in `inputs`: image files, folders with subfolders, and CSV files.
 
+    Warns:
+        DataWarning: About files in a folder that are not read.
+
     Raises:
         UserError: If a path does not exist, or if no image is found.
     """
     found: list[Listed] = []
     for path in inputs:
         if path.is_dir():
-            found += [
-                Listed(str(file), file, where=str(file))
-                for file in sorted(path.rglob("*"))
-                if file.suffix.lower() in SUFFIXES and file.is_file()
-            ]
+            left_out = image_tree.LeftOut()
+            files = image_tree.below(path, left_out, SUFFIXES, follow_links=False)
+            found += [Listed(str(file), file, where=str(file)) for file in sorted(map(Path, files))]
+            warn_of(notice.text for notice in left_out.notices(path))
         elif not path.exists():
             raise UserError(f"{str(path)!r} does not exist; write images, folders, or a CSV file")
         elif path.suffix.lower() == ".csv":
@@ -103,11 +104,18 @@ def of_csv(
     *,
     labelled: bool = False,
 ) -> list[Listed]:
-    """Return the images in a CSV file; paths are relative to `root`, or the file's folder."""
+    """Return the images in a CSV file; paths are relative to `root`, or the file's folder.
+
+    Warns:
+        DataWarning: About images whose names have another case or Unicode form on disk.
+    """
     base = root or file.parent
+    rows = csv_rows.read(file, columns, labelled=labelled)
+    located = row_files.locate(str(file), rows, base)
+    warn_of(notice.text for notice in located.notices())
     return [
-        Listed(row.image, base / row.image, row.label, f"{file}, row {row.number}: {row.image}")
-        for row in csv_rows.read(file, columns, labelled=labelled)
+        Listed(row.image, base / on_disk.image, row.label, f"{file}, row {row.number}: {row.image}")
+        for row, on_disk in zip(rows, located.rows, strict=True)
     ]
 
 

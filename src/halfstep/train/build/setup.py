@@ -16,6 +16,7 @@ from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.build import compiling, in_parallel, loss, models, optim, schedules
+from halfstep.train.data.pipeline import batch_size
 from halfstep.train.data.pipeline.order import BatchShare
 from halfstep.train.data.pipeline.samples import LEAST
 from halfstep.train.data.sources.seeding import derive
@@ -90,16 +91,18 @@ def set_up(
     processes: Processes = ALONE,
     *,
     initial_weights: bool = True,
+    trains: bool = True,
 ) -> Setup:
     """Build the objects that `config` names on `device`; every process of a run calls this.
 
     If `weights` is given, an fp32 state dict, the model starts from it. The pretrained weights or
     the file that the config names are loaded only without `weights`, and only if `initial_weights`
-    is True; it is False if the caller loads other weights later.
+    is True; it is False if the caller loads other weights later. `trains` is False for evaluation,
+    for which the batch may be larger than the training set.
 
     Raises:
         UserError: If the data, the model, its arguments, its weights or the recipe are invalid or
-            not available, or if the config cannot work with these processes.
+            not available, or if the config cannot work with these data or these processes.
     """
     in_parallel.refuse(config, device, processes)
     if device.type == "cuda" and device.index is not None:
@@ -115,6 +118,8 @@ def set_up(
             processes.rank, processes.size, 1 if config.distributed.sync_batchnorm else LEAST
         ),
     )
+    if trains:
+        batch_size.refuse(config, loaded.train.images, processes.size)
     torch.manual_seed(config.seed)
     model = models.build(
         config.model,

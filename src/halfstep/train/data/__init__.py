@@ -20,8 +20,16 @@ from halfstep.train.data.pipeline.batches import Batches
 from halfstep.train.data.pipeline.data import Data
 from halfstep.train.data.pipeline.order import WHOLE, BatchShare, Order
 from halfstep.train.data.pipeline.samples import Samples
-from halfstep.train.data.sources import csv_list, digits, image_folder, imported, tar_shards, vision
-from halfstep.train.data.sources.faults import DataWarning, Faults
+from halfstep.train.data.sources import (
+    class_names,
+    csv_list,
+    digits,
+    image_folder,
+    imported,
+    tar_shards,
+    vision,
+)
+from halfstep.train.data.sources.faults import DataWarning, Faults, warn_of
 from halfstep.train.data.sources.source import Subset, ready_images
 
 if TYPE_CHECKING:
@@ -69,10 +77,15 @@ def load(
         drop_last: Whether training drops the last batch of an epoch if it is smaller than the
             others.
 
+    Warns:
+        DataWarning: About the notices of the data set.
+
     Raises:
         UserError: If the data cannot be loaded, or do not match the config.
     """
     source = open_source(config)
+    notices = (*source.notices, *class_names.examine(source.classes))
+    warn_of(notice.text for notice in notices)
     # The digits are in memory, already at their resolution and normalised.
     augment = None if isinstance(config, DigitsConfig) else config.augment
     faults = Faults("fatal" if isinstance(config, DigitsConfig) else config.on_error)
@@ -112,6 +125,7 @@ def load(
         augmentation=augment.settings() if augment else None,
         seed=seed,
         faults=faults,
+        notices=notices,
     )
 
 

@@ -2,7 +2,7 @@ import warnings
 
 import pytest
 
-from data.small import encoded, labels_of, load, section
+from data.small import encoded, equal, labels_of, load, section
 from halfstep.errors import UserError
 from halfstep.train.data.sources.faults import DataWarning, Unusable
 
@@ -104,6 +104,35 @@ def test_labels_of_validation_alone_are_named_by_row(tmp_path, write_csv):
     write_csv("val.csv", [*VAL, ("b/3.png", "oka"), ("b/4.png", "fir")])
     with pytest.raises(UserError, match=r"row 4 \('oka'\), row 5 \('fir'\).*did you mean 'oak'"):
         open_csv(tmp_path)
+
+
+def test_a_label_of_validation_in_another_spelling_is_named_beside_that_of_training(
+    tmp_path, write_csv
+):
+    write_csv("train.csv", [*ROWS, ("a/5.png", "caf\u00e9")])
+    write_csv("val.csv", [*VAL, ("b/3.png", "cafe\u0301")])
+    with pytest.raises(
+        UserError, match=r"; 'cafe\\u0301' and 'caf\\xe9' differ only in case or Un"
+    ):
+        open_csv(tmp_path)
+    write_csv("val.csv", [*VAL, ("b/3.png", "ELM")])
+    with pytest.raises(UserError, match="; 'ELM' and 'elm' differ only in case or Unicode form"):
+        open_csv(tmp_path)
+
+
+def test_images_with_another_spelling_on_disk_are_read_and_named_once(tmp_path, write_csv):
+    write_csv("train.csv", ROWS)
+    write_csv("val.csv", VAL)
+    expected = list(open_csv(tmp_path).val.epoch())
+    (tmp_path / "b/1.png").rename(tmp_path / "b/1.PNG")
+    if (tmp_path / "b/1.png").exists():
+        pytest.skip("this file system does not tell the spellings apart")
+    with pytest.warns(DataWarning) as said:
+        data = open_csv(tmp_path)
+    (line,) = (str(each.message) for each in said)
+    assert line.startswith(f"{tmp_path}/val.csv: 1 image has another case or Unicode form on disk")
+    assert line.endswith(": row 2 ('b/1.png', on disk 'b/1.PNG'); write the names alike")
+    assert equal(list(data.val.epoch()), expected)
 
 
 def test_what_else_cannot_be_trained_on_is_refused(tmp_path, write_csv):

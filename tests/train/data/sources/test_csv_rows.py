@@ -81,6 +81,9 @@ def test_all_rows_that_are_wrong_are_told(tmp_path):
         ("images,label\na,b\n", "without 'image'; allowed: .*; did you mean 'images'"),
         ("image,label\na.jpg\n", "row 2: 'a.jpg' has no label; write it, or leave the row out"),
         ("image,label\na.jpg,oak\n,elm\n", "row 3: ',elm' has no image"),
+        ("image,label\na.jpg,oak\nb.jpg, NaN\n", "row 3: .* has 'NaN' for a missing label; wri"),
+        ("image,label\nnan,oak\n", "row 2: .* has 'nan' for a missing image; write it, or leave"),
+        ('image;label\na.jpg;oak\nb.jpg;" "\n', "row 3: 'b.jpg,' has no label"),
         ("image,label,split\na,b,valid\n", "row 2: split is 'valid'; allowed: train, val; did"),
         ("image,label,split\na,b\n", "row 2: split is ''; allowed: train, val"),
         ('image,label\na,b\nc,"d\ne,f\n', "row 3: a double quote is opened and never closed"),
@@ -105,6 +108,15 @@ def test_what_is_wrong_is_said_with_its_row(tmp_path, text, said):
         read(written(tmp_path, text))
     assert "train.csv" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_every_row_with_a_missing_label_is_told(tmp_path):
+    file = written(tmp_path, "image,label\na.jpg,oak\nb.jpg,nan\nc.jpg,\nd.jpg,none\ne.jpg,<NA>\n")
+    with pytest.raises(Unusable) as error:
+        read(file)
+    rows = [str(reason).partition(":")[0] for reason in error.value.reasons]
+    assert rows == [f"{file}, row {number}" for number in (3, 4, 6)]
+    assert len(read(file, labelled=False)) == 5
 
 
 def test_missing_file_is_an_error_of_the_user(tmp_path):

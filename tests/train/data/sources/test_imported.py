@@ -175,6 +175,7 @@ def test_limit_and_arguments_reach_each_split(blobs):
         ("blob_data:odd", {}, r"blob_data:odd\[0\] has the label '7'; allowed: 0 to 1"),
         ("blob_data:odd", {"label": 0.5}, "has the label '0.5'"),
         ("blob_data:odd", {"label": "cat"}, "has the label 'cat'"),
+        ("blob_data:odd", {"label": float("nan")}, r"odd\[0\] has the label 'nan'; allowed: 0 to"),
         (
             "blob_data:Blobs",
             {"kind": "float"},

@@ -17,9 +17,10 @@ import torch
 from halfstep.errors import UserError
 from halfstep.feed.decode import CorruptImage
 from halfstep.train import data
-from halfstep.train.data.sources import csv_list, csv_rows, duplicates
+from halfstep.train.data.pipeline import batch_size
+from halfstep.train.data.sources import class_names, csv_list, csv_rows, duplicates, row_files
 from halfstep.train.data.sources.csv_list import MissingImages
-from halfstep.train.data.sources.faults import DataWarning, Unusable
+from halfstep.train.data.sources.faults import DataWarning, NoticeKind, Unusable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +29,12 @@ if TYPE_CHECKING:
     from halfstep.train.config import Config
     from halfstep.train.config.data import ColumnsConfig
     from halfstep.train.data.audit.listing import Entry
+    from halfstep.train.data.sources.faults import Notice
 
-Kind = Literal["refused", "missing", "unreadable", "conflict", "shared", "duplicate", "blank"]
+Kind = (
+    Literal["refused", "missing", "unreadable", "conflict", "shared", "duplicate", "blank"]
+    | NoticeKind
+)
 MEANINGS: dict[Kind, str] = {
     "refused": "training refuses it",
     "missing": "the file does not exist",
@@ -38,6 +43,9 @@ MEANINGS: dict[Kind, str] = {
     "shared": "identical images in training and in validation",
     "duplicate": "identical images with the same label",
     "blank": "nearly all of the image is one colour",
+    "format": "files in the folders of images that training does not read",
+    "spelling": "names that differ only in case or Unicode form",
+    "hidden": "hidden files and folders, which are ignored; this is no fault",
 }
 """The kinds of faults with their descriptions, in the order in which they are reported."""
 
@@ -79,29 +87,46 @@ class Fault:
     places: tuple[Entry, ...]
     detail: str
 
+    @property
+    def is_harmless(self) -> bool:
+        """Whether the fault needs no action, so that it does not count."""
+        return self.kind == "hidden"
 
-def refused(config: Config) -> list[Fault]:
-    """Return the reasons why a run of `config` would refuse its data, except missing images."""
+
+def whole_set(config: Config) -> list[Fault]:
+    """Return the faults of a config's data set as a whole, except missing images.
+
+    They are the reasons why a run would refuse the data set, and the notices about it.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # `faults` reports the same images
+        warnings.simplefilter("ignore", DataWarning)  # these faults and `faults` report the same
         try:
             cpu = torch.device("cpu")
-            data.load(config.data, batch_size=config.batch_size, seed=config.seed, device=cpu)
+            size, seed = config.batch_size, config.seed
+            loaded = data.load(config.data, batch_size=size, seed=seed, device=cpu)
         except UserError as error:
             return _of_set(error)
-    return []
+    try:
+        batch_size.refuse(config, loaded.train.images)
+    except UserError as error:
+        return [*_of_set(error), *map(_noticed, loaded.notices)]
+    return [_noticed(notice) for notice in loaded.notices]
 
 
-def refused_list(file: Path, root: Path, columns: ColumnsConfig) -> list[Fault]:
-    """Return the reasons why a run would refuse a CSV file, except missing images."""
+def whole_list(file: Path, root: Path, columns: ColumnsConfig) -> list[Fault]:
+    """Return the faults of a CSV file as a whole, as `whole_set` does."""
     try:
         rows = csv_rows.read(file, columns)
     except Unusable as error:
         return _of_set(error)
     try:
-        return _of_set(*csv_list.refusals(csv_list.splits(file, rows), root))
+        splits = csv_list.splits(file, rows)
     except UserError as error:  # a split without rows
         return _of_set(error)
+    located = [row_files.locate(name, of_split, root) for name, of_split in splits]
+    notices = [notice for split in located for notice in split.notices()]
+    notices += class_names.examine(csv_list.classes(located[0].rows))
+    return [*_of_set(*csv_list.refusals(located, root)), *map(_noticed, notices)]
 
 
 def look(entries: Sequence[Entry], threads: int) -> Iterator[Look]:
@@ -141,11 +166,19 @@ def _look_at(place: Entry) -> Look:
 
 def _of_set(*errors: UserError) -> list[Fault]:
     reasons = [each for error in errors for each in getattr(error, "reasons", [error])]
+    notices = [each for error in errors for each in getattr(error, "notices", ())]
     return [
-        Fault("refused", (), str(reason))
-        for reason in reasons
-        if not isinstance(reason, MissingImages)
+        *(
+            Fault("refused", (), str(reason))
+            for reason in reasons
+            if not isinstance(reason, MissingImages)
+        ),
+        *map(_noticed, notices),
     ]
+
+
+def _noticed(notice: Notice) -> Fault:
+    return Fault(notice.kind, (), notice.text)
 
 
 def _colour_if_blank(image: torch.Tensor) -> str | None:

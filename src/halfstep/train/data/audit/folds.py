@@ -20,7 +20,7 @@ import numpy as np
 
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
-from halfstep.train.data.sources import csv_list, csv_rows, duplicates
+from halfstep.train.data.sources import class_names, csv_list, csv_rows, duplicates, row_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from halfstep.train.config.data import ColumnsConfig
     from halfstep.train.data.sources.csv_rows import CsvRow
+    from halfstep.train.data.sources.faults import Notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,13 @@ class Folds:
         folds: The folds; each row is for validation in exactly one of them.
         identical: Number of images that are listed more than once, under the same or other names.
         conflicting: Number of these images that are listed with different labels.
+        notices: Remarks about the file.
     """
 
     folds: tuple[Fold, ...]
     identical: int
     conflicting: int
+    notices: tuple[Notice, ...] = ()
 
 
 def split(
@@ -77,9 +80,12 @@ def split(
     rows = csv_rows.read(file, columns)
     if any(row.split for row in rows):
         raise UserError(f"{file} has a column split, which folds would contradict; remove it")
-    missing = csv_list.missing(str(file), rows, root, "--root FOLDER")
+    located = row_files.locate(str(file), rows, root)
+    missing = csv_list.missing(located, root, "--root FOLDER")
     if missing is not None:
         raise missing
+    rows = located.rows
+    notices = (*located.notices(), *class_names.examine(csv_list.classes(rows)))
     groups = duplicates.groups([root / row.image for row in rows])
     if len(groups) < k:
         raise UserError(f"{file} has {len(groups)} distinct images; allowed: --k 2 to that many")
@@ -96,7 +102,8 @@ def split(
     folds = tuple(fold(rows, valid) for valid in parts)
     _refuse_unlearnable(file, folds)
     several = [{rows[index].label for index in group} for group in groups if len(group) > 1]
-    return Folds(folds, len(several), sum(len(names) > 1 for names in several))
+    conflicting = sum(len(names) > 1 for names in several)
+    return Folds(folds, len(several), conflicting, notices)
 
 
 def write(folds: Sequence[Fold], out: Path, *, overwrite: bool = False) -> list[Path]:

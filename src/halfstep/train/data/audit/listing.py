@@ -14,7 +14,7 @@ from halfstep.feed.decode import read_image
 from halfstep.train.config.data import CsvConfig
 from halfstep.train.data import open_source
 from halfstep.train.data.pipeline.samples import refuse_shape
-from halfstep.train.data.sources import csv_list, csv_rows
+from halfstep.train.data.sources import csv_list, csv_rows, row_files
 from halfstep.train.data.sources.pictures import folder
 
 if TYPE_CHECKING:
@@ -55,16 +55,18 @@ def of_csv(
     file: Path, root: Path, split: str = "", columns: ColumnsConfig = csv_rows.STANDARD
 ) -> list[Entry]:
     """Return the images that a CSV file lists; `split` applies to rows without a split."""
+    rows = csv_rows.read(file, columns)
+    located = row_files.locate(str(file), rows, root)
     return [
         Entry(
             image=row.image,
             split=row.split or split,
-            read=partial(_read_file, root / row.image, row.label),
+            read=partial(_read_file, root / on_disk.image, row.label),
             label=row.label,
             file=str(file),
             row=row.number,
         )
-        for row in csv_rows.read(file, columns)
+        for row, on_disk in zip(rows, located.rows, strict=True)
     ]
 
 

@@ -11,25 +11,29 @@ import json
 import re
 import statistics
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image, UnidentifiedImageError
-from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
 from halfstep.train.config.data import ColumnsConfig
 from halfstep.train.config.files import load
 from halfstep.train.data.audit import check, folds
-from halfstep.train.data.sources import csv_rows
+from halfstep.train.data.pipeline import batch_size
+from halfstep.train.data.sources import class_names, csv_rows, image_tree, row_files
+from halfstep.train.data.sources.faults import warn_of
+from halfstep.train.data.sources.image_tree import LeftOut
+from halfstep.train.data.sources.source import spread
 from halfstep.yaml_text import dump, parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from halfstep.train.data.sources.csv_rows import CsvRow
+    from halfstep.train.data.sources.faults import Notice
 
 _TRAIN = ("train", "training")
 _VALID = ("val", "valid", "validation", "test")
@@ -61,8 +65,9 @@ class Found:
         classes: Number of classes.
         train: Number of training images.
         valid: Number of validation images.
-        images: Paths of the training images.
+        images: Paths of some training images, spread over all of them.
         how: Description of the found images in one line.
+        notices: Remarks about the images.
     """
 
     section: dict[str, Any]
@@ -71,6 +76,7 @@ class Found:
     valid: int
     images: Sequence[Path]
     how: str
+    notices: tuple[Notice, ...] = ()
 
 
 def propose(place: Path, out: Path, *, overwrite: bool = False) -> list[str]:
@@ -84,6 +90,9 @@ def propose(place: Path, out: Path, *, overwrite: bool = False) -> list[str]:
     Raises:
         UserError: If no images with classes are found, if a run would refuse them, or if a file
             already exists and `overwrite` is False.
+
+    Warns:
+        DataWarning: About the notices of the data set.
     """
     if out.exists() and not overwrite:
         raise UserError(f"{out} is there already; write --overwrite to replace it, or --out FILE")
@@ -91,9 +100,12 @@ def propose(place: Path, out: Path, *, overwrite: bool = False) -> list[str]:
     side = _side(found.images)
     text = _config(place, found, side)
     config = load({"name": out.stem, **parse(text, str(out))})
-    for fault in check.refused(config):
-        raise UserError(f"{place}: {fault.detail}")
+    faults = check.whole_set(config)
+    for fault in faults:
+        if fault.kind == "refused":
+            raise UserError(f"{place}: {fault.detail}")
     write_atomically(out, text)
+    warn_of((*(notice.text for notice in found.notices), *(fault.detail for fault in faults)))
     images = f"{found.train} images to learn from and {found.valid} for validation"
     return [
         f"found: {found.how}",
@@ -108,61 +120,67 @@ def _look(place: Path, beside: Path, *, overwrite: bool) -> Found:
         return _of_list(place, beside, overwrite=overwrite)
     if not place.is_dir():
         raise UserError(f"{str(place)!r} does not exist; write a folder of images, or a CSV file")
-    train, valid = (
-        next((name for name in names if _class_folders(place / name)), None)
-        for names in (_TRAIN, _VALID)
-    )
+    train, valid = (_split_folder(place, names) for names in (_TRAIN, _VALID))
     if train is not None and valid is not None:
         return _of_folders(place, train, valid)
     pairs = [(f"{train}.csv", f"{valid}.csv") for train in _TRAIN for valid in _VALID]
-    lists = {file.name: file for file in sorted(place.glob("*.csv")) if _columns(file) is not None}
+    lists = {file.name: file for file in sorted(place.glob("*.csv")) if _is_list(file)}
     for first, second in (("train_fold0.csv", "valid_fold0.csv"), *pairs):
         if first in lists and second in lists:
             return _of_two_lists(lists[first], lists[second])
     if lists:
         best = lists.get("train.csv", next(iter(lists.values())))
         return _of_list(best, beside, overwrite=overwrite)
-    if len(_class_folders(place)) > 1:
-        return _of_class_folders(place, beside, overwrite=overwrite)
+    left_out = LeftOut()
+    by_class = _by_class(place, left_out)
+    if len(by_class) > 1:
+        found = _of_class_folders(place, by_class, beside, overwrite=overwrite)
+        return replace(found, notices=(*found.notices, *left_out.notices(place)))
+    unread = f"; it has {left_out.unread}" if left_out.unread else ""
     raise UserError(
         f"{str(place)!r} holds no images with classes; allowed: a folder for each class, such "
-        "folders in train and val, or a CSV file with the columns image and label"
+        f"folders in train and val, or a CSV file with the columns image and label{unread}"
     )
 
 
-def _class_folders(place: Path) -> list[str]:
-    """Return the names of the subfolders that contain images, at any depth."""
-    if not place.is_dir():
-        return []
-    folders = sorted(each for each in place.iterdir() if each.is_dir())
-    return [each.name for each in folders if any(map(_is_image, each.rglob("*")))]
+def _by_class(place: Path, left_out: LeftOut) -> dict[str, list[str]]:
+    """Return the images in each subfolder that contains images, at any depth."""
+    found = image_tree.by_class(place, left_out)
+    return {name: images for name, images in found.items() if images}
 
 
-def _is_image(file: Path) -> bool:
-    return file.suffix.lower() in IMG_EXTENSIONS and file.is_file()
+def _split_folder(place: Path, names: Sequence[str]) -> tuple[str, dict[str, list[str]]] | None:
+    """Return the first of the folders that contains classes, with the images of each class."""
+    for name in names:
+        if (place / name).is_dir() and (by_class := _by_class(place / name, LeftOut())):
+            return name, by_class
+    return None
 
 
-def _of_folders(place: Path, train: str, valid: str) -> Found:
-    found = {}
-    for name in (train, valid):
-        classes = {each: number for number, each in enumerate(_class_folders(place / name))}
-        found[name] = make_dataset(str(place / name), classes, IMG_EXTENSIONS, allow_empty=True)
-    section = {"train": {"folder": train}, "val": {"folder": valid}}
+def _of_folders(
+    place: Path, train: tuple[str, dict[str, list[str]]], valid: tuple[str, dict[str, list[str]]]
+) -> Found:
+    names = place / train[0], place / valid[0]
+    images = [path for paths in train[1].values() for path in paths]
+    section = {"train": {"folder": train[0]}, "val": {"folder": valid[0]}}
     return Found(
         {"name": "folder", "root": str(place), **section},
-        len(_class_folders(place / train)),
-        len(found[train]),
-        len(found[valid]),
-        [Path(path) for path, _ in found[train]],
-        f"a folder for each class in {place / train} and {place / valid}",
+        len(train[1]),
+        len(images),
+        sum(map(len, valid[1].values())),
+        [names[0] / images[index] for index in spread(len(images), _LOOKED_AT)],
+        f"a folder for each class in {names[0]} and {names[1]}",
     )
 
 
-def _of_class_folders(place: Path, beside: Path, *, overwrite: bool) -> Found:
+def _of_class_folders(
+    place: Path, by_class: Mapping[str, Sequence[str]], beside: Path, *, overwrite: bool
+) -> Found:
+    class_names.examine(tuple(by_class))  # rather than as rows of a file that the user has not made
     rows = [
-        (file.relative_to(place).as_posix(), name)
-        for name in _class_folders(place)
-        for file in sorted(filter(_is_image, (place / name).rglob("*")))
+        (path.as_posix(), name)
+        for name, paths in by_class.items()
+        for path in sorted(map(Path, paths))
     ]
     with tempfile.TemporaryDirectory() as scratch:
         listed = Path(scratch) / "images.csv"
@@ -207,8 +225,9 @@ def _split(
     file: Path, root: Path, columns: ColumnsConfig, beside: Path, how: str, *, overwrite: bool
 ) -> Found:
     """Split the rows of a CSV file, and write both parts into the folder of the config."""
-    fold = folds.split(file, root, k=_FOLDS, seed=0, columns=columns).folds[0]
-    return _written(fold, root, beside, how, overwrite=overwrite)
+    made = folds.split(file, root, k=_FOLDS, seed=0, columns=columns)
+    found = _written(made.folds[0], root, beside, how, overwrite=overwrite)
+    return replace(found, notices=made.notices)
 
 
 def _written(fold: folds.Fold, root: Path, beside: Path, how: str, *, overwrite: bool) -> Found:
@@ -234,7 +253,13 @@ def _of_csv(
         "val": {"ann_file": None if files[1] is None else str(files[1])},
     }
     classes = len({row.label for row in train})
-    return Found(section, classes, len(train), valid, [root / row.image for row in train], how)
+    some = [train[index] for index in spread(len(train), _LOOKED_AT)]
+    images = [root / row.image for row in row_files.locate(str(files[0]), some, root).rows]
+    return Found(section, classes, len(train), valid, images, how)
+
+
+def _is_list(file: Path) -> bool:
+    return not image_tree.is_hidden(file.name) and _columns(file) is not None
 
 
 def _columns(file: Path) -> ColumnsConfig | None:
@@ -266,9 +291,13 @@ def _root(file: Path, rows: Sequence[csv_rows.CsvRow]) -> Path:
     """
     if not rows:
         raise UserError(f"{file} lists no image; write one row for each image below its header")
-    beside = sorted(each for each in file.parent.iterdir() if each.is_dir())
+    beside = sorted(
+        each
+        for each in file.parent.iterdir()
+        if each.is_dir() and not image_tree.is_hidden(each.name)
+    )
     for root in (file.parent, *beside):
-        if (root / rows[0].image).is_file():
+        if not row_files.locate(str(file), rows[:1], root).missing:
             return root
     raise UserError(
         f"{file}, row {rows[0].number}: {rows[0].image!r} lies neither beside the file nor in a "
@@ -279,21 +308,22 @@ def _root(file: Path, rows: Sequence[csv_rows.CsvRow]) -> Path:
 def _side(images: Sequence[Path]) -> int:
     """Return the median of the shorter sides of some images."""
     sides = []
-    for path in images[:: max(1, len(images) // _LOOKED_AT)]:
+    for path in images:
         try:
             with Image.open(path) as image:
                 sides.append(min(image.size))
         except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
             continue  # `halfstep data check` says what is wrong with it.
     if not sides:
-        raise UserError(f"{images[0]} and the other images looked at cannot be read")
+        named = ", ".join(map(str, images[:1])) or "there is none"
+        raise UserError(f"no training image that was looked at can be read: {named}")
     return int(statistics.median(sides))
 
 
 def _config(place: Path, found: Found, side: int) -> str:
     resolution = max((each for each in _RESOLUTIONS if each <= side), default=_RESOLUTIONS[0])
-    batch_size = 2 ** max(3, min(6, (found.train // 8).bit_length() - 1))
-    epochs = -(-_STEPS // max(1, found.train // batch_size))
+    size = batch_size.propose(found.train)
+    epochs = -(-_STEPS // (found.train // size))
     augment = "crop-flip" if resolution >= _PHOTOGRAPHS else "pad-flip"
     section: Mapping[str, Any] = {
         **found.section,
@@ -306,7 +336,7 @@ def _config(place: Path, found: Found, side: int) -> str:
         f"description: {description}\n"
         f"# A first run of {found.train} images. halfstep config show FILE explains every field.\n"
         f"epochs: {min(max(epochs, _EPOCHS[0]), _EPOCHS[1])}\n"
-        f"batch_size: {batch_size}\n"
+        f"batch_size: {size}\n"
         "# Images are mirrored half the time; write preset: none for text and digits.\n"
         f"{dump({'data': section})}"
         "# With pretrained: true its weights are downloaded, and few images go much further.\n"

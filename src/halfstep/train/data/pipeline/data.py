@@ -13,7 +13,7 @@ from halfstep.train.data.sources.seeding import generator
 if TYPE_CHECKING:
     from halfstep.train.config.augment import Augmentation, Normalisation
     from halfstep.train.data.pipeline.batches import Batch, Batches
-    from halfstep.train.data.sources.faults import Faults
+    from halfstep.train.data.sources.faults import Faults, Notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Data:
         augmentation: Settings for the augmentation of whole training batches; None for none.
         seed: Determines order and augmentation.
         faults: The images that could not be read.
+        notices: Remarks about the data set, which were printed as warnings.
     """
 
     classes: tuple[str, ...]
@@ -39,6 +40,7 @@ class Data:
     augmentation: Augmentation | None
     seed: int
     faults: Faults
+    notices: tuple[Notice, ...] = ()
 
     def prepare(
         self,

@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from halfstep.errors import UserError, closest
-from halfstep.train.data.sources import csv_rows, duplicates
-from halfstep.train.data.sources.faults import DataWarning, Unusable
-from halfstep.train.data.sources.pictures import Pictures, Texts, folder, is_there, locate
+from halfstep.errors import UserError
+from halfstep.train.data.sources import csv_rows, duplicates, row_files, spelling
+from halfstep.train.data.sources.faults import SHOWN, DataWarning, Unusable, listing
+from halfstep.train.data.sources.pictures import Pictures, Texts, folder, locate
 from halfstep.train.data.sources.source import Source, limited
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from halfstep.train.config.data import CsvConfig
     from halfstep.train.data.sources.csv_rows import CsvRow
-
-_SHOWN = 20
-"""Largest number of rows that a message lists, and of separate warnings of one kind."""
+    from halfstep.train.data.sources.row_files import LocatedRows
 
 
 def load(config: CsvConfig) -> Source:
@@ -42,15 +40,18 @@ def load(config: CsvConfig) -> Source:
         UserError: If a file is missing, is not such a CSV file, or lists no image of a split.
     """
     root = folder(config.root)
-    listed = _listed(config, root)
-    refused = refusals(listed, root)
+    located = [row_files.locate(file, rows, root) for file, rows in _listed(config, root)]
+    notices = [notice for split in located for notice in split.notices()]
+    refused = refusals(located, root)
     if refused:
-        raise Unusable(refused)
-    _warn_of(duplicates.find(listed, root))
-    classes = _classes(listed[0][1])
-    numbers = {name: number for number, name in enumerate(classes)}
-    train, val = (_pictures(file, of_split, root, numbers) for file, of_split in listed)
-    return Source(limited(train, config.train), limited(val, config.val), classes)
+        raise Unusable(refused, notices)
+    _warn_of(duplicates.find([(split.file, split.rows) for split in located], root))
+    names = classes(located[0].rows)
+    numbers = {name: number for number, name in enumerate(names)}
+    train, val = (_pictures(split, root, numbers) for split in located)
+    return Source(
+        limited(train, config.train), limited(val, config.val), names, notices=tuple(notices)
+    )
 
 
 def files(config: CsvConfig, root: Path) -> dict[str, Path]:
@@ -73,17 +74,17 @@ def files(config: CsvConfig, root: Path) -> dict[str, Path]:
     return found
 
 
-def refusals(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> list[UserError]:
-    """Return all reasons why the lists cannot be used; the first list is for training."""
+def refusals(located: Sequence[LocatedRows], root: Path) -> list[UserError]:
+    """Return all reasons why the splits cannot be used; the first split is for training."""
     found: list[UserError | None] = [
-        missing(file, rows, root, "--options data.root=FOLDER") for file, rows in listed
+        missing(split, root, "--options data.root=FOLDER") for split in located
     ]
-    (train, rows), *others = listed
-    classes = _classes(rows)
-    if len(classes) == 1:
-        said = f"{train}: every row has the label {classes[0]!r}; allowed: two or more"
+    train, *others = located
+    names = classes(train.rows)
+    if len(names) == 1:
+        said = f"{train.file}: every row has the label {names[0]!r}; allowed: two or more"
         found.append(UserError(said))
-    found += [_unknown_labels(val, (train, classes)) for val in others]
+    found += [_unknown_labels(val, train.file, names) for val in others]
     return [each for each in found if each is not None]
 
 
@@ -127,48 +128,46 @@ class MissingImages(UserError):  # noqa: N818  (it names what was found)
     """Some images of a list do not exist."""
 
 
-def missing(file: str, rows: Sequence[CsvRow], root: Path, instead: str) -> MissingImages | None:
+def missing(split: LocatedRows, root: Path, instead: str) -> MissingImages | None:
     """Return an error if images do not exist; `instead` is the option that names their folder."""
-    gone = [row for row in rows if not is_there(root / row.image)]
+    gone = split.missing
     if not gone:
         return None
     return MissingImages(
-        f"{file}: {len(gone):,} of {len(rows)} images do not exist under {str(root)!r}: "
-        f"{_listing(f'row {row.number} ({row.image})' for row in gone)}; "
+        f"{split.file}: {len(gone):,} of {len(split.rows)} images do not exist under "
+        f"{str(root)!r}: {listing(f'row {row.number} ({row.image})' for row in gone)}; "
         f"write {instead}, or leave the rows out"
     )
 
 
-def _classes(rows: Sequence[CsvRow]) -> tuple[str, ...]:
+def classes(rows: Sequence[CsvRow]) -> tuple[str, ...]:
+    """Return the different labels of some rows, sorted as text, or as numbers if all are."""
     names = sorted({row.label for row in rows})
     if all(name.isascii() and name.isdigit() for name in names):
         names.sort(key=int)  # 2 before 10
     return tuple(names)
 
 
-def _unknown_labels(
-    val: tuple[str, Sequence[CsvRow]], train: tuple[str, Sequence[str]]
-) -> UserError | None:
-    classes = train[1]
-    known = set(classes)
-    unknown = [row for row in val[1] if row.label not in known]
+def _unknown_labels(val: LocatedRows, train: str, names: Sequence[str]) -> UserError | None:
+    known = set(names)
+    unknown = [row for row in val.rows if row.label not in known]
     if not unknown:
         return None
     first = unknown[0].label
     return UserError(
-        f"{val[0]}: {len(unknown):,} rows have a label that no row for training in {train[0]} "
-        f"has: {_listing(f'row {row.number} ({row.label!r})' for row in unknown)}; "
-        f"leave them out, or add such images to training{_same_number(first, classes)}"
+        f"{val.file}: {len(unknown):,} rows have a label that no row for training in {train} "
+        f"has: {listing(f'row {row.number} ({row.label!r})' for row in unknown)}; "
+        f"leave them out, or add such images to training{_same_number(first, names)}"
     )
 
 
-def _same_number(label: str, classes: Sequence[str]) -> str:
+def _same_number(label: str, names: Sequence[str]) -> str:
     """Return a hint at the intended class, such as "0" for "0.0", which a spreadsheet writes."""
-    for name in classes:
+    for name in names:
         with suppress(ValueError):
             if float(name) == float(label):
                 return f"; {label!r} and {name!r} are the same number: write both alike"
-    return closest(label, classes)
+    return spelling.hint(label, names)
 
 
 def _warn_of(found: duplicates.Duplicates) -> None:
@@ -178,24 +177,18 @@ def _warn_of(found: duplicates.Duplicates) -> None:
         "one image listed more than once, which then counts more than once": found.repeated,
     }
     for meaning, images in kinds.items():
-        for line in images[:_SHOWN]:
+        for line in images[:SHOWN]:
             warnings.warn(f"{line}: {meaning}", DataWarning, stacklevel=2)
-        if len(images) > _SHOWN:
-            more = f"{len(images) - _SHOWN} more of such ({meaning}); halfstep data check lists all"
+        if len(images) > SHOWN:
+            more = f"{len(images) - SHOWN} more of such ({meaning}); halfstep data check lists all"
             warnings.warn(more, DataWarning, stacklevel=2)
 
 
-def _pictures(file: str, rows: Sequence[CsvRow], root: Path, numbers: dict[str, int]) -> Pictures:
+def _pictures(split: LocatedRows, root: Path, numbers: dict[str, int]) -> Pictures:
     return Pictures(
         root,
-        Texts.pack([row.image for row in rows]),
-        np.array([numbers[row.label] for row in rows], dtype=np.int64),
-        file,
-        np.array([row.number for row in rows], dtype=np.int64),
+        Texts.pack([row.image for row in split.rows]),
+        np.array([numbers[row.label] for row in split.rows], dtype=np.int64),
+        split.file,
+        np.array([row.number for row in split.rows], dtype=np.int64),
     )
-
-
-def _listing(entries: Iterable[str]) -> str:
-    entries = list(entries)
-    more = f" and {len(entries) - _SHOWN:,} more" if len(entries) > _SHOWN else ""
-    return ", ".join(entries[:_SHOWN]) + more

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError, closest
 from halfstep.train.config.data import ColumnsConfig
+from halfstep.train.data.sources.class_names import is_missing
 from halfstep.train.data.sources.faults import Unusable
 
 if TYPE_CHECKING:
@@ -184,8 +185,9 @@ class _Reader:
                 "put a value that holds a comma in double quotes"
             )
         for key in self._needed:
-            if not row[key]:
-                return f"{shown} has no {key}; write it, or leave the row out"
+            if is_missing(row[key]):
+                given = f"no {key}" if not row[key] else f"{row[key]!r} for a missing {key}"
+                return f"{shown} has {given}; write it, or leave the row out"
         for key, value in row.items():
             if "\n" in value or "\r" in value:
                 return (

@@ -16,6 +16,7 @@ import torch
 if TYPE_CHECKING:
     from halfstep.train.config.augment import Normalisation
     from halfstep.train.config.data import SplitConfig
+    from halfstep.train.data.sources.faults import Notice
 
 
 @runtime_checkable
@@ -58,6 +59,7 @@ class Source:
         channels: Number of channels of an image; 1 is grey, 3 is RGB.
         normalisation: Mean and standard deviation of each channel, for pixel values from 0 to 1,
             with which the images are already normalised. None if the config determines them.
+        notices: Remarks about the data set, which become warnings.
     """
 
     train: Split
@@ -65,6 +67,7 @@ class Source:
     classes: tuple[str, ...]
     channels: int = 3
     normalisation: Normalisation | None = None
+    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
