@@ -46,8 +46,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from halfstep import Engine
-from halfstep.kernels.packing import BITS, Draw, pack
-from halfstep.techniques.activations.store import Saved, Store, Whole, is_parameter
+from halfstep.mechanisms.activations.packing import BITS, Draw, pack
+from halfstep.mechanisms.activations.store import Saved, Store, Whole, is_parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

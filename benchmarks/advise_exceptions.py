@@ -28,7 +28,7 @@ from halfstep import Engine
 from halfstep.advise.choose.exceptions import find_exceptions
 from halfstep.advise.choose.record import record
 from halfstep.advise.subject import Subject
-from halfstep.techniques import LossScaleCollapse
+from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse
 
 if TYPE_CHECKING:
     from torch import nn

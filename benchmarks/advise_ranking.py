@@ -64,8 +64,8 @@ from halfstep.advise.choose.drift import followed
 from halfstep.advise.choose.exceptions import find_exceptions
 from halfstep.advise.choose.record import record
 from halfstep.advise.choose.rehearse import is_doubtful, over_two_steps, rehearse
+from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse
 from halfstep.recipe import recipe as find_recipe
-from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:
     from ranking.tasks import Task

@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 
 from halfstep import Engine
 from halfstep.cli import app
-from halfstep.techniques import LossScaleCollapse
+from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse
 
 SECOND = Path(__file__).parent / "planted" / "second"
 sys.path.insert(0, str(SECOND))

@@ -29,7 +29,7 @@ from native_half import processor
 from torch.nn.functional import cross_entropy
 
 from halfstep import Engine
-from halfstep.kernels.packing import native
+from halfstep.mechanisms.activations.packing import native
 
 MIB = 2**20
 MODELS = {"resnet18": (64, 224 * MIB), "resnet50": (64, 448 * MIB)}

@@ -128,7 +128,7 @@ def _activations(result: dict[str, Any]) -> str:
     }
     return (
         f"ResNet-18 at 2 bits: {of['times_less_than_fp16']['act2']:.1f}x less memory than fp16, "
-        f"{_ratio(times, 'smallest', 'largest', 'median')} the time"
+        f"{_ratio(times, 'smallest', 'largest', 'median')} the time on a CPU"
     )
 
 

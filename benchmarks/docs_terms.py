@@ -8,6 +8,12 @@ from __future__ import annotations
 import re
 
 CELLS = {
+    "../README.md": {
+        "ResNet-50 on an H200": "H200 上的 ResNet-50",
+        "images a second, PyTorch's own loop": "每秒图像数，PyTorch 自己的循环",
+        "images a second, halfstep's engine": "每秒图像数，halfstep 的 engine",
+        "peak memory, GiB": "显存峰值，GiB",
+    },
     "advise-gpus-validation.md": {
         "model": "模型",
         "recipe": "方案",
@@ -16,6 +22,9 @@ CELLS = {
         "relative to PyTorch's loop": "与 PyTorch 自己的循环之比",
         "tensors at the peak": "张量的显存峰值",
         "error of predicted bytes": "字节数的预测误差",
+        "images": "图像",
+        "layout": "内存格式",
+        "bytes of tensors": "张量的字节数",
     },
     "compare.md": {
         "true speed": "真实速度",
@@ -60,6 +69,17 @@ CELLS = {
     },
     "performance.md": {
         "step": "训练步",
+        "recipe": "方案",
+        "ResNet-50: PyTorch's loop, ms": "ResNet-50：PyTorch 的循环，毫秒",
+        "ResNet-50: engine, ms": "ResNet-50：engine，毫秒",
+        "ResNet-50: GiB": "ResNet-50：GiB",
+        "ViT-B: PyTorch's loop, ms": "ViT-B：PyTorch 的循环，毫秒",
+        "ViT-B: engine, ms": "ViT-B：engine，毫秒",
+        "ViT-B: GiB": "ViT-B：GiB",
+        "ms": "毫秒",
+        "PyTorch, fp32, fused": "PyTorch, fp32，融合",
+        "PyTorch, bf16, fused": "PyTorch, bf16，融合",
+        "torchao, bf16 with stochastic rounding": "torchao, bf16，随机舍入",
         "product": "算子",
         "raw": "原始循环",
         "raw loop": "原始循环",
@@ -97,6 +117,8 @@ PARTS = {
     r", host$": "，主机",
     r", compute$": "，计算",
     r", bandwidth$": "，带宽",
+    r" ?\(mean (\S+)\)": r"（平均 \1）",
+    r", compiled$": "，编译",
     r", clipping$": "，梯度裁剪",
     r", (\d+) images of (\d+) px$": r"，\2 px 的图像 \1 张",
     r"^([\d,]+) steps$": r"\1 步",

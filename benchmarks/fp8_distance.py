@@ -23,14 +23,17 @@ from typing import TYPE_CHECKING
 import mmaemu
 import torch
 
-from halfstep.kernels.float8 import Quantised, float8_product, quantised
+from halfstep.mechanisms.float8.quantiser import Float8
+from halfstep.mechanisms.float8.scales import DynamicScales
+from halfstep.mechanisms.products.product import product as quantised_product
 
 if TYPE_CHECKING:
-    from halfstep.kernels.float8 import Role
+    from halfstep.mechanisms.products.quantised import Quantised, Role
 
 RESULTS = Path(__file__).parent / "results" / "fp8_distance.json"
 ROWS = COLUMNS = 64
 INNER = (256, 1024, 4096)
+FP8 = Float8(DynamicScales())
 
 
 @dataclass(frozen=True)
@@ -64,15 +67,6 @@ class Distance:
     of_fp8: float
     on_gpu: float | None = None
     same_on_gpu: float | None = None
-
-
-class OwnLargest:
-    """Dynamic scales: the scale of a tensor is computed from its largest absolute value."""
-
-    def largest(self, role: Role, value: torch.Tensor, *, training: bool) -> torch.Tensor:
-        """Return the largest absolute value of a tensor."""
-        del role, training
-        return value.detach().abs().max()
 
 
 def factors(inner: int) -> dict[str, torch.Tensor]:
@@ -131,9 +125,9 @@ def rehearsed(
 ) -> torch.Tensor:
     """Return value @ weight.t() under the recipe fp8: a forward product, or an input's gradient."""
     if product == "forward":
-        return float8_product(value.to(dtype), weight, None, OwnLargest())
+        return quantised_product(value.to(dtype), weight, None, FP8)
     start = torch.zeros(len(value), len(weight), dtype=dtype, requires_grad=True)
-    result = float8_product(start, weight.t().contiguous(), None, OwnLargest())
+    result = quantised_product(start, weight.t().contiguous(), None, FP8)
     (by_start,) = torch.autograd.grad(result, start, value.to(dtype))
     return by_start
 
@@ -143,8 +137,8 @@ def distance(name: str, value: torch.Tensor, product: str) -> Distance:
     inner = value.shape[1]
     weight, fast = weight_of(inner), product == "forward"
     role: Role = "input" if fast else "gradient"
-    left = quantised(value, role, OwnLargest())
-    right = quantised(weight, "weight", OwnLargest())
+    left = FP8.quantised(value, role, (1,))
+    right = FP8.quantised(weight, "weight", (1,))
     ours, theirs = {}, {}
     for dtype in (torch.float32, torch.bfloat16):
         ours[dtype] = rehearsed(value, weight, product, dtype)

@@ -26,8 +26,9 @@ FLOORS = {
     "yaml_text": 0,
     "plurals": 0,
     "versions": 0,
+    "disturbance": 0,
     "kernels": 0,
-    "techniques": 1,
+    "mechanisms": 1,
     "feed": 1,
     "optim": 1,
     "layers": 1,
@@ -48,6 +49,15 @@ STRANGERS = {
     "train": ("apex",),
     "apex": ("train",),
     "migrate": ("apex", "train"),
+}
+
+
+# Mechanisms whose parts are building blocks of others: the arithmetic of loss scaling, formats of
+# parameters and their masters (FSDP2, Apex), and the names of operators (advise).
+BUILDING_BLOCKS = {
+    "engine": ("loss_scale", "master_weights", "params"),
+    "apex": ("loss_scale", "master_weights", "params"),
+    "advise": ("loss_scale", "exceptions"),
 }
 
 
@@ -116,7 +126,7 @@ def test_every_part_has_a_floor_and_every_floor_is_there() -> None:
 
 def test_only_its_own_part_asks_a_recipe_for_a_field() -> None:
     for path in FILES:
-        if path.is_relative_to(SOURCE / "recipe" / "parts"):
+        if path.is_relative_to(SOURCE / "mechanisms"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             asked = None
@@ -128,6 +138,16 @@ def test_only_its_own_part_asks_a_recipe_for_a_field() -> None:
                     asked = first.value, ast.unparse(node.func.value)
             if asked is not None and asked[0] in PARTS:
                 assert not asked[1].endswith("recipe"), f"{path}:{node.lineno} reads {asked[0]}"
+
+
+def test_code_outside_asks_for_no_mechanism_by_name() -> None:
+    for path in FILES:
+        if room(path) == "mechanisms":
+            continue
+        for line, name in imports(path):
+            parts = name.split(".")
+            if parts[0] == "mechanisms" and len(parts) > 2:
+                assert parts[1] in BUILDING_BLOCKS.get(room(path), ()), f"{path}:{line} {name}"
 
 
 def test_every_stranger_exists() -> None:
@@ -178,7 +198,7 @@ def test_imports_point_downward_only(path: Path) -> None:
 
 def test_only_the_engine_calls_backward_and_steps_an_optimizer() -> None:
     for path in FILES:
-        if room(path) in {"engine", "techniques", "apex"}:
+        if room(path) in {"engine", "mechanisms", "apex"}:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -208,9 +228,10 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     [
         "import halfstep; halfstep.recipe('fp16+tf32')",
         "import halfstep.recipe, halfstep.formats",
+        "import halfstep.compare.rows.rows",
         HELP,
     ],
-    ids=["import", "ground floor", "help"],
+    ids=["import", "ground floor", "rows of a comparison", "help"],
 )
 def test_what_must_be_instant_does_not_import_torch(program: str) -> None:
     done = run(f"import sys\n{program}\nprint('torch' in sys.modules, file=sys.stderr)")

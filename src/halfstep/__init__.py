@@ -19,13 +19,14 @@ if TYPE_CHECKING:
         SWA,
         Engine,
         LossScaleCollapse,
+        NonFiniteGradients,
         StepResult,
         load_sharded,
         save_sharded,
         shard,
     )
+    from halfstep.mechanisms.cpu_half import cpu_half
     from halfstep.recipe import recipe  # at runtime, this name is the callable module
-    from halfstep.techniques.cpu_half import cpu_half
     from halfstep.train.python import train  # at runtime, this name is a callable module too
     from halfstep.train.run.observer import Observer
 
@@ -35,6 +36,7 @@ __all__ = [
     "Engine",
     "LossScale",
     "LossScaleCollapse",
+    "NonFiniteGradients",
     "Observer",
     "Recipe",
     "StepResult",
@@ -50,9 +52,12 @@ __all__ = [
 ]
 __version__ = versions.HALFSTEP
 
-_ENGINE = "EMA SWA Engine LossScaleCollapse StepResult load_sharded save_sharded shard"
-_NEEDS_TORCH = dict.fromkeys(_ENGINE.split(), "halfstep.engine") | {
-    "cpu_half": "halfstep.techniques.cpu_half",
+_ENGINE = (
+    "EMA", "SWA", "Engine", "LossScaleCollapse", "NonFiniteGradients", "StepResult",
+    "load_sharded", "save_sharded", "shard",
+)  # fmt: skip
+_NEEDS_TORCH = dict.fromkeys(_ENGINE, "halfstep.engine") | {
+    "cpu_half": "halfstep.mechanisms.cpu_half",
     "Observer": "halfstep.train.run.observer",
     "watch": "halfstep.doctor",
 }

@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("mmaemu")
 
-from halfstep.kernels.float8 import Quantised
+from halfstep.mechanisms.products.quantised import Quantised
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fp8_distance.py"
 
@@ -57,8 +57,8 @@ def test_a_rehearsal_is_far_nearer_to_a_tensor_core_than_fp8_is_to_fp32(benchmar
 def test_fast_accumulation_is_what_makes_most_of_the_distance(benchmark):
     value = benchmark.factors(1024)["normal"]
     weight = benchmark.weight_of(1024)
-    left = benchmark.quantised(value, "input", benchmark.OwnLargest())
-    right = benchmark.quantised(weight, "weight", benchmark.OwnLargest())
+    left = benchmark.FP8.quantised(value, "input", (1,))
+    right = benchmark.FP8.quantised(weight, "weight", (1,))
     ours = benchmark.rehearsed(value, weight, "forward", torch.float32)
     fast, exact = (
         benchmark.relative(benchmark.by_tensor_core(left, right, torch.float32, fast=fast), ours)

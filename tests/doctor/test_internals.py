@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from halfstep.doctor import internals
 from halfstep.loss_scale import LossScale
-from halfstep.techniques import LossScaler
+from halfstep.mechanisms.loss_scale.scaler import LossScaler
 
 
 class Counting(TorchFunctionMode):

@@ -8,8 +8,8 @@ from torch.optim import SGD, AdamW
 
 from halfstep import Engine, recipes
 from halfstep.engine import EMA, LossScaleCollapse
-from halfstep.techniques.cpu_half import CpuHalf
-from halfstep.techniques.gradients import GradientFormat
+from halfstep.mechanisms.cpu_half import CpuHalf
+from halfstep.mechanisms.gradients.technique import GradientFormat
 
 from .tiny import digits_net, mlp, with_infinite_gradient
 

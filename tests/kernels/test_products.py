@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from halfstep.kernels.cpu_half import cpu_half
-from halfstep.kernels.fp16_accumulation import fp16_accumulation
 from halfstep.kernels.products import ON
-from halfstep.kernels.tf32 import ieee_products, tf32_products
+from halfstep.mechanisms.accumulator.kernels import fp16_accumulation
+from halfstep.mechanisms.matmul.tf32 import ieee_products, tf32_products
 
 LOST_IN_TF32 = 1 + 2.0**-11
 

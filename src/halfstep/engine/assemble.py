@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
 from halfstep.engine.closing.closure import refuse_recipe
+from halfstep.engine.closing.nonfinite import checked_policy
 from halfstep.engine.closing.outcome import Settlement, refuse_schedulers
 from halfstep.engine.closing.statistics import RunningStatistics
 from halfstep.engine.compatibility import refuse_misfits, refuse_unfit, refuse_unresolved
 from halfstep.engine.guard import ParameterGuard
 from halfstep.engine.hooks import Hooks
+from halfstep.engine.misuse import warn_zero_eps
 from halfstep.engine.parallel.ddp import Replicas
 from halfstep.engine.parallel.dp import refuse_threads
 from halfstep.engine.parallel.fsdp import left_to_do, refuse_other_recipe, sharded_as
@@ -22,6 +24,8 @@ from halfstep.engine.parallel.wrappers import refuse_wrapped, refuse_zero
 from halfstep.engine.scales import LossScales
 from halfstep.engine.selection import parameter_names
 from halfstep.engine.window import Window
+from halfstep.optim.eps import zero_eps_of
+from halfstep.recipe.resolution import LayerSupport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,10 +35,11 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.engine.closing.clipping import Clipping
+    from halfstep.engine.closing.nonfinite import Policy
     from halfstep.engine.parallel.placement import Parallel
+    from halfstep.mechanisms.technique import Technique
     from halfstep.recipe import Recipe
     from halfstep.recipe.resolution import Resolution
-    from halfstep.techniques import Technique
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,8 @@ class Assembly:
         hooks: The methods of the techniques at each point of a step.
         scales: The loss scales.
         clipping: The limit of clipping.
-        statistics: The running statistics of each model; empty without loss scaling, because then
-            no step is skipped.
+        nonfinite: What the engine does with non-finite gradients.
+        statistics: The running statistics of each model; empty if every step is applied.
         moving: The entries of `statistics` whose model has running statistics.
         settlement: Does the work that follows a step, one step later.
         replicas: The `DistributedDataParallel` wrappers of the models.
@@ -71,6 +76,7 @@ class Assembly:
     hooks: Hooks
     scales: LossScales
     clipping: Clipping
+    nonfinite: Policy
     statistics: Sequence[RunningStatistics]
     moving: Sequence[RunningStatistics]
     settlement: Settlement
@@ -82,6 +88,16 @@ class Assembly:
     def averages(self) -> list[WeightAverage]:
         """The averages of the weights: one for each optimizer, or none."""
         return [window.average for window in self.windows if window.average]
+
+    @property
+    def checks(self) -> bool:
+        """Whether gradients are checked for inf and NaN, although no loss scale requires it."""
+        return self.nonfinite != "apply" and not self.scales
+
+    @property
+    def explains(self) -> bool:
+        """Whether a skip in the next step makes a message with the names of parameters."""
+        return self.scales.may_collapse or self.settlement.in_a_row.may_warn
 
     @property
     def evaluates_inside(self) -> bool:
@@ -146,6 +162,7 @@ def assemble(
     average: EMA | SWA | None,
     seed: int,
     parallel: Parallel,
+    nonfinite: str,
 ) -> Assembly:
     """Check the arguments, apply the recipe to models and optimizers, and wrap the models.
 
@@ -158,7 +175,7 @@ def assemble(
         techniques = left_to_do(techniques)
     guard = ParameterGuard(models, techniques)
     guard.refuse_taken()
-    rule = checked_rule(average)
+    rule, policy = checked_rule(average), checked_policy(nonfinite)
     refuse_misfits(models, optimizers)
     refuse_schedulers(schedulers, optimizers)
     refuse_recipe(optimizers, recipe)
@@ -180,6 +197,9 @@ def assemble(
     try:
         guard.hold()
         _prepare(models, optimizers, techniques, windows)
+        for optimizer in optimizers:
+            if lost := zero_eps_of(optimizer):
+                warn_zero_eps(type(optimizer).__name__, lost, recipe)
         ranks.join_those_of(models, optimizers)
         replicas.watch(models)
         wrapped = parallel.wrap(models, replicas)
@@ -192,10 +212,12 @@ def assemble(
             param = technique.full_precision(param)
         return param
 
+    resolution = replace(resolution, layers=_layers(models, techniques, recipe))
     for window in windows:
         window.average = WeightAverage(rule, window.params, full_precision) if rule else None
     scales = LossScales(recipe.scaling, device)
-    pairs = zip(models, wrapped, strict=True) if scales else ()
+    may_skip = scales or policy != "apply"
+    pairs = zip(models, wrapped, strict=True) if may_skip else ()
     statistics = [
         RunningStatistics(model, called if parallel.in_threads else None) for model, called in pairs
     ]
@@ -210,14 +232,30 @@ def assemble(
         hooks=Hooks.of(techniques),
         scales=scales,
         clipping=clipping,
+        nonfinite=policy,
         statistics=statistics,
         moving=[each for each in statistics if each.move],
         settlement=Settlement(
-            schedulers, parameter_names(models), overflows_early=recipe.overflows_early
+            schedulers,
+            parameter_names(models),
+            overflows_early=recipe.overflows_early,
+            scales=bool(scales),
         ),
         replicas=replicas,
         ranks=ranks,
         full_precision=full_precision,
+    )
+
+
+def _layers(
+    models: Sequence[nn.Module], techniques: Sequence[Technique], recipe: Recipe
+) -> tuple[LayerSupport, ...]:
+    """Return the formats of the layers that the techniques have prepared."""
+    names = {module: name for model in models for name, module in model.named_modules()}
+    formats = [each for technique in techniques for each in technique.layer_formats().items()]
+    return tuple(
+        LayerSupport(names[layer], how, format_ or recipe.format_of_left_out, reason)
+        for layer, (how, format_, reason) in formats
     )
 
 

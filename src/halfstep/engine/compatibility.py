@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.parameter import is_lazy
 
-from halfstep.techniques.master import is_master
+from halfstep.mechanisms.master_weights.technique import is_master
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -33,9 +33,9 @@ from halfstep.engine.plain import OPEN_WINDOW, PlainSteps
 from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_assembly, save_assembly
 from halfstep.feed.prefetching import prefetch
+from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse, LossScaler
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
-from halfstep.techniques import LossScaleCollapse, LossScaler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from halfstep.engine.closing.result import StepResult
     from halfstep.engine.window import Window
-    from halfstep.techniques import Technique
+    from halfstep.mechanisms.technique import Technique
 
 _Item = TypeVar("_Item")
 
@@ -90,6 +90,15 @@ class Engine:
         dp: Arguments of `DataParallel`, such as {"device_ids": [0, 1]}.
         sync_batchnorm: Whether BatchNorm synchronizes its statistics across processes; needs
             `parallel="ddp"`.
+        nonfinite: What to do with an optimizer whose gradients contain inf or NaN: "skip" its step,
+            so that parameters, its state and the running statistics of norm layers stay as before
+            the step; "raise" `NonFiniteGradients` before anything is updated; or "apply" the
+            gradients unchecked. Under a recipe with a loss scale, all three skip the step, as
+            that is how a loss scale finds its value; `LossScaleCollapse` then says when this does
+            not help. The check is one pass over the gradients. A fused optimizer reads the result
+            on the device; for any other optimizer, and under "raise", the host waits for it once
+            per step. The gradients of optimizers that evaluate the loss inside their step (LBFGS)
+            are not checked.
 
     Attributes:
         models: List of the models, each in its DDP or DataParallel wrapper, if any.
@@ -101,7 +110,8 @@ class Engine:
 
     Raises:
         ValueError: If the recipe is unknown or contradicts itself, if the recipe changes the
-            parameters of a model that is already wrapped, or if two optimizers share a parameter.
+            parameters of a model that is already wrapped, if two optimizers share a parameter, or
+            if `nonfinite` is none of the three.
         TypeError: If an optimizer or scheduler cannot work under the recipe.
     """
 
@@ -124,6 +134,7 @@ class Engine:
         ddp: Mapping[str, Any] | None = None,
         dp: Mapping[str, Any] | None = None,
         sync_batchnorm: bool = False,
+        nonfinite: Literal["skip", "raise", "apply"] = "skip",
     ) -> None:
         models = listed(model, nn.Module, "model")
         self.optimizers = listed(optimizer, Optimizer, "optimizer")
@@ -144,6 +155,7 @@ class Engine:
             average=average,
             seed=seed,
             parallel=Parallel(parallel, ddp or {}, dp or {}, sync_batchnorm),
+            nonfinite=nonfinite,
         )
         self.models, self.bare_models = self._assembly.models, self._assembly.bare_models
         self.resolution = self._assembly.resolution
@@ -231,7 +243,7 @@ class Engine:
         self,
         loss: torch.Tensor,
         *,
-        optimizers: Sequence[Optimizer] | None = None,
+        optimizers: Optimizer | Sequence[Optimizer] | None = None,
         loss_id: Hashable = None,
         retain_graph: bool = False,
         samples: int | None = None,
@@ -243,8 +255,8 @@ class Engine:
 
         Args:
             loss: Scalar tensor, the mean loss of the micro-batch.
-            optimizers: Accumulate gradients only for the parameters of these optimizers; by
-                default for all.
+            optimizers: Accumulate gradients only for the parameters of this optimizer, or of
+                these; by default for all.
             loss_id: Gives the loss its own loss scale, stored under this key.
             retain_graph: Keep the graph so that another loss can use it.
             samples: Number of samples in the micro-batch, to weight micro-batches of different
@@ -270,7 +282,7 @@ class Engine:
     def _backward(
         self,
         loss: torch.Tensor,
-        optimizers: Sequence[Optimizer] | None,
+        optimizers: Optimizer | Sequence[Optimizer] | None,
         loss_id: Hashable,
         samples: int | None,
         *,
@@ -333,7 +345,7 @@ class Engine:
     def step(
         self,
         *,
-        optimizers: Sequence[Optimizer] | None = None,
+        optimizers: Optimizer | Sequence[Optimizer] | None = None,
         close: bool = False,
         closure: Callable[[], float] | None = None,
     ) -> StepResult:
@@ -343,7 +355,7 @@ class Engine:
         updates the loss scale and zeroes the gradients.
 
         Args:
-            optimizers: The optimizers to step; by default all that received gradients.
+            optimizers: The optimizer or optimizers to step; by default all that received gradients.
             close: Close the window even if it is not full.
             closure: For optimizers that evaluate the loss several times in a step (LBFGS). It
                 zeroes the gradients, calls `engine.backward` and returns the loss.
@@ -352,6 +364,8 @@ class Engine:
             RuntimeError: If there was no backward pass since the last step.
             LossScaleCollapse: If the loss scale collapsed in the previous step. The current
                 gradients are dropped.
+            NonFiniteGradients: Under `nonfinite="raise"`, if a gradient contains inf or NaN. The
+                gradients are dropped, and the step is not counted.
         """
         if self._closed:
             refuse_closed()
@@ -367,7 +381,7 @@ class Engine:
 
     def _step(
         self,
-        optimizers: Sequence[Optimizer] | None,
+        optimizers: Optimizer | Sequence[Optimizer] | None,
         closure: Callable[[], float] | None,
         *,
         close: bool,
@@ -375,8 +389,7 @@ class Engine:
         try:
             self._assembly.settlement.settle()
         except LossScaleCollapse:
-            self._assembly.unmake_statistics()
-            self.zero_grad()
+            self.discard()
             raise
         if self._plain and optimizers is None and closure is None:
             result = self._plain.step(self.steps + 1, close=close)
@@ -398,13 +411,25 @@ class Engine:
             window.end_micro_step()
         closing = pending if close else self._closing(pending)
         self._weights.set_remaining(closing, assembly.ranks)
-        self.steps += bool(closing)
-        return close_windows(assembly, closing, step=self.steps, closure=closure)
+        number = self.steps + bool(closing)
+        result = close_windows(assembly, closing, step=number, closure=closure)
+        self.steps = number
+        return result
 
-    def zero_grad(self, *, optimizers: Sequence[Optimizer] | None = None) -> None:
-        """Zero the gradients and restart the accumulation window."""
+    def zero_grad(self, *, optimizers: Optimizer | Sequence[Optimizer] | None = None) -> None:
+        """Zero the gradients and restart the accumulation window, of `optimizers` or of all."""
         with step_observer.active.work():
             self._assembly.zero_grad(self._chosen(optimizers))
+
+    def discard(self) -> None:
+        """Leave out the step of the open windows: drop their gradients, restore running statistics.
+
+        The statistics of norm layers become those from before the windows, as in a skipped step.
+        They stay as they are under `nonfinite="apply"` without a loss scale.
+        """
+        with step_observer.active.work():
+            self._assembly.unmake_statistics()
+            self._assembly.zero_grad(self._chosen(None))
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -456,8 +481,9 @@ class Engine:
         """Load the state that `state_dict` returned; load the models' own states separately.
 
         Raises:
-            ValueError: If the number of optimizers, schedulers or averages differs, or if the state
-                holds a partly filled window and `accumulate` differs.
+            ValueError: If parts of the state are missing, if the number of optimizers, schedulers
+                or averages differs, or if the state holds a partly filled window and `accumulate`
+                differs. Nothing has been loaded then.
         """
         self.flush()
         self._assembly.refresh()
@@ -491,7 +517,7 @@ class Engine:
         else:
             self._give_back()
 
-    def _chosen(self, optimizers: Sequence[Optimizer] | None) -> list[Window]:
+    def _chosen(self, optimizers: Optimizer | Sequence[Optimizer] | None) -> list[Window]:
         """Refresh all windows; return those of `optimizers`, by default all."""
         for window in self._assembly.windows:
             window.refresh()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from halfstep.techniques import Technique
+    from halfstep.mechanisms.technique import Technique
 
 _owned: WeakSet[Optimizer] = WeakSet()
 _in_use: WeakSet[ParameterGuard] = WeakSet()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
-from halfstep.techniques.base import Technique
+from halfstep.mechanisms.technique import Technique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

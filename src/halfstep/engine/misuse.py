@@ -1,18 +1,21 @@
-"""Warnings about wrong use of an engine in a loop; each message says what to write instead."""
+"""Warnings about wrong use of an engine in a loop, and about steps in a row that it skips."""
 
 from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING
 
+from halfstep.engine.closing.nonfinite import A_FEW, shortened
 from halfstep.engine.passes.traces import other_format_of_products
 from halfstep.formats import format_name, torch_dtype
+from halfstep.optim.eps import LARGE_ENOUGH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
 
+    from halfstep.optim.eps import ZeroEps
     from halfstep.recipe import Recipe
 
 
@@ -63,6 +66,45 @@ def warn_touched() -> None:
         "only through engine.backward()",
         EngineWarning,
         stacklevel=4,
+    )
+
+
+def warn_zero_eps(optimizer: str, lost: ZeroEps, recipe: Recipe) -> None:
+    """Warn of an optimizer whose eps is zero in the format of its parameters."""
+    warnings.warn(
+        f"{lost}, the format of parameters of {optimizer} under recipe {recipe.name!r}: where a "
+        "gradient is 0 or its square underflows, the update is 0/0 or x/0, and weights become inf "
+        f"or NaN; write {optimizer}(..., eps={LARGE_ENOUGH}), or recipe='o2', whose optimizer "
+        "updates fp32 master weights",
+        EngineWarning,
+        stacklevel=4,
+    )
+
+
+def warn_skipped(
+    optimizer: str, step: int, *, in_gradients: Sequence[str], in_weights: Sequence[str]
+) -> None:
+    """Warn that an optimizer has skipped a few steps in a row for non-finite gradients.
+
+    Args:
+        optimizer: Class of the optimizer.
+        step: Number of the last of these steps.
+        in_gradients: Names of the parameters whose gradients are not finite in this step.
+        in_weights: Names of those that are not finite themselves.
+    """
+    where = f" (in {shortened(in_gradients)})" if in_gradients else ""
+    warnings.warn(
+        f"{optimizer} has skipped {A_FEW} steps in a row, up to step {step}, because gradients are "
+        f"inf or NaN{where}; "
+        + (
+            f"the weights are inf or NaN too (in {shortened(in_weights)}), so all later steps will "
+            "be skipped: load weights from before, and lower the learning rate"
+            if in_weights
+            else "look for inf or NaN in the inputs, the loss or the forward pass, or write "
+            "nonfinite='raise' to stop at the first such step"
+        ),
+        EngineWarning,
+        stacklevel=6,
     )
 
 

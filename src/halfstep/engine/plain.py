@@ -15,14 +15,15 @@ import torch
 from halfstep import step_observer
 from halfstep.engine import misuse
 from halfstep.engine.closing.fused import has_momentum, start_momentum, supports_skipping
+from halfstep.engine.closing.nonfinite import NonFiniteGradients, refuse_nonfinite
 from halfstep.engine.closing.norm import GradientNorm
 from halfstep.engine.closing.outcome import Outcome, WindowOutcome, outcome_of
 from halfstep.engine.closing.result import OPEN, OptimizerStep, StepResult
 from halfstep.engine.closing.step import take_step
 from halfstep.engine.parallel.shards import is_sharded
 from halfstep.engine.passes.root import RootGradient, is_bare
+from halfstep.formats.dtypes import HALVES
 from halfstep.kernels import gradients
-from halfstep.techniques.base import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,10 +55,13 @@ class PlainSteps:
         self._accumulate = weights.accumulate
         hooks = assembly.hooks
         self._measures = bool(assembly.clipping)
+        self._checks = assembly.checks
+        self._raises = self._checks and assembly.nonfinite == "raise"
         # If True, each backward first checks for parameters that were added to the optimizer.
         self._prepares = bool(self._scaler or hooks.before_backward or hooks.adopt)
         self._schedules = bool(assembly.settlement.schedulers)
-        # Without a loss scale all steps have the same outcome, so one object serves all of them.
+        # All steps whose gradients need no second look have the same outcome, so one object serves
+        # all of them.
         self._stepped = Outcome(
             0, [WindowOutcome(self._window.optimizer, (), None, None)], [], None
         )
@@ -196,7 +200,8 @@ class PlainSteps:
         self._sharded = any(map(is_sharded, params))
         may_widen = bool(self._scaler or self._clipping)
         self._widens = may_widen and any(param.dtype in HALVES for param in params)
-        self._supports_skipping = self._scaler is not None and supports_skipping(
+        may_skip = self._scaler is not None or (self._checks and not self._raises)
+        self._supports_skipping = may_skip and supports_skipping(
             self._window.optimizer, params, self._assembly.techniques
         )
 
@@ -215,6 +220,12 @@ class PlainSteps:
             window.found = {None: found_inf}
             gradients.unscale(grads, scaler.inverse(), found_inf)
             step_observer.active.unscales(scaler, window.optimizer)
+        elif self._checks:
+            found_inf = torch.zeros((), device=assembly.device)
+            gradients.check(grads, found_inf)
+            # If the host reads the flag anyway, a finite step is from here on as an unchecked one.
+            if self._supports_skipping or bool(found_inf):
+                window.found_inf = found_inf
         norm: torch.Tensor | GradientNorm
         if self._norm_can_wait():
             norm = GradientNorm(grads)
@@ -224,26 +235,39 @@ class PlainSteps:
             norm = total = window.grad_norm = torch.linalg.vector_norm(window.each_norm)
             if self._clipping:
                 self._clipping.apply(reached, grads, total, assembly.full_precision)
+        if self._raises and window.found_inf is not None:
+            self._refuse_nonfinite(number)
         done = OptimizerStep(True, True, window.found_inf, norm, window.loss_scale)  # noqa: FBT003
-        if scaler or assembly.moving or step_observer.active is not step_observer.NOBODY:
+        watched = step_observer.active is not step_observer.NOBODY
+        if window.found_inf is not None or assembly.moving or watched:
             self._take_step(grads)
         else:
             take_step(self._hooks, window, None)
         if scaler:
             updates = assembly.scales.update([window], ())
             assembly.settlement.add(outcome_of(number, [window], updates))
-        elif self._schedules:
+        elif window.found_inf is not None:
+            assembly.settlement.add(outcome_of(number, [window], ()))
+        elif self._schedules or assembly.settlement.in_a_row:
             assembly.settlement.add(self._stepped)
         return StepResult((done,))
+
+    def _refuse_nonfinite(self, number: int) -> None:
+        """Raise an error if a gradient is not finite, and restore the running statistics first."""
+        try:
+            refuse_nonfinite(number, [self._window], self._assembly.settlement.names)
+        except NonFiniteGradients:
+            self._assembly.unmake_statistics()
+            raise
 
     def _norm_can_wait(self) -> bool:
         """Tell whether the norm of the gradients can be computed later, when it is read."""
         if self._measures or not self._window.norm_can_wait:
             return False
-        return self._scaler is None or not self._assembly.scales.may_collapse
+        return not self._assembly.explains
 
     def _take_step(self, grads: list[torch.Tensor]) -> None:
-        """Step the optimizer. With a loss scale, the host or the optimizer itself may skip it."""
+        """Step the optimizer. The host or the optimizer itself may skip it."""
         window, found_inf = self._window, self._window.found_inf
         optimizer = window.optimizer
         skipped, by_itself = False, False

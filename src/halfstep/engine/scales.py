@@ -13,7 +13,7 @@ import torch
 from halfstep import step_observer
 from halfstep.engine.parallel.shards import local
 from halfstep.kernels import gradients
-from halfstep.techniques import LossScaler
+from halfstep.mechanisms.loss_scale.scaler import LossScaler
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -130,6 +130,8 @@ class LossScales:
         Returns:
             One entry for each scale that was updated.
         """
+        if self._settings is None:
+            return []
         found: dict[Hashable, torch.Tensor] = {}
         for window in closing:
             for loss_id, own in window.found.items():

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from torch.optim import Optimizer
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
     from torch import nn
-    from torch.optim import Optimizer
 
     from halfstep.engine.window import Window
 
@@ -23,13 +24,19 @@ def listed(given: _Item | Iterable[_Item], kind: type[_Item], what: str) -> list
     Raises:
         TypeError: If an item has another type; the message says what to write.
     """
+    return _items(given, kind, what, "write Engine(model, optimizer, ...), the model first")
+
+
+def _items(
+    given: _Item | Iterable[_Item], kind: type[_Item], what: str, instead: str
+) -> list[_Item]:
     several = isinstance(given, Iterable) and not isinstance(given, kind)
     items = list(cast("Iterable[_Item]", given)) if several else [cast("_Item", given)]
     for item in items:
         if not isinstance(item, kind):
             raise TypeError(
                 f"{what} is of type {type(item).__name__}; allowed: a torch {kind.__name__} or a "
-                "list of them; write Engine(model, optimizer, ...), the model first"
+                f"list of them; {instead}"
             )
     return items
 
@@ -45,19 +52,23 @@ def only(given: Sequence[_Item], what: str) -> _Item:
     return given[0]
 
 
-def selected(windows: list[Window], optimizers: Sequence[Optimizer] | None) -> list[Window]:
-    """Return the windows of `optimizers`; all windows if it is None.
+def selected(
+    windows: list[Window], optimizers: Optimizer | Iterable[Optimizer] | None
+) -> list[Window]:
+    """Return the windows of one optimizer or several; all windows if it is None.
 
     Raises:
-        ValueError: If an optimizer does not belong to the engine.
+        TypeError: If something else is given.
+        ValueError: If an optimizer does not belong to the engine, or is given twice.
     """
     if optimizers is None:
         return windows
-    chosen = [window for window in windows if any(window.optimizer is each for each in optimizers)]
-    if len(chosen) != len(optimizers):
+    given = _items(optimizers, Optimizer, "optimizers", "write optimizers=engine.optimizers[0]")
+    chosen = [window for window in windows if any(window.optimizer is each for each in given)]
+    if len(chosen) != len(given):
         raise ValueError(
-            "optimizers=[...] names an optimizer that this engine does not own; allowed: the "
-            "entries of engine.optimizers"
+            "optimizers=... names an optimizer that this engine does not own, or one twice; "
+            "allowed: the entries of engine.optimizers"
         )
     return chosen
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from halfstep.engine.misuse import warn_new_recipe
@@ -9,7 +11,7 @@ from halfstep.optim.zero import is_zero
 from halfstep.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sized
+    from collections.abc import Iterable, Sized
 
     from torch.optim import Optimizer
 
@@ -67,9 +69,11 @@ def load_assembly(
         running statistics and the states of techniques loaded too.
 
     Raises:
-        ValueError: If the number of optimizers, schedulers or averages differs, if the state holds
-            a window that was partly filled under another `accumulate`, or if it is damaged.
+        ValueError: If a part is missing or is of another type, if the number of optimizers,
+            schedulers or averages differs, if the state holds a window that was partly filled under
+            another `accumulate`, or if it is damaged. Nothing has been loaded then.
     """
+    refuse_foreign(state)
     holds_window = any(window["backwards"] for window in state["windows"])
     if holds_window and state["accumulate"] != weights.accumulate:
         raise ValueError(
@@ -77,11 +81,6 @@ def load_assembly(
             f"accumulate={state['accumulate']}, and "
             f"this engine has accumulate={weights.accumulate}; resume with the same value, or save "
             "after a window has closed"
-        )
-    if type(state["skipped"]) is not int:
-        raise ValueError(
-            f"the state has {state['skipped']!r} skipped steps; allowed: a whole number; the file "
-            "is damaged, so load another one"
         )
     kinds: dict[str, Sized] = {
         "optimizers": assembly.windows,
@@ -101,12 +100,70 @@ def load_assembly(
     for average, saved in zip(assembly.averages, state["averages"], strict=True):
         average.load_state_dict(saved)
     assembly.settlement.settled_skips = state["skipped"]
+    assembly.settlement.in_a_row.clear()
     weights.samples_per_micro_step = state["samples_per_micro_step"]
     if _settings_of(state) == recipe.settings():
         _load_numerics(assembly, state)
         return True
     warn_new_recipe(state["recipe"], recipe.name, _changed(state, recipe), lost_window=holds_window)
     return False
+
+
+_PARTS: dict[str, type | tuple[type, ...]] = {
+    "recipe": str,
+    "settings": Mapping,
+    "accumulate": int,
+    "samples_per_micro_step": (int, float, NoneType),
+    "steps": int,
+    "skipped": int,
+    "optimizers": list,
+    "schedulers": list,
+    "averages": list,
+    "scales": Mapping,
+    "windows": list,
+    "statistics": list,
+    "techniques": Mapping,
+}
+_ENTRIES = {
+    "optimizers": ("state", "param_groups"),
+    "averages": ("weights", "taken", "steps"),
+    "windows": (
+        *("micro_steps", "samples", "backwards", "pending"),
+        *("grads", "true_grads", "found"),
+    ),
+}
+_WRITE = "load what engine.state_dict() returned; models and optimizers have states of their own"
+
+
+def refuse_foreign(state: Mapping[str, Any]) -> None:
+    """Refuse a state that `Engine.state_dict` did not return, or that has lost a part.
+
+    Raises:
+        ValueError: If it is no mapping, lacks a part, or if a part is of another type.
+    """
+    if not isinstance(state, Mapping):
+        raise ValueError(f"the state of an engine is a {type(state).__name__}; {_WRITE}")  # noqa: TRY004  (bad input, whatever is wrong with it)
+    _refuse_gaps("the state of an engine", state, _PARTS)
+    for name, kind in _PARTS.items():
+        if not isinstance(state[name], kind) or isinstance(state[name], bool):
+            raise ValueError(
+                f"the state of an engine has {state[name]!r:.60} as {name}, which no engine saves; "
+                "the file is damaged, so load another one"
+            )
+    for name, keys in _ENTRIES.items():
+        for place, entry in enumerate(state[name]):
+            if entry is not None:  # as with the state of ZeRO on other ranks than 0
+                _refuse_gaps(f"{name}[{place}] in the state of an engine", entry, keys)
+    _refuse_gaps("scales in the state of an engine", state["scales"], ["scalers"])
+
+
+def _refuse_gaps(what: str, given: object, keys: Iterable[str]) -> None:
+    held: Iterable[object] = given if isinstance(given, Mapping) else ()
+    missing = [key for key in keys if key not in held]
+    if missing:
+        others = [repr(key) for key in held if key not in keys][:3]
+        instead = f" (it has {', '.join(others)})" if others else ""
+        raise ValueError(f"{what} lacks {', '.join(missing)}{instead}; {_WRITE}")
 
 
 def _changed(state: Mapping[str, Any], recipe: Recipe) -> list[str]:
@@ -133,7 +190,8 @@ def _load_numerics(assembly: Assembly, state: Mapping[str, Any]) -> None:
     counts_samples = state["samples_per_micro_step"] is not None
     for window, saved in zip(assembly.windows, state["windows"], strict=True):
         window.load_state_dict(saved, counts_samples=counts_samples)
-    for statistics, saved in zip(assembly.statistics, state["statistics"], strict=True):
+    # An engine that applies every step has no copies of statistics.
+    for statistics, saved in zip(assembly.statistics, state["statistics"], strict=False):
         statistics.load_state_dict(saved)
     for technique in assembly.techniques:
         name = type(technique).__name__

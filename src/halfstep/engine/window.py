@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.engine.average import WeightAverage
-    from halfstep.techniques import Technique
+    from halfstep.mechanisms.technique import Technique
 
 
 class Window:
@@ -49,7 +49,8 @@ class Window:
             parameter. Between calls of the engine, `.grad` of a parameter refers to them if it
             would be None otherwise.
         found: By `loss_id` of a scale: fp32 scalar, nonzero if gradients with this scale were
-            non-finite. The shared scale (None) is entered when its gradients are unscaled.
+            non-finite. The shared scale (None) is entered when its gradients are unscaled, or,
+            without a loss scale, when all gradients are checked.
         counted: The `loss_id` of each scale that was already updated for its entry in `found`.
         remaining_weight: Factor on the gradients when the window closes; 1 for a full window.
         full_samples: Number of samples in a full window on one process. It is set only if the

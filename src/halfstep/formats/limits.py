@@ -28,6 +28,10 @@ class Format:
         smallest_subnormal: Smallest positive value.
         eps: Distance from 1 to the next larger value.
         has_inf: Whether the format has infinities. A format without them has NaN instead.
+        capability: The first CUDA compute capability with units for the format (CUDA C programming
+            guide, table 25).
+        rate: The column of the GPU table with the speed of products in the format. Formats that
+            run at the same speed share a column, such as those of FP8.
     """
 
     name: str
@@ -39,15 +43,43 @@ class Format:
     smallest_subnormal: float
     eps: float
     has_inf: bool = True
+    capability: tuple[int, int] = (0, 0)
+    rate: str = "fp32"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of an element in memory."""
+        return int("".join(filter(str.isdigit, self.dtype.partition("_")[0]))) // 8
+
+    def rounds_to_zero(self, value: float) -> bool:
+        """Tell whether a number other than 0 is 0 in this format, rounded to nearest."""
+        return 0 < abs(value) <= self.smallest_subnormal / 2
 
 
-def _ieee(name: str, dtype: str, exponent_bits: int, mantissa_bits: int) -> Format:
+def _ieee(
+    name: str,
+    dtype: str,
+    exponent_bits: int,
+    mantissa_bits: int,
+    *,
+    capability: tuple[int, int] = (0, 0),
+    rate: str = "fp32",
+) -> Format:
     """Compute the limits of a format that follows IEEE 754 (section 3.3)."""
     bias = 2 ** (exponent_bits - 1) - 1
     eps = 2.0**-mantissa_bits
     tiny = 2.0 ** (1 - bias)
     return Format(
-        name, dtype, exponent_bits, mantissa_bits, (2 - eps) * 2.0**bias, tiny, tiny * eps, eps
+        name,
+        dtype,
+        exponent_bits,
+        mantissa_bits,
+        max=(2 - eps) * 2.0**bias,
+        tiny=tiny,
+        smallest_subnormal=tiny * eps,
+        eps=eps,
+        capability=capability,
+        rate=rate,
     )
 
 
@@ -55,15 +87,30 @@ FORMATS: dict[str, Format] = {
     format_.name: format_
     for format_ in (
         _ieee("fp32", "float32", 8, 23),
-        _ieee("tf32", "float32", 8, 10),
-        _ieee("fp16", "float16", 5, 10),
-        _ieee("bf16", "bfloat16", 8, 7),
+        _ieee("tf32", "float32", 8, 10, capability=(8, 0), rate="tf32"),
+        _ieee("fp16", "float16", 5, 10, capability=(5, 3), rate="fp16"),
+        _ieee("bf16", "bfloat16", 8, 7, capability=(8, 0), rate="fp16"),
         # Not IEEE: the largest exponent encodes finite numbers too, except that the mantissa of all
         # ones is NaN (OFP8, table 1).
-        Format("fp8-e4m3", "float8_e4m3fn", 4, 3, 448.0, 2.0**-6, 2.0**-9, 2.0**-3, has_inf=False),
-        _ieee("fp8-e5m2", "float8_e5m2", 5, 2),
+        Format(
+            "fp8-e4m3",
+            "float8_e4m3fn",
+            exponent_bits=4,
+            mantissa_bits=3,
+            max=448.0,
+            tiny=2.0**-6,
+            smallest_subnormal=2.0**-9,
+            eps=2.0**-3,
+            has_inf=False,
+            capability=(8, 9),
+            rate="fp8",
+        ),
+        _ieee("fp8-e5m2", "float8_e5m2", 5, 2, capability=(8, 9), rate="fp8"),
     )
 }
+
+HALVES = frozenset({"fp16", "bf16"})
+"""The formats of half precision; `dtypes.HALVES` has their torch dtypes."""
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -14,8 +14,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import torch
-
+from halfstep.formats.dtypes import HALVES
 from halfstep.kernels.native.memory import freed_memory_kept
 from halfstep.kernels.pooling import fast_half_pooling
 from halfstep.kernels.products import ON
@@ -25,7 +24,6 @@ from halfstep.kernels.widen import Widened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_HALVES = (torch.float16, torch.bfloat16)
 _WIDENED = Widened()
 _lock = threading.RLock()
 _contexts = 0
@@ -43,7 +41,7 @@ def cpu_half() -> Iterator[None]:
     with _lock:
         _contexts += 1
     try:
-        products = ON["cpu"].computed(dict.fromkeys(_HALVES, _WIDENED))
+        products = ON["cpu"].computed(dict.fromkeys(HALVES, _WIDENED))
         with freed_memory_kept(), fast_half_pooling(), products:
             yield
     finally:

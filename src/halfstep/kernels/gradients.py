@@ -1,4 +1,4 @@
-"""Operations on gradients, one verb each: put, keep, widen, coalesce, unscale, multiply, clip.
+"""Operations on gradients, one verb each: put, keep, widen, coalesce, unscale, check, clip.
 
 They run on the device of the gradients, and the host does not wait for them. `Tensor.grad_dtype`
 makes autograd accumulate in fp32 for a half parameter.
@@ -66,14 +66,43 @@ def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: tor
             multiplication.
     """
     for group in _alike(grads):
+        _unscale_alike(group, inverse, found_inf)
+
+
+def _unscale_alike(
+    group: list[torch.Tensor], inverse: torch.Tensor, found_inf: torch.Tensor
+) -> None:
+    """Unscale gradients of one device and one format; see `unscale`."""
+    device = group[0].device
+    is_here = device == found_inf.device
+    here = found_inf if is_here else torch.zeros_like(found_inf, device=device)
+    factor = inverse.to(device)
+    if not half.unscale(group, factor, here):
+        torch._amp_foreach_non_finite_check_and_unscale_(group, here, factor)
+    if not is_here:
+        found_inf.copy_(torch.maximum(found_inf, here.to(found_inf.device)))
+
+
+def check(grads: Sequence[torch.Tensor], found_inf: torch.Tensor) -> None:
+    """Check gradients for inf and NaN, in one pass for each format and device.
+
+    Args:
+        grads: Dense gradients of any shape, format and device; their values stay the same.
+        found_inf: fp32 scalar, set to 1 if a gradient contains inf or NaN.
+    """
+    real = [torch.view_as_real(grad) if grad.is_complex() else grad for grad in grads]
+    for group in _alike(real):
         device = group[0].device
-        is_here = device == found_inf.device
-        here = found_inf if is_here else torch.zeros_like(found_inf, device=device)
-        factor = inverse.to(device)
-        if not half.unscale(group, factor, here):
-            torch._amp_foreach_non_finite_check_and_unscale_(group, here, factor)
-        if not is_here:
-            found_inf.copy_(torch.maximum(found_inf, here.to(found_inf.device)))
+        if device.type == "cpu" or group[0].dtype != torch.bfloat16:
+            _unscale_alike(group, torch.ones_like(found_inf), found_inf)
+            continue
+        # The kernel of `unscale` does not take bf16 on CUDA. The largest magnitude is inf or NaN if
+        # an element is; it cannot overflow, as the 2-norm of finite gradients can.
+        filled = [grad for grad in group if grad.numel()]
+        if filled:
+            largest = torch.stack(torch._foreach_norm(filled, torch.inf))
+            here = largest.isfinite().all().logical_not().to(found_inf)
+            found_inf.copy_(torch.maximum(found_inf, here))
 
 
 def multiply(grads: Sequence[torch.Tensor], factor: torch.Tensor) -> None:

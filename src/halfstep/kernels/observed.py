@@ -14,7 +14,6 @@ import torch
 from halfstep.formats import format_name
 from halfstep.kernels.hardware import has_tf32
 from halfstep.kernels.products import ON
-from halfstep.kernels.tf32 import Tf32
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +27,10 @@ class _Marked(threading.local):
 
 
 _marked = _Marked()
+
+
+class Product(torch.autograd.Function):
+    """An autograd function whose result is a product, which its node in a graph then counts as."""
 
 
 @contextmanager
@@ -45,12 +48,15 @@ def format_of_products(factor: torch.Tensor) -> str:
     """Return the format in which this thread now multiplies tensors with `factor`'s dtype."""
     if _marked.format is not None:
         return _marked.format
-    if factor.dtype == torch.float32 and _is_tf32(factor.device):
+    arithmetic = (
+        ON[factor.device.type].arithmetic(factor.dtype) if factor.device.type in ON else None
+    )
+    if arithmetic is not None and arithmetic.format is not None:
+        return arithmetic.format
+    if factor.dtype == torch.float32 and _has_tf32_on(factor.device):
         return "tf32"
     return format_name(factor.dtype)
 
 
-def _is_tf32(device: torch.device) -> bool:
-    if device.type in ON and isinstance(ON[device.type].arithmetic(torch.float32), Tf32):
-        return True
+def _has_tf32_on(device: torch.device) -> bool:
     return has_tf32(device) and torch.backends.cuda.matmul.fp32_precision == "tf32"

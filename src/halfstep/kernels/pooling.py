@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from halfstep.formats.dtypes import HALVES
 from halfstep.kernels.registration import Overrides
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 FEWEST_CHANNELS = 16
 """With fewer channels, the two changes of layout cost more time than they save."""
 
-_HALVES = (torch.float16, torch.bfloat16)
-
 
 def fast_half_pooling() -> AbstractContextManager[None]:
     """Return a context that registers this kernel for half CPU images, in every thread."""
@@ -34,7 +33,7 @@ def _max_pool2d(
     original: Callable[..., Any], images: torch.Tensor, *args: Any, **kwargs: Any
 ) -> Any:
     pays = (
-        images.dtype in _HALVES
+        images.dtype in HALVES
         and images.ndim == 4
         and images.shape[1] >= FEWEST_CHANNELS
         and images.is_contiguous()

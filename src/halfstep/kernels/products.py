@@ -62,6 +62,10 @@ class Arithmetic(Protocol):
     """A way to compute products. `original` calls the kernel that was registered before."""
 
     @property
+    def format(self) -> str | None:
+        """The format of the products, such as "tf32"; None if it is that of the tensors' dtype."""
+
+    @property
     def only_widens(self) -> bool:
         """Whether half products are computed in fp32 and rounded once.
 

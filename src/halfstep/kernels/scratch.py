@@ -14,9 +14,8 @@ from weakref import ref
 
 import torch
 
+from halfstep.formats.dtypes import HALVES
 from halfstep.kernels.native import half
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 SMALLEST_KEPT = 1 << 18
 """Elements (1 MiB) below which buffers are not reused, because the allocator is fast enough."""
@@ -37,7 +36,7 @@ def write_wide(value: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
 
 def widened(value: torch.Tensor) -> torch.Tensor:
     """Return `value.float()`, computed faster for large half tensors on the CPU."""
-    if value.numel() < SMALLEST_KEPT or value.dtype not in _HALVES or value.device.type != "cpu":
+    if value.numel() < SMALLEST_KEPT or value.dtype not in HALVES or value.device.type != "cpu":
         return value.float()
     return write_wide(value, torch.empty_like(value, dtype=torch.float32))
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class Widened:
     """An `Arithmetic` for half dtypes: products computed by fp32 kernels."""
 
+    format = None
     only_widens = True
 
     def product(

@@ -11,16 +11,19 @@ from halfstep.errors import UserError, closest
 from halfstep.migrate.analysis.understanding import Understanding
 from halfstep.migrate.program.names import STARRED, calls, dotted, is_apex, plain
 from halfstep.migrate.program.program import Program
-from halfstep.migrate.program.render import Edits, rendered
+from halfstep.migrate.program.render import Edits, rendered, rendered_lines
 from halfstep.migrate.program.source import Source, inner
 from halfstep.migrate.rewriting.expressions import Expressions
 from halfstep.migrate.rewriting.imports import with_imports
 from halfstep.migrate.rewriting.leftovers import STARS
 from halfstep.migrate.rewriting.rewrite import Rewriter
 from halfstep.migrate.rewriting.targets import EngineTarget, TorchTarget
+from halfstep.migrate.verification.coverage import UNCOVERED, uncovered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from halfstep.migrate.rewriting.targets import Target
 
 TARGETS = ("halfstep", "torch")
 BY_NAME = (
@@ -107,6 +110,8 @@ def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migr
             Rewriter(about, target, expressions, edits).write()
         if about.reasons:
             return _left(given, [*about.reasons, *reasons])
+        if any(about.recipes[each.call].level != "O0" for each in about.trained):
+            reasons += _outside_autocast(program, target, edits)
     else:
         expressions.read(())
         edits.expressions |= expressions.changed
@@ -117,7 +122,19 @@ def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migr
     tests = [node.test for node in inner(given.tree) if isinstance(node, ast.If)]
     answered = {given.code(each) for each in tests if isinstance(each, ast.Constant)}
     text = with_imports(text, target.imports, target.preamble, rebound, answered)
-    return Migration(source, given.restored(text), _sorted(edits))
+    return Migration(source, given.restored(text), _sorted(given, edits))
+
+
+def _outside_autocast(
+    program: Program, target: Target, edits: Edits
+) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield each statement whose calls should be under autocast after the edits, and are not."""
+    lines = rendered_lines(program.source, edits)
+    numbers = [line.number for line in lines for _ in line.text.split("\n")]
+    after = Source("\n".join(line.text for line in lines))
+    for call in uncovered(after, program.models, target.object):
+        statement = program.source.statement_at(numbers[after.number(call.lineno) - 1])
+        yield statement, UNCOVERED.format(after.code(call.func), target.autocast())
 
 
 def _left(source: Source, reasons: Iterable[tuple[ast.stmt, str]]) -> Migration:
@@ -126,7 +143,7 @@ def _left(source: Source, reasons: Iterable[tuple[ast.stmt, str]]) -> Migration:
     for statement, reason in reasons:
         edits.notes[statement].append(reason)
     text = source.restored(rendered(source, edits))
-    return Migration(source.restored(source.text), text, _sorted(edits))
+    return Migration(source.restored(source.given), text, _sorted(source, edits))
 
 
 def _stars(source: Source) -> list[tuple[ast.stmt, str]]:
@@ -139,6 +156,10 @@ def _stars(source: Source) -> list[tuple[ast.stmt, str]]:
     ]
 
 
-def _sorted(edits: Edits) -> tuple[Note, ...]:
-    found = {Note(node.lineno, reason) for node, each in edits.notes.items() for reason in each}
-    return tuple(sorted(found))
+def _sorted(source: Source, edits: Edits) -> tuple[Note, ...]:
+    notes = {
+        Note(source.number(node.lineno), reason)
+        for node, reasons in edits.notes.items()
+        for reason in reasons
+    }
+    return tuple(sorted(notes))

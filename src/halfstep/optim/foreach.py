@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer
 
-from halfstep.techniques.base import HALVES
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +28,8 @@ class ForeachOptimizer(Optimizer):
     A subclass implements the update of the parameters that have a gradient in `_update_group`. In
     `_start_step`, it computes the values that the update needs from all groups.
     """
+
+    computes_in_fp32 = True
 
     def step(  # type: ignore[override]  # torch's overloads say the same in two signatures
         self, closure: Callable[[], float] | None = None

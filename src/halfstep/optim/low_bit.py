@@ -61,6 +61,8 @@ class _PlainState(Optimizer):
         TypeError: If a parameter is neither fp32 nor half, or is a DTensor.
     """
 
+    computes_in_fp32 = True
+
     def _new_buffer(self, param: torch.Tensor, signed: bool) -> torch.Tensor:
         """Return a zero moment; in fp32 if it is not quantised.
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from halfstep.loss_scale import LossScale
-from halfstep.recipe.parts import PARTS, Part
+from halfstep.mechanisms import PARTS, Part
 from halfstep.recipe.recipe import Recipe
 from halfstep.recipe.table import RECIPES, recipe, recipes
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfstep.errors import refuse_unknown
-from halfstep.recipe.parts import PARTS, Part, Use
+from halfstep.mechanisms import PARTS, Part, Use
 from halfstep.recipe.resolution import Resolution, Support
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from halfstep.loss_scale import LossScale
-    from halfstep.techniques import Technique
+    from halfstep.mechanisms.technique import Technique
 
 
 _Answer = TypeVar("_Answer")
@@ -139,8 +139,19 @@ class Recipe:
     @property
     def product_format(self) -> str:
         """The format of matrix products and convolutions in the forward pass."""
-        found = [part.product_format() for part in self.parts]
-        return max((each for each in found if each is not None), default=(0, "fp32"))[1]
+        return self._product_formats[0]
+
+    @property
+    def format_of_left_out(self) -> str:
+        """The format of products in layers that a technique of the recipe leaves out."""
+        return self._product_formats[1]
+
+    @property
+    def _product_formats(self) -> list[str]:
+        """The formats of products, from the one with the highest precedence; at least two."""
+        ranked = [part.product_format() for part in self.parts]
+        ordered = sorted((each for each in ranked if each is not None), reverse=True)
+        return [*(format_ for _, format_ in ordered), "fp32", "fp32"]
 
     @property
     def untraceable(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,23 @@ class Support:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerSupport:
+    """How a device computes the products of a layer.
+
+    Attributes:
+        name: The layer's name in its model.
+        how: "native", "rehearsed" or "left out".
+        format: The format of the products, such as "fp8-e4m3".
+        reason: Why the layer is left out; "" otherwise.
+    """
+
+    name: str
+    how: str
+    format: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Resolution:
     """How a device runs a recipe.
 
@@ -35,11 +53,14 @@ class Resolution:
         recipe: The recipe's name.
         device: The device: "cpu", "cuda:0".
         parts: One entry for each field that depends on the hardware.
+        layers: One entry for each layer of an engine's models whose products a technique of the
+            recipe computes, or might have; empty for a recipe alone.
     """
 
     recipe: str
     device: str
     parts: tuple[Support, ...]
+    layers: tuple[LayerSupport, ...] = ()
 
     @property
     def how(self) -> How:
@@ -51,6 +72,22 @@ class Resolution:
         """Return the text of the parts that the device runs in the way `how`."""
         return [str(part) for part in self.parts if part.how == how]
 
+    def in_layers(self) -> str:
+        """Return in how many layers which format is used; "" if there are no `layers`.
+
+        ```
+        42 of 54 layers rehearsed in fp8-e4m3, 12 in bf16: widths not multiples of 16
+        ```
+        """
+        groups = Counter((layer.how, layer.format, layer.reason) for layer in self.layers)
+        said: list[str] = []
+        for (how, format_, reason), count in groups.most_common():
+            of = f" of {len(self.layers)} layers" if not said else ""
+            way = f" {how}" if how != "left out" else ""
+            said.append(f"{count}{of}{way} in {format_}{f': {reason}' if reason else ''}")
+        return ", ".join(said)
+
     def __str__(self) -> str:
-        said = "; ".join(map(str, self.parts)) or "asks nothing of the hardware"
-        return f"{self.recipe} on {self.device}: {said}"
+        said = [*map(str, self.parts)] or ["asks nothing of the hardware"]
+        layers = [self.in_layers()] if self.layers else []
+        return f"{self.recipe} on {self.device}: {'; '.join([*said, *layers])}"

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from halfstep.apex.amp.late_masters import LateMasterWeights
-from halfstep.techniques.params import ParameterFormat
+from halfstep.mechanisms.params.technique import ParameterFormat
 
 
 def late(model, optimizer):

@@ -6,7 +6,7 @@ from torch import nn
 
 from halfstep.apex import normalization
 from halfstep.apex.normalization import fused_layer_norm as functions
-from halfstep.techniques.params import is_norm
+from halfstep.mechanisms.params.technique import is_norm
 
 LAYERS = ["FusedLayerNorm", "MixedFusedLayerNorm", "FusedRMSNorm", "MixedFusedRMSNorm"]
 HALVES = [torch.float16, torch.bfloat16]

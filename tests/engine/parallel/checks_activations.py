@@ -14,7 +14,7 @@ from torch.optim import SGD
 from engine.tiny import through_a_file
 from halfstep import recipe
 from halfstep.engine import Engine, load_sharded, save_sharded, shard
-from techniques.activations.nets import batch, net
+from mechanisms.activations.nets import batch, net
 
 from .checks_ddp import same_everywhere
 from .nets import share

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch.nn.functional import conv2d, conv_transpose2d, linear
 
 from halfstep.kernels.cpu_half import cpu_half
-from halfstep.kernels.fp16_accumulation import fp16_accumulation
 from halfstep.kernels.native import small
 from halfstep.kernels.products import ON
-from halfstep.kernels.tf32 import tf32_products
+from halfstep.mechanisms.accumulator.kernels import fp16_accumulation
+from halfstep.mechanisms.matmul.tf32 import tf32_products
 
 HALVES = st.sampled_from([torch.float16, torch.bfloat16])
 SIDES = st.sampled_from([0, 1, 2, 3, 7, 8, 16, 33, 64, 130])

@@ -25,7 +25,7 @@ class WithoutAutocast(nn.Module):
 def count(model: nn.Module, recipe: str) -> Census:
     with Engine(model, torch.optim.SGD(model.parameters(), 0.1), recipe=recipe) as engine:
         inputs = torch.randn(4, 32)
-        with Census(model) as census:
+        with Census(model, engine.resolution.layers) as census:
             with engine.autocast():
                 loss = engine.model(inputs).float().square().mean()
             engine.grad(loss, list(model.parameters()))

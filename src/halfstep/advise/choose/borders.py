@@ -9,8 +9,9 @@ import torch
 
 from halfstep.advise.choose.exponents import Exponents
 from halfstep.advise.choose.record import floating
-from halfstep.doctor.signals.positions import MOST, counts_up
 from halfstep.formats import FORMATS, format_name
+from halfstep.formats.dtypes import HALVES
+from halfstep.formats.positions import MOST, counts_up
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -95,7 +96,7 @@ def half_sites(dtypes: Mapping[CallKey, Dtypes]) -> dict[Site, str]:
         key.site: format_name(dtype)
         for key, each in dtypes.items()
         for dtype in each.outputs
-        if format_name(dtype) in ("fp16", "bf16")
+        if dtype in HALVES
     }
 
 

@@ -72,8 +72,10 @@ def drift(
     chance = torch.Generator().manual_seed(seed)
     rounded, exact = _Optimization(subject, recorded), _Optimization(subject, recorded)
     with (
-        Engine(rounded.model, rounded.optimizer, recipe=recipe, seed=seed) as half,
-        Engine(exact.model, exact.optimizer, recipe="fp32") as full,
+        Engine(
+            rounded.model, rounded.optimizer, recipe=recipe, seed=seed, nonfinite="apply"
+        ) as half,
+        Engine(exact.model, exact.optimizer, recipe="fp32", nonfinite="apply") as full,
     ):
         rounded.begin()
         exact.begin()

@@ -42,7 +42,7 @@ from halfstep.advise.choose.single_calls import (
     formats_under,
 )
 from halfstep.advise.choose.trial import Trial
-from halfstep.advise.eps import zero_eps
+from halfstep.advise.eps import why_unsafe
 from halfstep.advise.random_numbers import drawn_from
 from halfstep.engine import Engine
 from halfstep.errors import reason
@@ -233,10 +233,11 @@ class _Search:
         model = subject.copied()
         model.load_state_dict(recorded.weights)
         optimizer = subject.optimizer(model)
-        with Engine(model, optimizer, recipe=self._with(exceptions)) as engine:
-            self._trial.rejected = zero_eps(optimizer, self._base.optimizer_format)
-            if self._trial.rejected:  # the damage of sites does not matter
-                return
+        self._trial.rejected = why_unsafe(optimizer, self._base)
+        if self._trial.rejected:  # the damage of sites does not matter
+            return
+        recipe = self._with(exceptions)
+        with Engine(model, optimizer, recipe=recipe, nonfinite="apply") as engine:
             self._spend(FORWARD)
             with drawn_from(recorded.random_state):
                 dtypes = formats_under(engine, subject, recorded.batch)

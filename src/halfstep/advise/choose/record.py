@@ -15,7 +15,7 @@ from halfstep.advise.choose.exponents import Exponents
 from halfstep.advise.choose.sites import CallKey, Listener, Site
 from halfstep.advise.random_numbers import RandomNumbers, drawn_from
 from halfstep.engine import Engine
-from halfstep.techniques.interception import is_in_place
+from halfstep.mechanisms.exceptions.interception import is_in_place
 from halfstep.train.store.random_state import capture
 
 if TYPE_CHECKING:
@@ -168,7 +168,9 @@ def _record(subject: Subject, before: Callable[[int], None]) -> Record:
     noise = _Noise()
     losses, random_states = [], []
     steepest: Moment | None = None
-    with Engine(model, optimizer, recipe="fp32", clip_norm=subject.clip_norm) as engine:
+    with Engine(
+        model, optimizer, recipe="fp32", clip_norm=subject.clip_norm, nonfinite="apply"
+    ) as engine:
         for step in range(STEPS):
             before(step)
             batch = subject.batches[step % len(subject.batches)]
@@ -224,7 +226,9 @@ def replayed(subject: Subject, recorded: Record) -> Iterator[Moment]:
     """
     model = subject.copied()
     optimizer = subject.optimizer(model)
-    with Engine(model, optimizer, recipe="fp32", clip_norm=subject.clip_norm) as engine:
+    with Engine(
+        model, optimizer, recipe="fp32", clip_norm=subject.clip_norm, nonfinite="apply"
+    ) as engine:
         for step, random_state in enumerate(recorded.random_states[:-1]):
             batch = subject.batches[step % len(subject.batches)]
             weights = copy.deepcopy(model.state_dict())

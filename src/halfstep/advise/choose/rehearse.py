@@ -18,8 +18,8 @@ from halfstep.advise.choose.sites import CallKey, Listener, Site
 from halfstep.advise.random_numbers import drawn_from
 from halfstep.engine import SWA, Engine
 from halfstep.errors import reason
+from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse
 from halfstep.plurals import counted
-from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -173,7 +173,9 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
     try:
         # SWA gives the weights in the full precision that the recipe keeps: the average over one
         # step is the weights of this step.
-        engine = Engine(model, optimizer, recipe=recipe, average=SWA(), seed=seed)
+        engine = Engine(
+            model, optimizer, recipe=recipe, average=SWA(), seed=seed, nonfinite="apply"
+        )
         # Listed now, because a step in chunks hides some parameters from the optimizer.
         params = [param for group in optimizer.param_groups for param in group["params"]]
         with engine, drawn_from(recorded.random_state):
@@ -297,7 +299,7 @@ def _update_in_fp32(
     optimizer = subject.optimizer(model)
     optimizer.load_state_dict(copy.deepcopy(dict(recorded.optimizer_state)))
     before = {name: param.detach().clone() for name, param in model.named_parameters()}
-    with Engine(model, optimizer, recipe="fp32") as engine:
+    with Engine(model, optimizer, recipe="fp32", nonfinite="apply") as engine:
         step_on(engine, model, gradients)
     return {name: param.detach() - before[name] for name, param in model.named_parameters()}
 

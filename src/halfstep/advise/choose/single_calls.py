@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from halfstep.advise.choose.record import floating, is_finite
 from halfstep.advise.choose.sites import CallKey, Listener
 from halfstep.errors import reason
-from halfstep.techniques.base import HALVES
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -12,8 +12,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from halfstep import files as halfstep_files
-from halfstep.techniques.exceptions import OPERATOR
-from halfstep.techniques.interception import CASTS, MOVES, operator_name
+from halfstep.mechanisms.exceptions.interception import CASTS, MOVES, operator_name
+from halfstep.mechanisms.exceptions.technique import OPERATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -29,9 +29,9 @@ from halfstep.advise.subject import BATCHES
 from halfstep.compare.rows.statistics import estimate
 from halfstep.engine import Engine
 from halfstep.errors import reason
+from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse
 from halfstep.plurals import counted
 from halfstep.recipe import recipe as find_recipe
-from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -341,6 +341,7 @@ def _train(
                 clip_norm=subject.clip_norm,
                 scheduler=scheduler,
                 seed=seed,
+                nonfinite="apply",
             ) as engine,
             RandomNumbers(seed).drawn(),
         ):

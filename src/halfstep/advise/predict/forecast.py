@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from halfstep.advise.eps import zero_eps
+from halfstep.advise.eps import why_unsafe
 from halfstep.advise.predict.cost import step_time
 from halfstep.advise.predict.interval import around, half_width, speed_up
 from halfstep.advise.predict.memory import CONTEXT, largest_batch, needed, usable
@@ -191,7 +191,7 @@ class Forecaster:
         work = workload(traces[0].calls, gpu, tf32=recipe.product_format == "tf32")
         found = self._one(recipe.name, gpu, traces, work, self._full(gpu))
         lacks = "" if gpu.has(recipe.product_format) else recipe.product_format
-        unsafe = zero_eps(self._optimizer, recipe.optimizer_format)
+        unsafe = why_unsafe(self._optimizer, recipe)
         return replace(found, lacks=lacks, unsafe=unsafe)
 
     def _full(self, gpu: Gpu) -> Workload:

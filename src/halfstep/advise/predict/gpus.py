@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from halfstep.errors import UserError, closest
+from halfstep.formats import FORMATS
 
 TABLE = Path(__file__).with_name("gpus.toml")
 
@@ -72,21 +73,18 @@ class Gpu:
         """Tell whether the GPU has hardware units for products in a format."""
         if format_ == "bf16":
             return self.architecture not in ("volta", "turing")
-        if format_ in ("tf32", "fp8"):
-            return (self.tf32 if format_ == "tf32" else self.fp8) is not None
-        return True
+        return format_ not in FORMATS or self._rate(format_) is not None
 
     def peak(self, format_: str) -> float:
         """Return the peak rate of products in a format, in FLOP/s; without units for it, fp32's."""
-        if format_ in ("fp16", "bf16") and self.has(format_):
-            return self.fp16 * 1e12
-        if format_ == "tf32" and self.tf32 is not None:
-            return self.tf32 * 1e12
-        if format_ == "fp8" and self.fp8 is not None:
-            return self.fp8 * 1e12
         if format_ == "fp64":
             return self.fp32 * 1e12 / 32
-        return self.fp32 * 1e12
+        rate = self._rate(format_) if self.has(format_) else None
+        return (rate or self.fp32) * 1e12
+
+    def _rate(self, format_: str) -> float | None:
+        rate: float | None = getattr(self, FORMATS[format_].rate, None)
+        return rate
 
     @property
     def caution(self) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
+from halfstep import formats
 from halfstep.advise.predict.kinds import KIND_OF, NOTHING
 
 if TYPE_CHECKING:
@@ -38,17 +39,13 @@ KINDS = (
 )
 """Every kind of operator."""
 
-FORMATS = {
-    torch.float64: "fp64",
-    torch.float32: "fp32",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float8_e4m3fn: "fp8",
-    torch.float8_e5m2: "fp8",
-}
+SIZES = {"fp64": 8, **{name: format_.bytes for name, format_ in formats.FORMATS.items()}}
+"""Bytes per element of each format that operators compute in."""
 
-SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
-"""Bytes per element of each format."""
+FORMAT_OF = {
+    torch.float64: "fp64",
+    **{formats.torch_dtype(name): name for name in formats.FORMATS if name != "tf32"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +147,10 @@ def size_of(tensor: torch.Tensor) -> int:
 
 def format_of(*operands: torch.Tensor) -> str:
     """Return the format of the largest floating-point tensor; fp32 where there is none."""
-    floating = [each for each in operands if each.dtype in FORMATS]
+    floating = [each for each in operands if each.dtype in FORMAT_OF]
     if not floating:
         return "fp32"
-    return FORMATS[max(floating, key=lambda each: each.numel()).dtype]
+    return FORMAT_OF[max(floating, key=lambda each: each.numel()).dtype]
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:

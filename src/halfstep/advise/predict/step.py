@@ -120,7 +120,12 @@ def _steps(
         # without the recorder.
         micro_steps = min(subject.accumulate, _TRACED)
         with Engine(
-            model, optimizer, recipe=recipe, accumulate=micro_steps, clip_norm=subject.clip_norm
+            model,
+            optimizer,
+            recipe=recipe,
+            accumulate=micro_steps,
+            clip_norm=subject.clip_norm,
+            nonfinite="apply",
         ) as engine:
             for place, batch in enumerate([batches[0], *batches]):
                 given = None  # frees the batch of the previous step

@@ -41,7 +41,7 @@ class Workload:
         kind: Index of the kind in `KINDS`.
         half: Whether `half_data` is true and the GPU has units for products in the format.
         tf32: Whether products run in TF32.
-        half_data: Whether the format is fp16, bf16 or fp8.
+        half_data: Whether an element has at most two bytes.
         channels_last: Whether images are in NHWC.
         converted: Whether images are copied from NHWC to NCHW and back, because the kernel supports
             only NCHW.
@@ -120,7 +120,7 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         for call in calls
     ]
     m, n, k, groups = numbers("m"), numbers("n"), numbers("k"), numbers("groups")
-    half_data = np.array([each in ("fp16", "bf16", "fp8") for each in formats], dtype=np.bool_)
+    half_data = np.array([SIZES[each] <= 2 for each in formats], dtype=np.bool_)
     half = half_data & np.array([gpu.has(each) for each in formats], dtype=np.bool_)
     kind = np.array([KINDS.index(call.op.kind) for call in calls], dtype=np.intp)
     rows = np.ones(len(calls))

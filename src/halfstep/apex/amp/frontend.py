@@ -18,7 +18,7 @@ from halfstep.apex.amp.optimizers import process_optimizer, refuse_processed
 from halfstep.apex.amp.properties import BRIEF, OPT_LEVELS, Properties, properties_for
 from halfstep.apex.amp.scaler import LossScaler
 from halfstep.apex.fp16_utils.convert import hold_cpu_kernels, release_cpu_kernels
-from halfstep.techniques.base import HALVES
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from halfstep.techniques.base import HALVES
+from halfstep.formats.dtypes import HALVES
 
 Function = Callable[..., Any]
 _MISSING = object()

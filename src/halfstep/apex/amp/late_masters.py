@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.formats import format_name
-from halfstep.techniques.base import HALVES
-from halfstep.techniques.master import MasterWeights
+from halfstep.formats.dtypes import HALVES
+from halfstep.mechanisms.master_weights.technique import MasterWeights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

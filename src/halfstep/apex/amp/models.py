@@ -12,7 +12,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from halfstep.apex.amp._amp_state import _amp_state, warn_or_err
 from halfstep.apex.amp.nested import cast_nested
 from halfstep.apex.fp16_utils.convert import convert_module, convert_network
-from halfstep.techniques.params import widen_state_dict
+from halfstep.mechanisms.params.technique import widen_state_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from halfstep.apex.amp.properties import Properties
     from halfstep.apex.amp.scaler import LossScaler
-    from halfstep.techniques.master import MasterWeights
+    from halfstep.mechanisms.master_weights.technique import MasterWeights
 
 
 def process_optimizer(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep.formats.dtypes import HALVES
 from halfstep.kernels.gradients import put, wide
-from halfstep.techniques.base import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.apex.amp.interfaces import Scaler
-    from halfstep.techniques.master import MasterWeights
+    from halfstep.mechanisms.master_weights.technique import MasterWeights
 
 Params = list[torch.Tensor]
 

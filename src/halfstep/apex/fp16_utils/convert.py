@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from halfstep.techniques.cpu_half import CpuHalf
-from halfstep.techniques.params import recast
+from halfstep.mechanisms.cpu_half import CpuHalf
+from halfstep.mechanisms.params.technique import recast
 
 _unused: deque[CpuHalf] = deque()
 

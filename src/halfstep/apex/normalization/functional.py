@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.nn import functional as F  # noqa: N812  (torch's own abbreviation)
 
-from halfstep.techniques.base import HALVES
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ import torch
 from torch.optim.adam import adam
 
 from halfstep.apex.optimizers.fused import FusedOptimizer, refuse_amsgrad
+from halfstep.formats.dtypes import HALVES
 from halfstep.optim.foreach import by_format, gradients, in_chunks, round_back, widened
-from halfstep.techniques.base import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from halfstep.compare.cells.results import Spread
 from halfstep.compare.rows.measures import MEASURES
 from halfstep.compare.rows.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto
-from halfstep.train.observers.step_times import DISTURBED
+from halfstep.disturbance import DISTURBED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

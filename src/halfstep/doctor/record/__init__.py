@@ -25,7 +25,6 @@ from halfstep.doctor.record.measured import (
     StepNumbers,
 )
 from halfstep.doctor.record.replayed import (
-    HALVES,
     PRODUCTS,
     Bad,
     Birth,
@@ -46,6 +45,7 @@ from halfstep.doctor.record.static import (
     ScalerFacts,
     Static,
 )
+from halfstep.formats.limits import HALVES
 
 __all__ = [
     "HALVES",

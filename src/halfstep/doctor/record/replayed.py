@@ -14,7 +14,6 @@ PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convoluti
 APART = 0.1
 WORTH = 1e-4
 _ROUNDING = 1e-2
-HALVES = frozenset({"fp16", "bf16"})
 _VALUES = {"inf": "inf", "nan": "NaN"}
 # These operators turn an infinity, which would be a large finite number in fp32, into 0.
 _DIVIDES = frozenset({"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.pow"})

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
+from halfstep.formats.limits import HALVES
 
 Fact = bool | int | float | str | None
-
-_HALVES = {"fp16", "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class ModelFacts:
     @property
     def half_statistics(self) -> list[ModuleFacts]:
         """The norms that keep their running statistics in half precision."""
-        return [each for each in self.modules if each.settings.get("running_var") in _HALVES]
+        return [each for each in self.modules if each.settings.get("running_var") in HALVES]
 
     @property
     def overflowed_variances(self) -> list[str]:
@@ -122,7 +121,8 @@ class OptimizerFacts:
     Attributes:
         kind: Class of the optimizer.
         formats: Number of its parameters, by format.
-        settings: Numbers of its first parameter group ("lr", "eps", "weight_decay", "beta2", ...).
+        settings: Numbers of its first parameter group ("lr", "eps", "weight_decay", "beta2", ...),
+            and "computes_in_fp32" if its class computes so, whatever the format of parameters.
         largest_rate: The largest learning rate of its parameter groups; None if one is unknown.
         state_formats: Formats of its state tensors, by name of the state.
         shared: Number of its parameters that another optimizer or a second group also has.
@@ -135,7 +135,7 @@ class OptimizerFacts:
         resumed_at: Step number in the state that was loaded; 0 for a new optimizer.
         resumed_in: Number of iterations before its state was loaded.
         steps: Number of calls of its `step`; a scaler that skips a step does not call it.
-        skipped: Number of steps that a scaler skipped.
+        skipped: Number of steps that a scaler, or halfstep's engine, skipped.
         site: The line that created it.
         made_by: Source text of the statement that created it; "" if unknown.
         arguments: Names of the arguments of its class, in order; empty if unknown.

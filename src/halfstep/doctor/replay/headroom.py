@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from halfstep.doctor.tensors.widen import HALVES
+from halfstep.formats.dtypes import HALVES
 
 
 class Headroom:

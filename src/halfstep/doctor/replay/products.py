@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record import Product
 from halfstep.doctor.record.sites import Mark, site
-from halfstep.doctor.tensors.widen import HALVES
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from halfstep.doctor.bundle.caller import Caller

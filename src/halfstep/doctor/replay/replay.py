@@ -25,8 +25,9 @@ from halfstep.doctor.replay.tracer import COMPUTED, Tracer
 from halfstep.doctor.tape.modules import ModuleStack, unwrapped
 from halfstep.doctor.tape.tape import Entry, Slot, changed_since, given_tensors, random_state
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
-from halfstep.doctor.tensors.widen import HALVES, Widen, widened
-from halfstep.techniques.cpu_half import cpu_half
+from halfstep.doctor.tensors.widen import Widen, widened
+from halfstep.formats.dtypes import HALVES
+from halfstep.mechanisms.cpu_half import cpu_half
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -36,7 +36,7 @@ from halfstep.doctor.replay.products import Products
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.operands import dead_rows, exact, floats, scalars_of
 from halfstep.doctor.tensors.summary import is_finite, summary
-from halfstep.doctor.tensors.widen import HALVES
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 from halfstep.doctor.record import HalfCast, RoundTrip
 from halfstep.doctor.record.sites import Mark, site
 from halfstep.doctor.record.source import statement
-from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

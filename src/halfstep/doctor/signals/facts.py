@@ -29,8 +29,9 @@ from halfstep.doctor.record.sites import Mark, site
 from halfstep.doctor.signals.positions import counts_twice
 from halfstep.doctor.tape.modules import unwrapped
 from halfstep.doctor.tensors.summary import is_finite
-from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
+from halfstep.formats.dtypes import HALVES
+from halfstep.optim.eps import computes_in_fp32
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -208,6 +209,8 @@ def _settings(optimizer: Optimizer) -> dict[str, Fact]:
         elif isinstance(value, bool | int | float):
             settings[name] = value
     settings["lr"] = learning_rate(optimizer)
+    if computes_in_fp32(optimizer):
+        settings["computes_in_fp32"] = True
     return settings
 
 

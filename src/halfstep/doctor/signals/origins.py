@@ -22,8 +22,8 @@ import torch
 from halfstep.doctor.internals import is_dispatch_mode_active, is_functorch_tensor
 from halfstep.doctor.record import Maker
 from halfstep.doctor.record.sites import calling_line, site
-from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

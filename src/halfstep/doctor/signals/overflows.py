@@ -15,8 +15,9 @@ from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
 from halfstep.doctor.tensors.summary import is_finite
-from halfstep.doctor.tensors.widen import HALVES, widened
+from halfstep.doctor.tensors.widen import widened
 from halfstep.formats import format_name
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

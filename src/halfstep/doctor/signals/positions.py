@@ -12,14 +12,14 @@ import torch
 
 from halfstep.doctor.record import RoundedCount
 from halfstep.doctor.record.sites import Mark, site
-from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
+from halfstep.formats.dtypes import HALVES
+from halfstep.formats.positions import MOST, counts_up, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXACT = {torch.float16: 2048, torch.bfloat16: 256}
-MOST = 2**17
 KEPT = 64
 LOOKS = 4
 MERGED = 0.9
@@ -80,16 +80,10 @@ def counts_twice(tensor: torch.Tensor) -> bool:
     if tensor.dtype not in HALVES or not 1 < tensor.numel() <= MOST:
         return False
     values = tensor.detach().double().flatten()
-    if values[-1] <= EXACT[tensor.dtype] or not _is_whole(values):
+    if values[-1] <= EXACT[tensor.dtype] or not is_whole(values):
         return False
     steps = values.diff()
     return bool((steps >= 0).all() and (steps == 0).any())
-
-
-def counts_up(values: torch.Tensor) -> bool:
-    """Return whether two or more values in fp64 are whole numbers that rise by equal steps."""
-    steps = values.flatten().diff()
-    return bool((steps == steps[0]).all()) and float(steps[0]) > 0 and _is_whole(values)
 
 
 def _is_data(exact: torch.Tensor, rounded: torch.Tensor) -> bool:
@@ -100,7 +94,3 @@ def _is_data(exact: torch.Tensor, rounded: torch.Tensor) -> bool:
     return exact.squeeze().ndim > 1 and bool(
         rounded.unique().numel() >= MERGED * exact.unique().numel()
     )
-
-
-def _is_whole(values: torch.Tensor) -> bool:
-    return bool((values == values.round()).all())

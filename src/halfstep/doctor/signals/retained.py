@@ -14,7 +14,7 @@ import torch
 
 from halfstep.doctor.tape.tape import random_state
 from halfstep.doctor.tensors.nesting import tensors_in
-from halfstep.doctor.tensors.widen import HALVES
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -19,8 +19,8 @@ import torch
 
 from halfstep.doctor.tensors.local import local
 from halfstep.doctor.tensors.nesting import exchange, is_in_graph, tensors_in
-from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
+from halfstep.formats.dtypes import HALVES
 from halfstep.kernels import cpu_half
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from halfstep.doctor.internals import is_cast
+from halfstep.formats.dtypes import HALVES
 
 _CUDNN_RNN = torch.ops.aten._cudnn_rnn.default  # noqa: SLF001  # the operator's name
 _PACKED = 3  # index of its argument weight_buf
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def widened(value: Any) -> Any:

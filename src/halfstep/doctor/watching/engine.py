@@ -169,7 +169,12 @@ class EngineObserver(StepObserver):
             self.rest.stepped()
         try:
             if scaler is None:
+                notes = receiver.registry.optimizer(optimizer)
+                steps = notes.steps
                 yield
+                if found_inf is not None and notes.steps == steps:
+                    with receiver.guard.own():
+                        receiver.skipped_unscaled(optimizer, found_inf)
                 return
             with receiver.scaling.step(scaler, optimizer, calling_line(), lambda: found_inf):
                 yield

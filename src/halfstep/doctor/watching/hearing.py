@@ -17,7 +17,7 @@ from halfstep.doctor.signals.own_scales import OwnScales
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
-from halfstep.doctor.tensors.widen import HALVES
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -33,13 +33,13 @@ from halfstep.doctor.tape.modules import ModuleStack
 from halfstep.doctor.tape.tape import Copies, Entry, Tape, autocast_state, random_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import tensors_in
-from halfstep.doctor.tensors.widen import HALVES
 from halfstep.doctor.watching.clearing import Clearing
 from halfstep.doctor.watching.hearing import Hearing, scores_of
 from halfstep.doctor.watching.hold_back import HoldBack
 from halfstep.doctor.watching.measuring import Measuring
 from halfstep.doctor.watching.scaling import Scaling
 from halfstep.formats import format_name
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -433,6 +433,12 @@ class Receiver:
         self.registry.note_reached(optimizer)
         self._known(optimizer)
         self.measuring.take(optimizer, None, skipped=True, found_inf=found_inf)
+
+    def skipped_unscaled(self, optimizer: Optimizer, found_inf: torch.Tensor) -> None:
+        """Record that the engine skips a step of unscaled, non-finite gradients."""
+        self.grammar.add("drop", calling_line(), optimizer=self._known(optimizer))
+        self.registry.optimizer(optimizer).skipped += 1
+        self._skipped(optimizer, found_inf)
 
     def dropped(self, optimizer: Optimizer) -> None:
         """Record that the loop skips a step on purpose."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from halfstep.techniques import Technique
+    from halfstep.mechanisms.technique import Technique
 
 
 def supports_skipping(

@@ -1,4 +1,4 @@
-"""Work that follows a step: schedulers, the loss-scale history, the error when a scale collapses.
+"""Work that follows a step: schedulers, the history and the collapse of a scale, skips in a row.
 
 This work needs numbers from the device. They are copied to the host in the background, and the work
 is done one step later.
@@ -9,20 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from halfstep.engine.closing.host_copy import HostCopy
-from halfstep.techniques import LossScaleCollapse
+from halfstep.engine.closing.nonfinite import SkipsInARow, not_finite, shortened
+from halfstep.engine.misuse import warn_skipped
+from halfstep.engine.parallel.shards import local
+from halfstep.kernels import gradients
+from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    import torch
     from torch.optim import Optimizer
 
     from halfstep.engine.scales import ScaleUpdate
     from halfstep.engine.window import Window
-    from halfstep.techniques import LossScaler
+    from halfstep.mechanisms.loss_scale.scaler import LossScaler
 
 
 class WindowOutcome(NamedTuple):
@@ -116,10 +120,13 @@ class Settlement:
         schedulers: Each is stepped once after every step of its optimizer that was not skipped.
         names: Names of the parameters, for error messages.
         overflows_early: Whether the recipe uses fp16, so that the error message suggests bf16.
+        scales: Whether there is a loss scale, whose collapse ends skips in a row.
 
     Attributes:
         schedulers: List of the schedulers.
+        names: Names of the parameters.
         settled_skips: Number of skipped optimizer steps, without a step that is not yet settled.
+        in_a_row: The consecutive skipped steps, also without a step that is not yet settled.
     """
 
     def __init__(
@@ -128,10 +135,12 @@ class Settlement:
         names: Mapping[torch.Tensor, str],
         *,
         overflows_early: bool,
+        scales: bool,
     ) -> None:
         self.schedulers = list(schedulers)
         self.settled_skips = 0
-        self._names = names
+        self.in_a_row = SkipsInARow(warns=not scales)
+        self.names = names
         self._left_at: list[tuple[object, int]] = []
         self._overflows_early = overflows_early
         self._pending: Outcome | None = None
@@ -160,10 +169,13 @@ class Settlement:
             return
         outcome, self._pending = self._pending, None
         numbers, skipped = outcome.read(), []
-        if outcome.numbers is not None:  # else gradients were not checked
+        if outcome.numbers is not None:  # else the gradients were finite, or not checked
             skipped = [window.optimizer for window in outcome.skipped(numbers)]
             self.settled_skips += len(skipped)
         self._step_schedulers(outcome, skipped)
+        for window in outcome.windows:
+            if self.in_a_row.add(window.optimizer, skipped=window.optimizer in skipped):
+                self._warn(outcome.step, window)
         for loss_id, scaler, found_inf, scale in outcome.scales:
             reason = scaler.record(
                 outcome.step, scale=numbers[scale], found_inf=bool(numbers[found_inf])
@@ -188,8 +200,7 @@ class Settlement:
                     scheduler.step()
 
     def _explain(self, loss_id: Hashable, scaler: LossScaler, outcome: Outcome, reason: str) -> str:
-        names = self._not_finite(outcome.windows)
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        shown = shortened(self._not_finite(outcome.windows))
         which = "the loss scale" if loss_id is None else f"the scale of loss {loss_id!r}"
         remedy = ", or write recipe='bf16'" if self._overflows_early else ""
         return (
@@ -205,16 +216,23 @@ class Settlement:
 
     def _not_finite(self, windows: Sequence[WindowOutcome]) -> list[str]:
         """Return the names of the parameters whose gradient was non-finite."""
-        names = []
-        for window in windows:
-            if window.each_norm is not None:
-                finite = window.each_norm.isfinite().tolist()
-                names += [
-                    self._names.get(param, f"a parameter of shape {tuple(param.shape)}")
-                    for param, is_finite in zip(window.params, finite, strict=True)
-                    if not is_finite
-                ]
-        return names
+        return [
+            name
+            for window in windows
+            if window.each_norm is not None
+            for name in not_finite(window.params, window.each_norm, self.names)
+        ]
+
+    def _warn(self, step: int, window: WindowOutcome) -> None:
+        """Warn of a few skipped steps in a row; if the weights are the cause, name them."""
+        with torch.no_grad():
+            norms = gradients.norms([local(param) for param in window.params])
+        warn_skipped(
+            type(window.optimizer).__name__,
+            step,
+            in_gradients=self._not_finite([window]),
+            in_weights=not_finite(window.params, norms, self.names),
+        )
 
 
 def refuse_schedulers(schedulers: Sequence[LRScheduler], optimizers: Sequence[Optimizer]) -> None:

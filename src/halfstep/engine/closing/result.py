@@ -28,7 +28,7 @@ class OptimizerStep:
 
     @property
     def found_inf(self) -> bool:
-        """Whether a gradient was non-finite; always False without a loss scale (not checked)."""
+        """Whether a gradient was non-finite; always False if not checked (`nonfinite="apply"`)."""
         return self._found_inf is not None and bool(self._found_inf)
 
     @property
@@ -58,7 +58,7 @@ class OptimizerStep:
     def is_sure(self) -> bool:
         """Whether it is known, without reading the device, that the parameters were updated.
 
-        This is so without a loss scale, as then no step is skipped.
+        This is so if the gradients were not checked, or if the host has found them finite.
         """
         return self.closed and self.has_gradients and self._found_inf is self._loss_scale is None
 
@@ -120,7 +120,7 @@ class StepResult:
 
     @property
     def found_inf(self) -> bool:
-        """Whether any gradient was non-finite; always False without a loss scale (not checked)."""
+        """Whether any gradient was non-finite; always False if not checked."""
         return any(each.found_inf for each in self.optimizers)
 
     @property

@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from halfstep import step_observer
+from halfstep.mechanisms.technique import as_function
 from halfstep.optim.foreach import by_format
-from halfstep.techniques.base import as_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

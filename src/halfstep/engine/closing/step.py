@@ -15,8 +15,10 @@ from halfstep import step_observer
 from halfstep.engine.closing.agreement import agree
 from halfstep.engine.closing.closure import refuse_missing_closure
 from halfstep.engine.closing.fused import has_momentum, skipping, start_momentum, supports_skipping
+from halfstep.engine.closing.nonfinite import NonFiniteGradients, refuse_nonfinite
 from halfstep.engine.closing.outcome import outcome_of
 from halfstep.engine.closing.result import OPEN, StepResult
+from halfstep.engine.scales import SHARED
 from halfstep.kernels import gradients
 from halfstep.optim import sgd
 
@@ -49,15 +51,18 @@ def close_windows(
         The result for every optimizer of the engine.
     """
     scales = assembly.scales
+    checks = assembly.checks and closure is None
     try:
-        _prepare_gradients(assembly, closing)
+        _prepare_gradients(assembly, closing, checks=checks)
+        if checks and assembly.nonfinite == "raise":
+            _refuse_nonfinite(assembly, closing, step)
         by_closure = closure is not None
         done = [
             window.snapshot(by_closure=by_closure) if window in closing else OPEN
             for window in assembly.windows
         ]
         moving = [window for window in closing if window.reached or closure is not None]
-        skipped = _skipped_by_host(assembly, moving) if scales else []
+        skipped = _skipped_by_host(assembly, moving)
         for window in moving:
             if window.average:
                 window.average.cover(window.params)
@@ -73,7 +78,7 @@ def close_windows(
                 window.average.update(window.found_inf)
         if assembly.moving:
             _settle_statistics(assembly, closing)
-        if moving and (scales or assembly.settlement.schedulers):
+        if moving and (scales or checks or assembly.settlement.schedulers):
             waiting = [window for window in assembly.windows if window not in closing]
             updates = scales.update(closing, waiting)
             assembly.settlement.add(outcome_of(step, moving, updates))
@@ -86,15 +91,15 @@ def close_windows(
     return StepResult(tuple(done))
 
 
-def _prepare_gradients(assembly: Assembly, closing: Sequence[Window]) -> None:
+def _prepare_gradients(assembly: Assembly, closing: Sequence[Window], *, checks: bool) -> None:
     """Average the gradients of the windows over processes, unscale, measure and clip them."""
-    now = bool(assembly.scales.may_collapse or assembly.clipping or assembly.ranks.size > 1)
+    now = bool(assembly.explains or assembly.clipping or assembly.ranks.size > 1)
     for window in closing:
         window.hide_true_grads()
     if assembly.replicas.expected:
         assembly.replicas.average(closing)
     for window in closing:
-        _make_true(assembly, window)
+        _make_true(assembly, window, checks=checks)
         window.measure(now=now)
     if not now:
         return
@@ -106,8 +111,8 @@ def _prepare_gradients(assembly: Assembly, closing: Sequence[Window]) -> None:
             )
 
 
-def _make_true(assembly: Assembly, window: Window) -> None:
-    """Unscale the gradients of a window and apply its remaining weight, if already known."""
+def _make_true(assembly: Assembly, window: Window, *, checks: bool) -> None:
+    """Unscale the gradients of a window, apply its remaining weight if known, and check them."""
     weight = window.remaining_weight
     weighs = weight != 1.0 or window.full_samples is not None
     gradients.coalesce(window.params)
@@ -118,6 +123,18 @@ def _make_true(assembly: Assembly, window: Window) -> None:
     elif weight != 1.0:
         for grad in window.dense_gradients:
             grad.mul_(weight)
+    if checks:
+        window.found = {SHARED: torch.zeros((), device=assembly.device)}
+        gradients.check(window.dense_gradients, window.found[SHARED])
+
+
+def _refuse_nonfinite(assembly: Assembly, closing: Sequence[Window], step: int) -> None:
+    """Raise an error if a gradient is not finite, and restore the running statistics first."""
+    try:
+        refuse_nonfinite(step, closing, assembly.settlement.names)
+    except NonFiniteGradients:
+        _settle_statistics(assembly, closing)
+        raise
 
 
 def _skipped_by_host(assembly: Assembly, moving: Sequence[Window]) -> list[Window]:
@@ -185,18 +202,21 @@ def _step(optimizer: Optimizer) -> None:
 
 
 def _settle_statistics(assembly: Assembly, closing: Sequence[Window]) -> None:
-    """Restore the running statistics of models whose step was skipped."""
+    """Restore the running statistics of models whose step was skipped; drop the other copies."""
     looked = [window for window in closing if window.found_inf is not None]
     still_open = [w for w in assembly.windows if w.backwards and w not in closing]
     for statistics in assembly.moving:
         own = [window for window in looked if statistics.belong_to(window.params)]
-        if not own and not any(statistics.belong_to(window.params) for window in still_open):
+        waits = any(statistics.belong_to(window.params) for window in still_open)
+        if not own and not waits:
             # No window in progress trains this model, so its forward pass was part of the step of
             # the closing windows.
             own = looked
         found = [window.found_inf for window in own if window.found_inf is not None]
         if found:
             statistics.settle(torch.stack(found).amax())
+        elif closing and not waits:
+            statistics.forget()
 
 
 def refuse_untimely(windows: Sequence[Window]) -> None:

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from halfstep.engine.parallel.reduction import Reduction, average_grads, average_true_grads
 from halfstep.engine.parallel.wrappers import is_fully_sharded
 from halfstep.formats import torch_dtype
-from halfstep.techniques.base import as_function
+from halfstep.mechanisms.technique import as_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

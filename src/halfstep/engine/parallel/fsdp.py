@@ -18,9 +18,9 @@ from halfstep.engine.parallel.wrappers import refuse_wrapped
 from halfstep.engine.recompute import outermost, recompute
 from halfstep.formats import torch_dtype
 from halfstep.layers.sync_batchnorm import synchronize_batchnorm
+from halfstep.mechanisms.params.technique import cast_at_change, format_changes, own_tensors, recast
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
-from halfstep.techniques.params import cast_at_change, format_changes, own_tensors, recast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    from halfstep.techniques import Technique
+    from halfstep.mechanisms.technique import Technique
 
 _recipes: WeakKeyDictionary[nn.Module, Recipe] = WeakKeyDictionary()
 

@@ -18,8 +18,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     fp16_compress_hook,
 )
 
+from halfstep.formats.dtypes import HALVES
 from halfstep.kernels.gradients import put, wide
-from halfstep.techniques.base import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

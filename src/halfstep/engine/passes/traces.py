@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from halfstep.kernels.float8 import NAME_OF_BACKWARD
+from halfstep.kernels.observed import Product
 
 _PRODUCTS = frozenset(
     {
         *("MmBackward0", "BmmBackward0", "MvBackward0", "DotBackward0", "ConvolutionBackward0"),
         *("AddmmBackward0", "BaddbmmBackward0", "AddbmmBackward0", "AddmvBackward0"),
-        NAME_OF_BACKWARD,
     }
 )
 
@@ -42,12 +41,15 @@ def other_format_of_products(loss: torch.Tensor, wanted: torch.dtype) -> torch.d
             continue
         seen.add(node)
         name = node.name()
-        if isinstance(node, BackwardCFunction) and name != NAME_OF_BACKWARD:
-            return None
+        is_product = name in _PRODUCTS
+        if isinstance(node, BackwardCFunction):
+            is_product = issubclass(node._forward_cls, Product)  # type: ignore[attr-defined]  # noqa: SLF001
+            if not is_product:
+                return None
         dtypes = [made.dtype for made in node._input_metadata]  # noqa: SLF001  # no public name
         if wanted in dtypes:
             return None
-        if name in _PRODUCTS and found is None and dtypes[0] != torch.float64:
+        if is_product and found is None and dtypes[0] != torch.float64:
             found = dtypes[0]
         waiting += [following for following, _ in node.next_functions]
     return found

@@ -52,7 +52,7 @@ def _ways(forwards: Forwards, function: Function, seen: set[Function]) -> Iterat
         starts = _starts(forwards, caller)
         if starts:
             if not any(_comes_first(source, start, call) for start in starts):
-                yield f"line {call.lineno}"
+                yield f"line {source.number(call.lineno)}"
         elif caller is not None:
             seen.add(caller)
             if forwards.graph.calls_of(caller):

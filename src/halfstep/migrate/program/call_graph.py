@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from halfstep.migrate.program.program import Program
 
-_NO_FORWARD = {
+NO_FORWARD = {
     *("parameters", "named_parameters", "modules", "named_modules", "children", "named_children"),
     *("buffers", "named_buffers", "state_dict", "load_state_dict", "train", "eval", "to", "cuda"),
     *("cpu", "half", "float", "apply", "zero_grad", "requires_grad_", "register_buffer", "append"),
@@ -88,7 +88,7 @@ class CallGraph:
             return False
         owner, _, method = path.rpartition(".")
         known = self.program.models | self._aliases.get(self.program.source.function(call), set())
-        return path in known or (owner in known and method not in _NO_FORWARD)
+        return path in known or (owner in known and method not in NO_FORWARD)
 
     def _called_in(self, node: ast.AST) -> set[Function]:
         if node not in self._callees:

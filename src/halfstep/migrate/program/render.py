@@ -1,7 +1,8 @@
 """Writes the new text of a program: changed statements between unchanged lines.
 
 Unchanged code is copied from the source line by line, so that the author's comments, blank lines,
-quotes and indentation are kept.
+quotes and indentation are kept. A line with several statements stays one line if none of them has
+changed.
 """
 
 from __future__ import annotations
@@ -79,11 +80,16 @@ def call_text(head: str, arguments: Sequence[str]) -> str:
 
 def rendered(source: Source, edits: Edits) -> str:
     """Return the text of a program with all edits applied."""
-    return "\n".join(_Renderer(source, edits).program())
+    return "\n".join(line.text for line in rendered_lines(source, edits))
+
+
+def rendered_lines(source: Source, edits: Edits) -> list[Line]:
+    """Return the lines of a program with all edits applied."""
+    return _Renderer(source, edits).program()
 
 
 @dataclass(frozen=True, slots=True)
-class _Shift:
+class Shift:
     """A change of indentation: removes `cut` characters of white space, then prepends `add`."""
 
     cut: int = 0
@@ -95,8 +101,29 @@ class _Shift:
         kept = line[self.cut :] if line[: self.cut].isspace() or not self.cut else line.lstrip()
         return self.add + kept
 
-    def deeper(self, width: str) -> _Shift:
-        return _Shift(self.cut, self.add + width)
+    def deeper(self, width: str) -> Shift:
+        return Shift(self.cut, self.add + width)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the new text.
+
+    Attributes:
+        text: The line, without its end.
+        number: The number (from 1) of the line of the source that it is a copy of, or that the
+            statement of a new line begins at.
+        shift: How the indentation of a copy has changed; None if the line is new.
+    """
+
+    text: str
+    number: int
+    shift: Shift | None = None
+
+    @property
+    def says(self) -> bool:
+        """Whether the line contains code: it is neither blank nor only a comment."""
+        return bool(self.text.strip()) and not self.text.strip().startswith("#")
 
 
 class _Renderer:
@@ -112,54 +139,62 @@ class _Renderer:
             for each in part:
                 self.changed.update((each, *source.above(each)))
 
-    def program(self) -> list[str]:
+    def program(self) -> list[Line]:
         """Return the lines of the program."""
-        return self._lines(1, len(self.source.lines), self.source.tree.body, _Shift())
+        return self._joined(self._lines(1, len(self.source.lines), self.source.tree.body, Shift()))
+
+    def _joined(self, lines: list[Line]) -> list[Line]:
+        """Join the copies of the lines that were one line before it was split into statements."""
+        done: list[Line] = []
+        place, joints = 0, self.source.joints
+        while place < len(lines):
+            first, number = lines[place], lines[place].number
+            text, count = first.text, 1
+            while number + count in joints and place + count < len(lines):
+                part = lines[place + count]
+                if first.shift is None or (part.number, part.shift) != (
+                    number + count,
+                    first.shift,
+                ):
+                    break
+                text += joints[part.number] + part.text.lstrip()
+                count += 1
+            whole = number + count not in joints
+            done += [Line(text, number, first.shift)] if whole else lines[place : place + count]
+            place += count
+        return done
 
     def _anchor(self, statement: ast.stmt) -> ast.stmt:
         """Return the statement above which the comments of `statement` are written.
 
-        A comment cannot precede an `elif` or a statement in the middle of a line.
+        A comment cannot precede an `elif`, and does not split the line that contains `statement`.
         """
-        above = self.source.parent.get(statement)
-        if self.source.is_elif(statement) or self._headed(statement):
-            while not isinstance(above, ast.stmt | ast.Module):
-                assert above is not None
-                above = self.source.parent[above]
-            if isinstance(above, ast.stmt):
-                return self._anchor(above)
+        if first_line(statement) in self.source.joints or self.source.is_elif(statement):
+            suite = self.source.suite(statement)
+            if statement is not suite[0]:
+                return self._anchor(suite[suite.index(statement) - 1])
+            return self._anchor(self.source.statement(self.source.parent[statement]))
         return statement
-
-    def _headed(self, statement: ast.stmt) -> bool:
-        """Tell whether other code precedes a statement on its line, as in `if x: statement`."""
-        line, column = self.source.span(statement)[0]
-        return bool(self.source.lines[line - 1][:column].strip()) and not self.source.is_elif(
-            statement
-        )
 
     def _lines(
         self,
         first: int,
         last: int,
         body: Sequence[ast.stmt],
-        shift: _Shift,
+        shift: Shift,
         under: ast.stmt | None = None,
-    ) -> list[str]:
+    ) -> list[Line]:
         """Render the lines `first` to `last` (from 1), which contain the statements of `body`.
 
         The `with` of the region that begins at `under` has been written already.
         """
-        done: list[str] = []
+        done: list[Line] = []
         place, at = first, 0
         while at < len(body):
             group = [body[at]]
             region = self.edits.regions.get(body[at]) if body[at] is not under else None
             if region is not None:
                 group = list(body[at : body.index(region.last) + 1])
-            while at + len(group) < len(body) and first_line(body[at + len(group)]) <= last_line(
-                group[-1]
-            ):
-                group.append(body[at + len(group)])
             at += len(group)
             if self.changed.isdisjoint(group):
                 continue
@@ -168,11 +203,9 @@ class _Renderer:
             if region is not None:
                 done += self._region(region, group, shift)
                 continue
-            written: list[str] = []
-            for each in group:
-                written += self._statement(each, shift, alone=len(group) == 1)
+            written = self._statement(group[0], shift)
             done += written
-            if not written and (not done or not done[-1].strip()):
+            if not written and (not done or not done[-1].text.strip()):
                 place = self._past_blank_lines(place, last)
         return done + self._raw(place, last, shift)
 
@@ -181,33 +214,33 @@ class _Renderer:
             place += 1
         return place
 
-    def _region(self, region: Region, body: Sequence[ast.stmt], shift: _Shift) -> list[str]:
-        indent = shift.of(self.source.indentation(body[0]) + "x")[:-1]
+    def _region(self, region: Region, body: Sequence[ast.stmt], shift: Shift) -> list[Line]:
+        indent = self._indent(body[0], shift)
         width = self.source.width
         notes = self._noted(body[0], indent)
         first, last = first_line(body[0]), last_line(body[-1])
         inside = self._lines(first, last, body, shift.deeper(width), under=body[0])
-        inside += self._new(region.tail, indent + width)
-        if not any(map(_says, inside)):
+        inside += self._new(region.tail, indent + width, body[-1])
+        if not any(line.says for line in inside):
             return notes + inside
-        return [*notes, indent + region.head, *inside]
+        return [*notes, *self._new([region.head], indent, body[0]), *inside]
 
-    def _statement(self, statement: ast.stmt, shift: _Shift, *, alone: bool) -> list[str]:
-        indent = shift.of(self.source.indentation(statement) + "x")[:-1]
-        if suites(statement) and statement not in self.edits.replaced:
-            written = self._compound(statement, shift)
-        elif alone and statement not in self.edits.replaced:
-            written = self._raw(first_line(statement), last_line(statement), shift)
-        else:
+    def _indent(self, statement: ast.stmt, shift: Shift) -> str:
+        return shift.of(self.source.indentation(statement) + "x")[:-1]
+
+    def _statement(self, statement: ast.stmt, shift: Shift) -> list[Line]:
+        indent = self._indent(statement, shift)
+        if statement in self.edits.replaced:
             written = self._replaced(statement, indent)
-        return self._surrounded(statement, written, indent)
-
-    def _surrounded(self, statement: ast.stmt, written: list[str], indent: str) -> list[str]:
-        before = self._new(self.edits.before.get(statement, ()), indent)
-        after = self._new(self.edits.after.get(statement, ()), indent)
+        elif suites(statement):
+            written = self._compound(statement, shift)
+        else:
+            written = self._raw(first_line(statement), last_line(statement), shift)
+        before = self._new(self.edits.before.get(statement, ()), indent, statement)
+        after = self._new(self.edits.after.get(statement, ()), indent, statement)
         return [*self._noted(statement, indent), *before, *written, *after]
 
-    def _noted(self, statement: ast.stmt, indent: str) -> list[str]:
+    def _noted(self, statement: ast.stmt, indent: str) -> list[Line]:
         """Return the comments to add above a statement, except those already there.
 
         The notes are removed from `self.notes`, so that no comment is written twice.
@@ -218,37 +251,34 @@ class _Renderer:
             there.add(self.source.lines[line].strip())
             line -= 1
         notes = [COMMENT + reason for reason in dict.fromkeys(self.notes.pop(statement, ()))]
-        return [indent + note for note in notes if note not in there]
+        return self._new([note for note in notes if note not in there], indent, statement)
 
-    def _new(self, texts: Iterable[str], indent: str) -> list[str]:
+    def _new(self, texts: Iterable[str], indent: str, statement: ast.stmt) -> list[Line]:
         """Return new lines, with their four-space levels changed to the program's indentation."""
         done = []
         for line in (line for text in texts for line in text.split("\n")):
             levels = (len(line) - len(line.lstrip(" "))) // 4
-            done.append(indent + self.source.width * levels + line[4 * levels :] if line else "")
+            moved = indent + self.source.width * levels + line[4 * levels :] if line else ""
+            done.append(Line(moved, first_line(statement)))
         return done
 
-    def _replaced(self, statement: ast.stmt, indent: str) -> list[str]:
-        if statement not in self.edits.replaced:
-            return self._new([changed_code(self.source, statement, self.edits.expressions)], indent)
+    def _replaced(self, statement: ast.stmt, indent: str) -> list[Line]:
         if self.source.is_elif(statement):
             inner = self._pieces(statement, indent + self.source.width)
-            return [f"{indent}else:", *inner] if any(map(_says, inner)) else []
+            head = self._new(["else:"], indent, statement)
+            return [*head, *inner] if any(line.says for line in inner) else []
         return self._pieces(statement, indent)
 
-    def _pieces(self, statement: ast.stmt, indent: str) -> list[str]:
-        done: list[str] = []
+    def _pieces(self, statement: ast.stmt, indent: str) -> list[Line]:
+        done: list[Line] = []
         kept: list[tuple[int, int]] = []
         for piece in self.edits.replaced[statement]:
             if isinstance(piece, str):
-                done += self._new([piece], indent)
-            elif piece and self._headed(piece[0]):
-                for each in piece:
-                    done += self._surrounded(each, self._replaced(each, indent), indent)
+                done += self._new([piece], indent, statement)
             elif piece:
                 first, last = self._with_comments(piece[0], statement), last_line(piece[-1])
                 kept.append((first, last))
-                shift = _Shift(len(self.source.indentation(piece[0])), indent)
+                shift = Shift(len(self.source.indentation(piece[0])), indent)
                 done += self._lines(first, last, piece, shift)
         return self._with_lost_comments(statement, kept, done, indent)
 
@@ -260,8 +290,8 @@ class _Renderer:
         return line
 
     def _with_lost_comments(
-        self, statement: ast.stmt, kept: list[tuple[int, int]], done: list[str], indent: str
-    ) -> list[str]:
+        self, statement: ast.stmt, kept: list[tuple[int, int]], done: list[Line], indent: str
+    ) -> list[Line]:
         """Keep the comments of removed lines.
 
         If one new line replaces one old line, the comment follows it on the same line. Otherwise
@@ -273,10 +303,12 @@ class _Renderer:
             for line in lines
             if line in self.comments and not any(a <= line <= b for a, b in kept)
         ]
-        if len(lines) == len(done) == 1 and lost:
-            return [f"{done[0]}  {lost[0]}"]
+        alone = len({self.source.number(line) for line in lines}) == len(done) == 1
+        if alone and lost:
+            return [Line(f"{done[0].text}  {lost[0]}", done[0].number)]
         directives = ("# noqa", "# type:", "# pylint", "# noinspection")
-        return [*(indent + each for each in lost if not each.startswith(directives)), *done]
+        comments = [each for each in lost if not each.startswith(directives)]
+        return [*self._new(comments, indent, statement), *done]
 
     @cached_property
     def comments(self) -> dict[int, str]:
@@ -284,51 +316,36 @@ class _Renderer:
         tokens = tokenize.generate_tokens(io.StringIO(self.source.text).readline)
         return {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
 
-    def _compound(self, statement: ast.stmt, shift: _Shift) -> list[str]:
+    def _compound(self, statement: ast.stmt, shift: Shift) -> list[Line]:
         """Render a compound statement, suite by suite."""
-        done: list[str] = []
+        done: list[Line] = []
         place = first_line(statement)
         for suite in suites(statement):
             if self.changed.isdisjoint(suite):
                 continue
             first = first_line(suite[0])
             done += self._raw(place, first - 1, shift)
-            if self._headed(suite[0]):
-                line = self.source.lines[first - 1]
-                indent = shift.of(line[: len(line) - len(line.lstrip())] + "x")[:-1]
-                indent += self.source.width
-                done += self._raw(first, first, shift, end=self.source.span(suite[0])[0][1])
-                written = []
-                for each in suite:
-                    written += self._surrounded(each, self._replaced(each, indent), indent)
-            else:
-                indent = shift.of(self.source.indentation(suite[0]) + "x")[:-1]
-                written = self._lines(first, last_line(suite[-1]), suite, shift)
+            written = self._lines(first, last_line(suite[-1]), suite, shift)
             done += written
-            if not any(map(_says, written)) and not self.source.is_elif(suite[0]):
-                done.append(f"{indent}pass")
+            if not any(line.says for line in written) and not self.source.is_elif(suite[0]):
+                done += self._new(["pass"], self._indent(suite[0], shift), suite[0])
             place = last_line(suite[-1]) + 1
         return done + self._raw(place, last_line(statement), shift)
 
-    def _raw(self, first: int, last: int, shift: _Shift, end: int | None = None) -> list[str]:
-        """Copy lines with their changed expressions; of the last line only the columns to `end`."""
-        if first > last:
-            return []
+    def _raw(self, first: int, last: int, shift: Shift) -> list[Line]:
+        """Copy lines with their changed expressions."""
         entries = [
-            (line, number not in self.source.inside_strings)
+            (line, number, number not in self.source.inside_strings)
             for number, line in enumerate(self.source.lines[first - 1 : last], first)
         ]
-        if end is not None:
-            entries[-1] = (entries[-1][0][:end].rstrip(), entries[-1][1])
         for (line, start), (end_line, stop), text in reversed(self.spans):
-            inside = first <= line and (end_line, stop) <= (last, end if end is not None else stop)
-            if inside:
+            if first <= line and end_line <= last:
                 at, until = line - first, end_line - first
                 changed = entries[at][0][:start] + text + entries[until][0][stop:]
-                entries[at : until + 1] = [(changed, entries[at][1])]
+                entries[at : until + 1] = [(changed, *entries[at][1:])]
         return [
-            shift.of(part) if moves else part
-            for line, moves in entries
+            Line(shift.of(part) if moves else part, number, shift)
+            for line, number, moves in entries
             for part in line.split("\n")
         ]
 
@@ -347,8 +364,3 @@ def changed_code(source: Source, node: ast.AST, expressions: dict[ast.AST, str])
     head, *rest = "\n".join(entries).split("\n")
     kept = [each[margin:] if each[:margin].isspace() else each for each in rest]
     return "\n".join([head[start:], *kept])
-
-
-def _says(line: str) -> bool:
-    """Tell whether a line contains code: it is neither blank nor only a comment."""
-    return bool(line.strip()) and not line.strip().startswith("#")

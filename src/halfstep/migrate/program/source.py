@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
+from halfstep.migrate.program.lines import split, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +28,11 @@ class Source:
         name: The name of the program in error messages.
 
     Attributes:
-        lines: The lines, without line ends.
-        tree: The syntax tree.
+        given: The text, with line ends "\\n" and without a byte order mark.
+        width: One level of indentation of the program.
+        lines: The lines, without line ends; each contains at most one statement.
+        joints: The text between two of these lines that were one line; see `program/lines.py`.
+        tree: The syntax tree of these lines.
         parent: Maps each node to its parent node.
 
     Raises:
@@ -38,12 +42,16 @@ class Source:
     def __init__(self, text: str, name: str = "program") -> None:
         self.mark = "\ufeff" if text.startswith("\ufeff") else ""
         self.newline = "\r\n" if "\r\n" in text else "\n"
-        self.text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-        self.lines = self.text.split("\n")
+        self.given = text.removeprefix("\ufeff").replace("\r\n", "\n")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # invalid escapes in strings of the program
-                self.tree = ast.parse(self.text)
+                tree = ast.parse(self.given)
+                self.width = width_of(self.given.split("\n"), tree)
+                apart = split(self.given, tree, self.width)
+                self.lines, self.joints, self._numbers = apart.lines, apart.joints, apart.numbers
+                self.text = "\n".join(self.lines)
+                self.tree = ast.parse(self.text) if self.joints else tree
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None) or 1
             raise UserError(
@@ -66,6 +74,10 @@ class Source:
     def restored(self, text: str) -> str:
         """Return `text` with the line ends and the byte order mark of the original program."""
         return self.mark + text.replace("\n", self.newline)
+
+    def number(self, line: int) -> int:
+        """Return the number in the given text of a line of `lines`; both count from 1."""
+        return self._numbers[line - 1]
 
     def code(self, node: ast.AST) -> str:
         """Return the source of an expression, on one line."""
@@ -97,6 +109,12 @@ class Source:
     def statement(self, node: ast.AST) -> ast.stmt:
         """Return the node itself if it is a statement, else the innermost statement around it."""
         return next(each for each in (node, *self.above(node)) if isinstance(each, ast.stmt))
+
+    def statement_at(self, line: int) -> ast.stmt:
+        """Return the innermost statement at a line (from 1), which contains code."""
+        statements = (each for each in inner(self.tree) if isinstance(each, ast.stmt))
+        *_, found = (each for each in statements if first_line(each) <= line <= last_line(each))
+        return found
 
     def function(self, node: ast.AST) -> Function | None:
         """Return the innermost function around a node, or None."""
@@ -142,17 +160,6 @@ class Source:
             return False
         line, column = self.span(statement)[0]
         return self.lines[line - 1].startswith("elif", column)
-
-    @cached_property
-    def width(self) -> str:
-        """One level of indentation of this program."""
-        for node in ast.walk(self.tree):
-            for suite in suites(node):
-                outer = "" if isinstance(node, ast.Module) else self.indentation(node)
-                inner = self.indentation(suite[0])
-                if len(inner) > len(outer) and not isinstance(node, ast.Module):
-                    return inner[len(outer) :]
-        return "    "
 
     def indentation(self, statement: ast.AST) -> str:
         """Return the white space at the start of a statement's first line."""

@@ -195,6 +195,8 @@ def assemble(
             seed=config.seed,
             parallel=None if parallel == "fsdp" else parallel,
             sync_batchnorm=parallel == "ddp" and config.distributed.sync_batchnorm,
+            # With "stop", a run shows at which step it became non-finite, and ends after it.
+            nonfinite="apply" if config.on_nonfinite == "stop" else "skip",
         )
     except (TypeError, ValueError) as error:  # the model or optimizer does not fit the recipe
         raise UserError(str(error)) from error

@@ -78,7 +78,8 @@ class Config(Section):
     on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
     """What to do if the loss is non-finite: "stop" the run once the weights were updated with it,
     "skip" the step under any recipe, or "rollback" to the newest checkpoint and continue with the
-    next batch. "skip" and "rollback" wait for the device at every step."""
+    next batch. "skip" and "rollback" do the same if gradients are non-finite and there is no loss
+    scale, and wait for the device at every step."""
     doctor: bool = True
     """Whether doctor watches the run. If the run fails, the diagnosis is written to diagnosis.txt
     and diagnosis.json, and `halfstep doctor RUN` prints it. Training results do not change."""

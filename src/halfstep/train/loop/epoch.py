@@ -122,7 +122,6 @@ class _Windows:
             for call in self._before_step:
                 call(last=last)
             result = self._engine.step(close=True)
-            progress.dropped_in_a_row = 0
         step = training.step
         for call in self._stepped:
             call(step, result)

@@ -18,24 +18,31 @@ from torch.utils.flop_counter import flop_registry
 from halfstep.kernels.observed import format_of_products
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from torch import nn
+
+    from halfstep.recipe.resolution import LayerSupport
 
 
 class Census(TorchDispatchMode):
     """A context that counts the FLOPs of a model's products, in forward and backward passes.
+
+    Args:
+        model: The model.
+        layers: The layers whose format a technique decided, with its reasons.
 
     Attributes:
         flops: FLOPs of forward and backward, by format, such as "fp16".
         by_layer: FLOPs of the forward pass only, by the innermost layer's name and the format.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, layers: Iterable[LayerSupport] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.flops: Counter[str] = Counter()
         self.by_layer: Counter[tuple[str, str]] = Counter()
         self._names: Mapping[nn.Module, str] = {m: n for n, m in model.named_modules()}
+        self._layers = {layer.name: layer for layer in layers}
         self._running: list[str] = []
         self._hooks: list[Any] = []
 
@@ -46,12 +53,22 @@ class Census(TorchDispatchMode):
 
     def exceptions(self, expected: str) -> dict[str, str]:
         """Return the layers that computed in another format than `expected`, with a reason."""
-        layers = {name: module for module, name in self._names.items()}
+        modules = {name: module for module, name in self._names.items()}
         return {
-            name: f"{format_}: {_reason(layers.get(name), format_, expected)}"
+            name: f"{format_}: {self._reason(name, modules.get(name), format_)}"
             for name, format_ in sorted(self.by_layer)
             if format_ != expected
         }
+
+    def _reason(self, name: str, layer: nn.Module | None, format_: str) -> str:
+        if name in self._layers:
+            return self._layers[name].reason
+        if self._layers:
+            return f"none of the {len(self._layers)} layers whose format the recipe decides"
+        weight = getattr(layer, "weight", None)
+        if isinstance(weight, torch.Tensor) and format_ == "fp32" and weight.dtype == torch.float32:
+            return "autocast is off where it computes, or the recipe keeps the layer in fp32"
+        return f"its inputs are {format_}"
 
     def __enter__(self) -> Self:
         for module, name in self._names.items():
@@ -93,12 +110,3 @@ class Census(TorchDispatchMode):
 
     def _leave(self, *_: Any) -> None:
         self._running.pop()
-
-
-def _reason(layer: nn.Module | None, format_: str, expected: str) -> str:
-    if expected.startswith("fp8"):
-        return "its widths are not multiples of 16, or it is not a linear or convolution layer"
-    weight = getattr(layer, "weight", None)
-    if isinstance(weight, torch.Tensor) and format_ == "fp32" and weight.dtype == torch.float32:
-        return "autocast is off where it computes, or the recipe keeps the layer in fp32"
-    return f"its inputs are {format_}"

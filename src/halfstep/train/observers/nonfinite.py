@@ -1,10 +1,11 @@
-"""Handles steps with a non-finite loss, as the field `on_nonfinite` of a config says.
+"""Handles non-finite steps, as the field `on_nonfinite` of a config says.
 
-With "stop", losses are not checked before an update; `NonFiniteSteps` ends the run afterwards. With
-"skip" and "rollback", `NonFinite` reads from the device before every update whether the loss is
-finite, under any recipe:
+With "stop", the engine applies every step, and `NonFiniteSteps` ends the run afterwards. With "skip"
+and "rollback", the engine skips steps with non-finite gradients. Before that, `NonFinite` vetoes
+steps with a non-finite loss: such a step must not lower a loss scale, and its gradients may be
+finite. After a step that was vetoed, or skipped without a loss scale:
 
-- "skip" skips the step.
+- "skip" continues.
 - "rollback" loads the newest checkpoint and continues with the next batch. Batches since that
   checkpoint are not repeated; the schedule continues from the checkpoint's position.
   `veto_checkpoint` prevents checkpoints of non-finite weights, so that a rollback can help.
@@ -49,7 +50,10 @@ def remedy(recipe: Recipe) -> str:
 
 
 class NonFinite(Observer):
-    """Skips the steps of a run that have a non-finite loss, and rolls back if configured."""
+    """Vetoes the steps that have a non-finite loss; after a skipped step, rolls back if configured.
+
+    A step that the engine skips under a loss scale does not count: the scale is still too high.
+    """
 
     name = "nonfinite"
 
@@ -57,7 +61,9 @@ class NonFinite(Observer):
         self._training = training
         self._rolls_back = training.config.on_nonfinite == "rollback"
         self._finite = torch.ones((), dtype=torch.bool, device=training.setup.device)
+        self._scales = training.setup.engine.recipe.scaling is not None
         self._refused = False
+        self._in_a_row = 0
 
     def micro_batch(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
         self._finite &= loss.isfinite()
@@ -71,9 +77,13 @@ class NonFinite(Observer):
         self._finite.fill_(True)  # noqa: FBT003  (torch's signature)
 
     def step_done(self, result: StepResult | None) -> None:
-        """Roll back or end the run, if necessary, after a step that this observer skipped."""
-        if self._refused:
+        """Roll back or end the run, if necessary, after a step that was not finite."""
+        by_engine = result is not None and not self._scales and result.skipped
+        if self._refused or by_engine:
+            self._in_a_row += 1
             self._leave_behind()
+        elif result is not None:
+            self._in_a_row = 0
 
     def veto_checkpoint(self) -> bool:
         """With "rollback", refuse a checkpoint of non-finite weights, and roll back or end the run.
@@ -86,13 +96,14 @@ class NonFinite(Observer):
         return True
 
     def state_dict(self) -> State:
-        return {"finite": bool(self._finite)}
+        return {"finite": bool(self._finite), "in_a_row": self._in_a_row}
 
     def load_state_dict(self, state: State) -> None:
         self._finite.fill_(state["finite"])
+        self._in_a_row = state.get("in_a_row", 0)
 
     def redistributed(self, states: Sequence[State], *, first: bool) -> State | None:
-        return {"finite": all(each["finite"] for each in states)}
+        return {**states[0], "finite": all(each["finite"] for each in states)}
 
     def _leave_behind(self) -> None:
         progress = self._training.progress
@@ -112,9 +123,9 @@ class NonFinite(Observer):
                 f"the loss was not finite again after {MOST_ROLLBACKS} returns to a checkpoint; "
                 f"try {remedy(recipe)}"
             )
-        if progress.dropped_in_a_row >= MOST_IN_A_ROW:
+        if self._in_a_row >= MOST_IN_A_ROW:
             return (
-                f"the loss was not finite in {MOST_IN_A_ROW} steps in a row, and "
+                f"the loss or gradients were not finite in {MOST_IN_A_ROW} steps in a row, and "
                 "on_nonfinite=skip skipped them; try on_nonfinite=rollback, or "
                 f"{remedy(recipe)}"
             )

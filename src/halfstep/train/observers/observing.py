@@ -69,15 +69,16 @@ def of_run(training: Training, own: Sequence[Observer], *, quiet: bool) -> list[
 def steps_and_losses(training: Training, own: Sequence[Observer] = ()) -> list[Observer]:
     """Return the observers that affect or measure every step.
 
-    If one of them, or one of `own`, the user's observers, can veto a step, they include
-    `StatisticsKeeper`.
+    If `own`, the user's observers, can veto a step, and the engine keeps no running statistics,
+    because it skips no step, they include `StatisticsKeeper`.
     """
     config, device = training.config, training.setup.device
-    guards: list[Observer] = [NonFinite(training)] if config.on_nonfinite != "stop" else []
-    veto = any(overrides(each, "veto") for each in (*guards, *own))
+    recipe = training.setup.engine.recipe
+    stops = config.on_nonfinite == "stop"
+    veto = any(overrides(each, "veto") for each in own)
     return [
-        *([StatisticsKeeper()] if veto else []),
-        *guards,
+        *([StatisticsKeeper()] if veto and stops and recipe.scaling is None else []),
+        *([] if stops else [NonFinite(training)]),
         Meter(lambda: training.stopwatch.seconds, training.processes),
-        NonFiniteSteps(device, training.progress, training.setup.engine.recipe, training.processes),
+        NonFiniteSteps(device, training.progress, recipe, training.processes),
     ]

@@ -15,17 +15,16 @@ import torch
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from halfstep.techniques.activations import CompressedActivations
-from halfstep.techniques.float8 import scales_kept
-from halfstep.techniques.matmul import MatmulPrecision
+from halfstep.recipe import Recipe
 from halfstep.train.observers.census import Census
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch import nn
 
     from halfstep.engine import Engine
+    from halfstep.mechanisms.technique import StoragesKept
     from halfstep.train.build.loss import Loss
 
 
@@ -87,7 +86,7 @@ class Probe:
             Plain data: `flops`, the total; `shares` of them by format; and `exceptions`, the layers
             that computed in another format, with the reason.
         """
-        with Census(self.engine.bare_model) as census:
+        with Census(self.engine.bare_model, self.engine.resolution.layers) as census:
             self._ours()
         return {
             "flops": sum(census.flops.values()),
@@ -137,16 +136,14 @@ class Probe:
     def _exact(self) -> torch.Tensor:
         self.twin.load_state_dict(self.engine.bare_model.state_dict())
         self.twin.train()
-        exactly = MatmulPrecision("ieee")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TF32 is switched off on purpose
-            exactly.prepare([self.twin], [])
-        try:
-            with _leaving_no_trace(self.twin):
-                params = _trained(self.twin)
-                grads = torch.autograd.grad(self._loss(self.twin), params, allow_unused=True)
-        finally:
-            exactly.close()
+        with _leaving_no_trace(self.twin), ExitStack() as stack:
+            for technique in Recipe(matmul="ieee").techniques():
+                stack.callback(technique.close)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # TF32 is switched off on purpose
+                    technique.prepare([self.twin], [])
+            params = _trained(self.twin)
+            grads = torch.autograd.grad(self._loss(self.twin), params, allow_unused=True)
         return _flat(
             [torch.zeros_like(p) if g is None else g for p, g in zip(params, grads, strict=True)]
         )
@@ -183,22 +180,19 @@ class Probe:
 
 
 @contextmanager
-def _looking(engine: Engine) -> Iterator[list[Callable[[], dict[int, tuple[int, bool]]]]]:
-    """Preserve the techniques' random numbers; yield functions that return the storages they keep.
-
-    The functions map a storage's address to its bytes, and to whether it is compressed.
-    """
-    found = [each for each in engine.techniques if isinstance(each, CompressedActivations)]
+def _looking(engine: Engine) -> Iterator[list[StoragesKept]]:
+    """Preserve the techniques' state; yield functions that return the storages they keep."""
     with ExitStack() as stack:
-        yield [stack.enter_context(each.looked_at()) for each in found]
+        found = [stack.enter_context(technique.looked_at()) for technique in engine.techniques]
+        yield [kept for kept in found if kept is not None]
 
 
 @contextmanager
 def _leaving_no_trace(model: nn.Module) -> Iterator[None]:
-    """Restore buffers, FP8's delayed scales and random states after the block."""
+    """Restore buffers and random states after the block."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     devices = [buffer.device for buffer in model.parameters() if buffer.device.type == "cuda"][:1]
-    with torch.random.fork_rng(devices), scales_kept(model):
+    with torch.random.fork_rng(devices):
         try:
             yield
         finally:

@@ -1,6 +1,7 @@
 """Restores the running statistics of norm layers when an observer vetoes a step.
 
-The engine restores them for the steps that it skips itself. A vetoed step never reaches the engine.
+The engine does it if it may skip steps itself, and so has copies of them; this observer does it for
+an engine that applies every step.
 """
 
 from __future__ import annotations

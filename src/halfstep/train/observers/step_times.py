@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from halfstep.disturbance import DISTURBED
 from halfstep.train.run.observer import Observer
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 _WARM_UP = 3
 """Number of first steps of a process that do not count: they choose kernels and fill caches."""
 _MOST_PENDING = 1000
-DISTURBED = 0.1
-"""Share of waiting, 0 to 1, from which on the step times of a run are not meaningful."""
 _EVERY_S = 0.25
 _ENOUGH_S = 5.0
 """Minimum seconds of computing and waiting, summed over threads, before a warning."""

@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from halfstep import step_observer
 from halfstep.errors import UserError, reason
-from halfstep.techniques.base import HALVES
+from halfstep.formats.dtypes import HALVES
 from halfstep.train.build.compiling import as_compiled
 from halfstep.train.processes.processes import ALONE
 

@@ -33,10 +33,10 @@ class Progress:
             the run was resumed.
         dropped: Number of steps that an observer vetoed, usually for a non-finite loss, or that a
             rollback undid.
-        dropped_in_a_row: Number of vetoed steps since the last step that ran.
         rollbacks: Number of rollbacks to a checkpoint.
         pieces: Number of pieces that a batch is split into, because memory does not suffice.
-        first_nonfinite_step: The first step with a non-finite loss, counted from 1.
+        first_nonfinite_step: The first step, counted from 1, with a non-finite loss; or one that
+            was skipped for non-finite gradients, if `on_nonfinite` is "skip" or "rollback".
         best: The best validation.
         final: The newest validation.
         status: Status of the run; not part of a checkpoint.
@@ -50,7 +50,6 @@ class Progress:
     train_seconds: float = 0.0
     wall_seconds: float = 0.0
     dropped: int = 0
-    dropped_in_a_row: int = 0
     rollbacks: int = 0
     pieces: int = 1
     first_nonfinite_step: int | None = None

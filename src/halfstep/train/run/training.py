@@ -92,10 +92,9 @@ class Training:
         return self.step >= self.setup.steps
 
     def leave_out(self) -> None:
-        """Skip a step: drop the gradients of the window that closes, and count the step."""
+        """Skip a step: discard the window that closes, and count the step."""
         engine = self.setup.engine
         for optimizer in engine.optimizers:
             step_observer.active.drops(optimizer)
-        engine.zero_grad()
+        engine.discard()
         self.progress.dropped += 1
-        self.progress.dropped_in_a_row += 1

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.formats.limits import HALVES
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 _MISMATCH = re.compile(
     r"scalar type|dtype|expected .*(Half|Float|BFloat16)|not implemented for", re.IGNORECASE
 )
-_HALVES = {"fp16", "bf16"}
 _CHANGE = (
     "+ @torch.amp.custom_fwd(device_type=device_type, cast_inputs=torch.float32)",
     "  def forward(ctx, ...):",
@@ -37,7 +37,7 @@ def judge(evidence: Evidence) -> Finding | None:
     fp32 = {each.iteration for each in evidence.replays if each.name == "fp32" and each.finite}
     for birth in evidence.births:
         formats = {each.format for each in (*birth.inputs, birth.output)}
-        if birth.culprit and birth.function and fp32 and formats & _HALVES:
+        if birth.culprit and birth.function and fp32 and formats & HALVES:
             return Finding(
                 summary=f"{birth.called} in the {birth.phase} pass of "
                 f"the function {birth.function} gives {birth.value} in half precision; in fp32 the "

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.tensors.widen import HALVES
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import format_name
+from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence

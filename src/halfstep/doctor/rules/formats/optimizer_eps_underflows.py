@@ -6,23 +6,19 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.remedies import with_eps
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
-from halfstep.formats import FORMATS
+from halfstep.optim.eps import LARGE_ENOUGH, zero_eps
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
-EPS = "1e-4"
-
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find an eps that rounds to 0 in the format of the optimizer's parameters."""
     for optimizer in evidence.static.optimizers:
-        eps = optimizer.settings.get("eps")
-        for form in optimizer.formats:
-            if form not in FORMATS or not isinstance(eps, float) or optimizer.steps == 0:
-                continue
-            if not 0 < eps <= FORMATS[form].smallest_subnormal / 2:
+        for form in optimizer.formats if optimizer.steps else ():
+            found = zero_eps(optimizer.settings, form)
+            if found is None:
                 continue
             broken = [each for model in evidence.static.models for each in model.bad_parameters]
             facts = [
@@ -31,12 +27,12 @@ def judge(evidence: Evidence) -> Finding | None:
             if broken:
                 facts.append(f"not finite: {', '.join(broken[:3])}")
             return Finding(
-                summary=f"eps = {eps:g} is 0 in {form}: where a gradient is 0 or its square "
-                "underflows, the update is 0/0 or x/0",
+                summary=f"{found}: where a gradient is 0 or its square underflows, the update is "
+                "0/0 or x/0",
                 facts=tuple(facts),
                 change=(
                     "+ # keep the parameters in fp32 and use autocast; or",
-                    *with_eps(optimizer, EPS),
+                    *with_eps(optimizer, LARGE_ENOUGH),
                 ),
                 confidence=CERTAIN if broken else LIKELY,
                 site=optimizer.site,

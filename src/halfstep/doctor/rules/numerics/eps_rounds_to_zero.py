@@ -44,7 +44,7 @@ def judge(evidence: Evidence) -> Finding | None:
             for maker in birth.upstream(*_WRITES_EPS)
             for each in maker.scalars
             for form in HALVES & {maker.format, birth.inputs[maker.input].format}
-            if 0 < abs(each) <= FORMATS[form].smallest_subnormal / 2
+            if FORMATS[form].rounds_to_zero(each)
         ]
         lost += [
             (maker.site or birth.user_site, each, maker.format)

@@ -1,0 +1,131 @@
+"""Non-finite gradients: the policy of an engine, its error, and skipped steps in a row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Literal, cast, get_args
+
+from halfstep.kernels import gradients
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
+    from torch.optim import Optimizer
+
+    from halfstep.engine.window import Window
+
+Policy = Literal["skip", "raise", "apply"]
+
+A_FEW = 3
+"""Number of consecutive skipped steps of an optimizer after which the engine warns."""
+_SHOWN = 5
+
+
+class NonFiniteGradients(RuntimeError):  # noqa: N818  (a noun, as LossScaleCollapse is)
+    """Raised under `nonfinite="raise"`, before anything was updated.
+
+    Attributes:
+        step: Number of the step, from 1.
+        parameters: Names of the parameters whose gradient contains inf or NaN.
+    """
+
+    def __init__(self, step: int, parameters: Sequence[str]) -> None:
+        self.step, self.parameters = step, tuple(parameters)
+        super().__init__(
+            f"gradients not finite at step {step}: {shortened(parameters)}. Nothing was updated. Look "
+            "for inf or NaN in the inputs, the loss or the forward pass; lower the learning rate; "
+            "or write nonfinite='skip', which skips such steps"
+        )
+
+
+def checked_policy(given: object) -> Policy:
+    """Check the argument `nonfinite` of an engine, and return it.
+
+    Raises:
+        ValueError: If it is no policy.
+    """
+    if given not in get_args(Policy):
+        raise ValueError(f"nonfinite is {given!r}; allowed: 'skip', 'raise' or 'apply'")
+    return cast("Policy", given)
+
+
+def refuse_nonfinite(
+    step: int, windows: Iterable[Window], names: Mapping[torch.Tensor, str]
+) -> None:
+    """Raise an error if gradients of closing windows are not finite; waits for the device.
+
+    Args:
+        step: Number of the step.
+        windows: The closing windows; `found_inf` is the same on all processes.
+        names: Names of the parameters.
+
+    Raises:
+        NonFiniteGradients: If a gradient is not finite.
+    """
+    checked = [window for window in windows if window.found_inf is not None]
+    bad = [window for window in checked if bool(window.found_inf)]
+    if bad:
+        found = []
+        for window in bad:
+            norms = window.each_norm
+            if norms is None:
+                norms = gradients.norms(window.dense_gradients)
+            found += not_finite(window.reached, norms, names)
+        raise NonFiniteGradients(step, found)
+
+
+def not_finite(
+    params: Sequence[torch.Tensor], norms: torch.Tensor, names: Mapping[torch.Tensor, str]
+) -> list[str]:
+    """Return the names of the parameters with a non-finite norm; waits for the device.
+
+    Args:
+        params: Parameters of any shape.
+        norms: A norm for each of them, such as that of its gradient; shape (len(params),).
+        names: Names of parameters.
+    """
+    return [
+        names.get(param, f"a parameter of shape {tuple(param.shape)}")
+        for param, is_finite in zip(params, norms.isfinite().tolist(), strict=True)
+        if not is_finite
+    ]
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+class SkipsInARow:
+    """Counts the consecutive skipped steps of each optimizer.
+
+    Args:
+        warns: Whether `A_FEW` such steps are worth a warning. They are not with a loss scale: it
+            starts so high that the first steps may overflow, and its collapse is an error.
+    """
+
+    def __init__(self, *, warns: bool) -> None:
+        self._warns = warns
+        self._counts: Counter[Optimizer] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self._counts.clear()
+
+    @property
+    def may_warn(self) -> bool:
+        """Whether a skip in the next step is worth a warning."""
+        return self._warns and A_FEW - 1 in self._counts.values()
+
+    def add(self, optimizer: Optimizer, *, skipped: bool) -> bool:
+        """Count a step of an optimizer; tell whether it is worth a warning."""
+        if not skipped:
+            self._counts.pop(optimizer, None)
+            return False
+        self._counts[optimizer] += 1
+        return self._warns and self._counts[optimizer] == A_FEW

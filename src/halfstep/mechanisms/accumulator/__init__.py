@@ -1,0 +1,1 @@
+"""Products whose sums are accumulated in fp16: the field `accumulator`."""

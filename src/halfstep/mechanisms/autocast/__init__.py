@@ -1,0 +1,1 @@
+"""torch's autocast around the forward pass: the field `autocast`."""

@@ -1,0 +1,1 @@
+"""Modules and operators that compute in a format of their own: the field `exceptions`."""

@@ -1,0 +1,1 @@
+"""The format of `.grad` of half parameters: the field `gradients`."""

@@ -1,0 +1,50 @@
+"""Field `master_weights`: fp32 copies of half parameters, which the optimizer updates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.mechanisms.part import Part, needs_half_params
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from halfstep.mechanisms.part import Use, Whole
+    from halfstep.mechanisms.technique import Technique
+
+
+class MasterWeights(Part):
+    """Lets the optimizer update fp32 copies of half parameters."""
+
+    field = "master_weights"
+    place = 70
+    purpose = "Whether the optimizer updates fp32 copies of half parameters (master weights)."
+    allowed = {
+        True: "the optimizer updates fp32 master weights",
+        False: "the optimizer updates the half parameters",
+    }
+
+    def optimizer_format(self) -> str | None:
+        """Return fp32, the format of the copies that the optimizer updates."""
+        return "fp32" if self.value else None
+
+    def contradiction(self, whole: Whole) -> str | None:
+        """Refuse a recipe without half parameters: only these have master weights."""
+        return needs_half_params(self, whole) if self.value else None
+
+    def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
+        """Copy the parameters to fp32 before the model is cast."""
+        from halfstep.mechanisms.master_weights import technique as master
+
+        del seed
+        if self.value:
+            yield master.MasterWeights(whole.get("params"), own_formats=whole.own_formats)
+
+    def refuses(self, use: Use, whole: Whole) -> str | None:
+        """Refuse lazy parameters, which have no values to copy, and ZeRO's parameter lists."""
+        del whole
+        if use == "lazy_parameters" and self.value:
+            return "master weights are copied from the parameters"
+        if use == "zero_optimizer" and self.value:
+            return "the optimizer would hold fp32 master weights, not the parameters dealt out"
+        return None

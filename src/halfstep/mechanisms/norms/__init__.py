@@ -1,0 +1,1 @@
+"""Norm layers in fp32: the field `norms`."""

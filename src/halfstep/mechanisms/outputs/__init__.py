@@ -1,0 +1,1 @@
+"""The format of the model's outputs: the field `outputs`."""

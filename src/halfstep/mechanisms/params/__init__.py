@@ -1,0 +1,1 @@
+"""Parameters in a half format: the field `params`."""

@@ -1,0 +1,1 @@
+"""The format in which processes sum gradients: the field `reduce`."""

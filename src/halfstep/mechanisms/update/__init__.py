@@ -1,0 +1,1 @@
+"""Weight updates with stochastic or Kahan rounding: the field `update`."""

@@ -1,0 +1,193 @@
+"""Weight updates of bf16 parameters that do not stall: stochastic rounding and Kahan summation.
+
+With rounding to nearest, an update smaller than half the spacing of bf16 is lost. With stochastic
+rounding, the weight is right on average. Kahan summation keeps the rounding error (the
+compensation) and adds it to the next update. See Zamirai et al., "Revisiting BFloat16 Training"
+(arXiv:2010.06192), sections 4.1 (stochastic) and 4.2 (Kahan).
+
+The user's optimizer runs in fp32 on stand-ins: temporary fp32 copies of a few parameters at a time.
+The format of the optimizer's own state does not change. Large parameters of SGD on a CPU need no
+stand-in: one pass over memory widens, updates and rounds them, with the same bits.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+
+from halfstep.kernels.native.fused import SGDSettings, step_sgd_stochastically
+from halfstep.kernels.rounding import round_compensated, round_stochastically
+from halfstep.kernels.scratch import widened
+from halfstep.mechanisms.technique import Stage, Technique
+from halfstep.optim.bf16 import AdamBf16, SGDBf16
+from halfstep.optim.foreach import in_chunks
+from halfstep.optim.one_pass import updates
+from halfstep.optim.watched import has_hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch.optim import Optimizer
+
+
+class RoundedUpdate(Technique):
+    """Rounds the weight update of bf16 parameters stochastically or with a Kahan compensation.
+
+    Args:
+        how: "stochastic" or "kahan".
+        seed: Seed of the stochastic rounding; the same seed gives the same weights.
+    """
+
+    stage = Stage.CHECK
+    skips_on_device = False
+
+    def __init__(self, how: Literal["stochastic", "kahan"], *, seed: int) -> None:
+        self._how = how
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self._compensations: dict[torch.Tensor, torch.Tensor] = {}
+        self._optimizers: Sequence[Optimizer] = ()
+
+    def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+        """Refuse optimizers other than those known to update each parameter independently."""
+        del models
+        self._optimizers = optimizers
+        for optimizer in optimizers:
+            if type(optimizer) not in (SGD, Adam, AdamW, SGDBf16, AdamBf16):
+                raise TypeError(
+                    f"update={self._how!r} knows torch.optim.SGD, Adam and AdamW, not "
+                    f"{type(optimizer).__name__}; use one of them, or recipe='o2', whose fp32 "
+                    "master weights work with any optimizer"
+                )
+
+    def full_precision(self, param: torch.Tensor) -> torch.Tensor:
+        """Return `param` plus its compensation in fp32, or `param` if it has no compensation."""
+        compensation = self._compensations.get(param)
+        return param if compensation is None else param.float() + compensation
+
+    def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
+        """Step in fp32 on one chunk of parameters after another, and round the results to bf16."""
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        in_one_pass = _sgd_in_one_pass(optimizer) if self._how == "stochastic" else {}
+        for chunk in in_chunks(params):
+            stand_ins = {
+                param: self._stand_in(param) if param.dtype == torch.bfloat16 else param
+                for param in chunk
+                if param not in in_one_pass
+            }
+            with _standing_in(optimizer, stand_ins):
+                take()
+            with torch.no_grad():
+                # The order of the parameters determines which random numbers each of them gets.
+                for param in chunk:
+                    if param in in_one_pass:
+                        self._step_in_one_pass(optimizer, param, in_one_pass[param])
+                        continue
+                    stand_in = stand_ins[param]
+                    if stand_in is not param and stand_in.grad is not None:
+                        self._round_back(param, stand_in)
+
+    @contextmanager
+    def loading(self, optimizer: Optimizer) -> Iterator[None]:
+        """Let the optimizer load its state in fp32; torch would cast it to the parameters' bf16."""
+        stand_ins = {
+            p: nn.Parameter(torch.empty(0, device=p.device)) if p.dtype == torch.bfloat16 else p
+            for group in optimizer.param_groups
+            for p in group["params"]
+        }
+        with _standing_in(optimizer, stand_ins):
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the compensations in the order of the parameters, and the generators' states."""
+        return {
+            "compensations": [self._compensations.get(param) for param in self._params()],
+            "generators": {
+                str(device): generator.get_state() for device, generator in self._generators.items()
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the result of `state_dict`."""
+        saved = zip(self._params(), state["compensations"], strict=True)
+        self._compensations = {
+            param: value.to(param.device, copy=True) for param, value in saved if value is not None
+        }
+        for device, random_state in state["generators"].items():
+            self._generator(torch.device(device)).set_state(random_state.cpu())
+
+    def _params(self) -> list[torch.Tensor]:
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        return [param for group in groups for param in group["params"]]
+
+    def _stand_in(self, param: torch.Tensor) -> nn.Parameter:
+        value = widened(param.detach())
+        if param in self._compensations:
+            value += self._compensations[param]
+        stand_in = nn.Parameter(value, param.requires_grad)
+        stand_in.grad = None if param.grad is None else widened(param.grad)
+        return stand_in
+
+    def _round_back(self, param: torch.Tensor, stand_in: torch.Tensor) -> None:
+        if self._how == "stochastic":
+            round_stochastically(stand_in, self._generator(param.device), into=param)
+        else:
+            rounded, self._compensations[param] = round_compensated(stand_in)
+            param.copy_(rounded)
+
+    def _step_in_one_pass(
+        self, optimizer: Optimizer, param: torch.Tensor, settings: SGDSettings
+    ) -> None:
+        momentum = optimizer.state[param]["momentum_buffer"] if settings.momentum else None
+        assert param.grad is not None, "as found by _sgd_in_one_pass"
+        generator = self._generator(param.device)
+        step_sgd_stochastically(param.detach(), param.grad, momentum, settings, generator)
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
+
+
+def _sgd_in_one_pass(optimizer: Optimizer) -> dict[torch.Tensor, SGDSettings]:
+    """Return the large bf16 parameters that the C code can update as this SGD would, with settings.
+
+    The result is empty if the optimizer has step hooks, which may read the parameters that it
+    updates.
+    """
+    if type(optimizer) is not SGD or has_hooks(optimizer):
+        return {}
+    return {param: settings for param, _, _, settings in updates(optimizer, torch.bfloat16)}
+
+
+@contextmanager
+def _standing_in(
+    optimizer: Optimizer, stand_ins: dict[torch.Tensor, torch.Tensor]
+) -> Iterator[None]:
+    """Replace the parameters of `optimizer` by `stand_ins` in this context, also in its state.
+
+    Args:
+        optimizer: The optimizer.
+        stand_ins: The replacement of each parameter. The optimizer does not see other parameters.
+    """
+    groups = optimizer.param_groups
+    kept = [group["params"] for group in groups]
+    for group, params in zip(groups, kept, strict=True):
+        group["params"] = [stand_ins[param] for param in params if param in stand_ins]
+    _rekey(optimizer, stand_ins)
+    try:
+        yield
+    finally:
+        _rekey(optimizer, {stand_in: param for param, stand_in in stand_ins.items()})
+        for group, params in zip(optimizer.param_groups, kept, strict=True):
+            group["params"] = params
+
+
+def _rekey(optimizer: Optimizer, names: dict[torch.Tensor, torch.Tensor]) -> None:
+    for old, new in names.items():
+        if old is not new and old in optimizer.state:
+            optimizer.state[new] = optimizer.state.pop(old)

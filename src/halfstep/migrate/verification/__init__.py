@@ -1,0 +1,1 @@
+"""Checks a rewritten program, independently of the code that rewrites it."""

@@ -1,0 +1,108 @@
+"""What the verification knows about a value, and what a call makes of the values it is given."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from enum import Enum
+
+from halfstep.migrate.program.call_graph import NO_FORWARD
+from halfstep.migrate.program.names import dotted, last_name
+from halfstep.migrate.program.program import WRAPPERS
+
+
+class Kind(Enum):
+    """What a value is made of."""
+
+    MODEL = "a model, or an object that contains one"
+    OUTPUT = "computed by a model, or from its outputs"
+
+
+Value = frozenset[ast.Call | Kind]
+"""The kinds of a value, and the calls outside of autocast from whose results it is computed.
+
+It is empty for data, settings and other values that no model has computed.
+"""
+NOTHING: Value = frozenset()
+MODEL: Value = frozenset({Kind.MODEL})
+OUTPUT: Value = frozenset({Kind.OUTPUT})
+
+FILLING = {"append", "appendleft", "extend", "insert", "update", "add", "setdefault", "push", "put"}
+"""Methods that add their arguments to an object."""
+PROPERTIES = {"shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "training"}
+"""Attributes that do not depend on the numbers in a tensor."""
+_NUMBERS = {"item", "size", "dim", "numel", "nelement", "tolist", "get_device", "data_ptr"}
+"""Methods with the same property, or that return Python numbers."""
+_PASSING = {
+    *("sum", "max", "min", "abs", "list", "tuple", "dict", "set", "zip", "enumerate", "sorted"),
+    *("reversed", "iter", "next", "getattr", "vars", "pow", "divmod"),
+}
+"""Builtins whose result contains their arguments, or which add or compare them without torch."""
+_RUNNING = {"map", "filter", "super", "compile"}
+"""Builtins that may run a model."""
+_MOVING = {
+    *("to", "cuda", "cpu", "float", "half", "double", "type", "type_as", "long", "int", "bool"),
+    *("view", "view_as", "reshape", "permute", "transpose", "t", "contiguous", "unsqueeze"),
+    *("squeeze", "flatten", "expand", "expand_as", "repeat", "detach", "detach_", "clone", "copy"),
+    *("chunk", "split", "unbind", "narrow", "index_select", "gather", "masked_select", "select"),
+    *("stack", "cat", "concat", "concatenate", "requires_grad_", "retain_grad", "numpy"),
+    *("pop", "popleft", "get", "items", "keys", "values", *FILLING),
+    *("zeros_like", "ones_like", "rand_like", "randn_like"),
+    *("new_zeros", "new_ones", "new_tensor", "new_full", "empty_like", "full_like", "as_tensor"),
+    *("tensor", "from_numpy", "backward", "zero_grad", "step", "zero_", "fill_", "register_hook"),
+    *("deepcopy", "clear", "remove", "state_dict", "parameters", "train", "eval"),
+}
+"""Functions that move, copy or convert tensors, or have no tensor as a result."""
+
+
+def is_builtin(call: ast.Call, names: set[str]) -> bool:
+    """Tell whether a call is of one of these builtins."""
+    return isinstance(call.func, ast.Name) and call.func.id in names
+
+
+def moved(call: ast.Call, owner: Value, given: Value) -> Value | None:
+    """Return the value of a call that computes nothing under autocast; None for any other call.
+
+    Args:
+        call: The call.
+        owner: The value of the called object, or of the object whose method is called.
+        given: The values of all arguments together.
+    """
+    name = last_name(call.func)
+    values = owner | given
+    if not values:
+        return NOTHING
+    if is_builtin(call, set(dir(builtins)) - _RUNNING):
+        return given if name in _PASSING else NOTHING
+    if name in _NUMBERS:
+        return NOTHING
+    if name in _MOVING or name in WRAPPERS or (constructs(call) and Kind.MODEL not in owner):
+        return values
+    if name in NO_FORWARD and Kind.MODEL in owner and isinstance(call.func, ast.Attribute):
+        return MODEL
+    return None
+
+
+def constructs(call: ast.Call) -> bool:
+    """Tell whether a call creates an object of a class, by the case of its name."""
+    name = last_name(call.func)
+    return name[:1].isupper() and not name.isupper()
+
+
+def constructs_module(call: ast.Call) -> bool:
+    """Tell whether a call creates one of torch's modules, such as `nn.Linear(2, 1)`."""
+    path = dotted(call.func) or ""
+    return constructs(call) and path.startswith(("nn.", "torch.nn.")) and "." in path
+
+
+def autocasts(node: ast.expr, *, otherwise: bool) -> bool:
+    """Tell whether code is under autocast inside `with node:`, or under the decorator `node`.
+
+    Args:
+        node: The context manager or decorator.
+        otherwise: Whether the code is under autocast without it.
+    """
+    if not isinstance(node, ast.Call) or last_name(node.func) != "autocast":
+        return otherwise
+    off = (each.value for each in node.keywords if each.arg == "enabled")
+    return not any(isinstance(each, ast.Constant) and not each.value for each in off)

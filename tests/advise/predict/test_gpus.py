@@ -1,0 +1,67 @@
+"""The table of GPUs: a GPU is one row, and its rates are found under the names of the formats."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from halfstep.advise.predict import gpus
+from halfstep.cli import main
+from halfstep.formats import FORMATS
+
+ROW = """
+[made_up]
+name = "Made-up GPU 96GB"
+aliases = ["madeup"]
+architecture = "blackwell"
+process = 4
+fp16 = 1000
+tf32 = 500
+fp32 = 80
+fp8 = 2000
+bandwidth = 4000
+memory = 96
+cache = 64
+sms = 150
+clock = 2000
+power = 600
+source = "a test"
+"""
+
+
+@pytest.fixture
+def _made_up(monkeypatch, tmp_path):
+    table = tmp_path / "gpus.toml"
+    table.write_text(gpus.TABLE.read_text() + ROW)
+    monkeypatch.setattr(gpus, "TABLE", table)
+    gpus.gpus.cache_clear()
+    yield
+    gpus.gpus.cache_clear()
+
+
+@pytest.mark.usefixtures("_made_up")
+def test_a_gpu_is_one_row(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(
+        "import torch\n"
+        "def build(): return torch.nn.Linear(4096, 4096)\n"
+        "def batches(): return [(torch.ones(8192, 4096), torch.zeros(8192, dtype=torch.long))]\n"
+    )
+    options = ["--batches", "model.py:batches", "--gpu", "madeup", "--recipes", "fp16"]
+    options += ["--cost-only", "--json"]
+    monkeypatch.setattr("sys.argv", ["halfstep", "advise", "model.py:build", *options])
+    main()
+    text = capsys.readouterr().out
+    assert json.loads(text)
+    assert "made_up" in text
+
+
+def test_every_format_has_the_rate_of_its_column() -> None:
+    t4, h100 = gpus.gpu("t4"), gpus.gpu("h100")
+    assert {name for name in FORMATS if t4.has(name)} == {"fp32", "fp16"}
+    assert {name for name in FORMATS if h100.has(name)} == set(FORMATS)
+    assert h100.peak("fp8-e4m3") == h100.peak("fp8-e5m2") == 1978.9e12
+    assert t4.peak("fp8-e4m3") == t4.peak("bf16") == t4.peak("fp32") == 8.1e12
+    assert h100.peak("bf16") == h100.peak("fp16") == 989.4e12
+    assert h100.peak("tf32") == 494.7e12
