@@ -88,6 +88,8 @@ def test_what_is_refused_without_torch_is_refused_before_it_is_imported(run, tmp
         ["advise", "digits", "--cost-only"],
         ["advise", "digits", "--recipes", "fp61"],
         ["bench", "step", "digit"],
+        ["data", "check", "digit"],
+        ["data", "folds", "none.csv"],
     ]
     done = subprocess.run(
         [sys.executable, "-c", REFUSED, json.dumps(refused)],

@@ -98,7 +98,7 @@ def refusals(located: Sequence[LocatedRows], root: Path) -> list[UserError]:
 def splits(file: Path, rows: Sequence[CsvRow]) -> list[tuple[str, list[CsvRow]]]:
     """Return the rows of each split if the file has a column split, else all rows as one list."""
     keys = csv_rows.SPLITS if rows and rows[0].split else ("",)
-    return [(str(file), _of_split(file, rows, key)) for key in keys]
+    return [(str(file), of_split(file, rows, key)) for key in keys]
 
 
 def _listed(config: CsvConfig, root: Path) -> list[tuple[str, list[CsvRow]]]:
@@ -118,11 +118,16 @@ def _listed(config: CsvConfig, root: Path) -> list[tuple[str, list[CsvRow]]]:
                 f"{file} has no column {name} and is the only list; write data.train.ann_file=... "
                 "and data.val.ann_file=..., which halfstep data folds makes of one list"
             )
-        listed.append((str(file), _of_split(file, rows[file], key if has_column else "")))
+        listed.append((str(file), of_split(file, rows[file], key if has_column else "")))
     return listed
 
 
-def _of_split(file: Path, rows: Sequence[CsvRow], key: str) -> list[CsvRow]:
+def of_split(file: Path, rows: Sequence[CsvRow], key: str) -> list[CsvRow]:
+    """Return the rows of one split; "" is that of a file without a column split.
+
+    Raises:
+        UserError: If there are none.
+    """
     if not rows:
         raise UserError(f"{file} lists no image; allowed: at least one row under the header")
     kept = [row for row in rows if row.split == key]
