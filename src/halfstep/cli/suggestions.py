@@ -114,7 +114,8 @@ def _of_command(word: str, line: CommandLine, program: Any) -> str:
     """Return the command to write instead of an unknown one."""
     groups = {f"{name} ": each for name, each in commands(program).items()} | {"": program}
     nested = [f"{name}{word}" for name, each in groups.items() if word in commands(each)]
-    found = nested or _row(COMMANDS, word) or ([f"train {word}"] if _is_config(word) else ())
+    trained = [f"train {word}"] if _is_config(word) else []
+    found = nested or [*(_row(COMMANDS, word) or ())] or trained
     close = difflib.get_close_matches(word, commands(line.command), n=1)
     written = [f"halfstep {each}" for each in found] or [f"{line.name} {each}" for each in close]
     return " or ".join([*([", ".join(written[:-1])] if written[1:] else []), *written[-1:]])

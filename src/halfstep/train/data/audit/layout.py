@@ -192,11 +192,13 @@ def _of_list(file: Path, split_files: SplitFiles) -> Found:
 def _of_two_lists(train: Path, valid: Path) -> Found:
     columns = _columns(train) or csv_rows.STANDARD
     how = f"images listed by {train} and {valid}"
-    listed = []
-    for file, split in zip((train, valid), csv_rows.SPLITS, strict=True):
-        rows = csv_rows.read(file, columns)
-        listed.append(csv_list.of_split(file, rows, split if rows and rows[0].split else ""))
-    return _of_csv(_root(train, listed[0]), (train, valid), columns, *listed, how)
+
+    def rows(file: Path, split: str) -> list[CsvRow]:
+        found = csv_rows.read(file, columns)
+        return csv_list.of_split(file, found, split if found and found[0].split else "")
+
+    first, second = rows(train, "train"), rows(valid, "val")
+    return _of_csv(_root(train, first), (train, valid), columns, first, second, how)
 
 
 def _split(
