@@ -20,7 +20,6 @@ import argparse
 import math
 import statistics
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +41,7 @@ from halfstep.train.config.optimizer import (
     SgdConfig,
     TimmOptimizerConfig,
 )
+from halfstep.versions import version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,6 +25,7 @@ FLOORS = {
     "files": 0,
     "yaml_text": 0,
     "plurals": 0,
+    "versions": 0,
     "disturbance": 0,
     "statistics": 0,
     "kernels": 0,

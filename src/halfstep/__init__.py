@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from halfstep import versions
 from halfstep.recipe import LossScale, Recipe, recipes
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ __all__ = [
     "train",
     "watch",
 ]
-__version__ = "0.2.0"
+__version__ = versions.HALFSTEP
 
 _ENGINE = (
     "EMA", "SWA", "Engine", "LossScaleCollapse", "NonFiniteGradients", "StepResult",

@@ -67,10 +67,6 @@ def test_version_is_the_packages(halfstep):
         (["trian"], "error: No such command 'trian'"),
         (["train"], "error: Missing argument 'CONFIG'; see halfstep train --help"),
         (["train", "digits", "--sed", "1"], "error: No such option: --sed"),
-        (
-            ["compare", "digits", "--epochs", "1"],
-            "error: No such option: --epochs (Possible options: --export, --processes); to set epo",
-        ),
         (["train", "digits", "--seed", "x"], "error: Invalid value for '--seed'"),
         (["configs", "extra"], "error: Got unexpected extra argument"),
     ],

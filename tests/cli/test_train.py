@@ -202,6 +202,7 @@ def test_signal_saves_and_exits_with_its_code(halfstep, tiny_arguments, monkeypa
 def test_damaged_checkpoint_is_one_line_of_warning(halfstep, tiny_arguments):
     arguments = [*tiny_arguments, "epochs=2"]
     assert halfstep("train", "digits", *arguments)[0] == 0
+    Path("runs/digits/fp32-seed0/summary.json").unlink()  # as if the run had been killed
     newest = Path("runs/digits/fp32-seed0/checkpoints/step-00000012.pt")
     newest.write_bytes(newest.read_bytes()[:-1])
     code, _, err = halfstep("train", "digits", "--resume", "auto", *arguments)

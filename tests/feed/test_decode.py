@@ -14,7 +14,8 @@ from PIL import Image, ImageOps
 
 from halfstep.errors import UserError
 from halfstep.feed import decode
-from halfstep.feed.decode import CorruptImage, read_image
+from halfstep.feed.decode import read_image
+from halfstep.feed.pixels import CorruptImage
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding and:DeprecationWarning")
 

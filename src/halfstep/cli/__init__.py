@@ -30,6 +30,7 @@ from halfstep.cli import (
     recipes,
     runs,
     streams,
+    suggestions,
     train,
 )
 from halfstep.cli import eval as eval_
@@ -133,19 +134,8 @@ def _run(arguments: list[str]) -> int:
             return _interrupted()
         if debug or not _is_of_the_user(error):
             raise
-        return _fail(f"error: {_message(error, _called(command, given))}", BAD_INPUT)
+        return _fail(f"error: {_message(error, command, given)}", BAD_INPUT)
     return 0
-
-
-def _called(command: Any, arguments: Sequence[str]) -> str:
-    """Return the names of the program and of the subcommands that the arguments begin with."""
-    names = ["halfstep"]
-    for word in arguments:
-        command = getattr(command, "commands", {}).get(word)
-        if command is None:
-            break
-        names.append(word)
-    return " ".join(names)
 
 
 def _reflow(command: Any) -> None:
@@ -168,29 +158,11 @@ def _is_of_the_user(error: BaseException) -> bool:
     return isinstance(error, ValueError | OSError) or hasattr(error, "format_message")
 
 
-def _message(error: BaseException, called: str) -> str:
-    """Return an error in one line; `called` is the command, for an error that does not name it."""
-    if not hasattr(error, "format_message"):
-        return " ".join(str(error).split())
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context else called
-    said = " ".join(error.format_message().split()).rstrip(".")
-    return f"{said}{_key_of_config(error, context)}; see {command} --help"
-
-
-def _key_of_config(error: BaseException, context: Any) -> str:
-    """Return a hint if an unknown option is the name of a key of the config; "" otherwise."""
-    option = str(getattr(error, "option_name", ""))
-    near = any(each.startswith(option) for each in getattr(error, "possibilities", None) or ())
-    takes_options = context and any(each.name == "options" for each in context.command.params)
-    if not option or near or not takes_options:
-        return ""
-    from halfstep.train.config.errors import keys
-    from halfstep.train.config.schema import Config
-
-    given = option.lstrip("-").replace("-", "_")
-    known = [key for key in keys(Config) if key.rpartition(".")[2] == given]
-    return f"; to set {known[0]} of the config, write --options {known[0]}=..." if known else ""
+def _message(error: BaseException, program: Any, arguments: Sequence[str]) -> str:
+    """Return an error in one line."""
+    if hasattr(error, "format_message"):
+        return suggestions.message(error, program, arguments)
+    return " ".join(str(error).split())
 
 
 def _fail(line: str, code: int) -> int:

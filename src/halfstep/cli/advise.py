@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from halfstep.cli.gpus import list_gpus
+from halfstep.cli.overrides import OptionsFlag
 from halfstep.cli.start_up import without_collections
-from halfstep.cli.train import OptionsFlag
 from halfstep.errors import UserError
 from halfstep.plurals import counted
 
@@ -163,31 +163,33 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     """
     from rich.console import Console
 
+    from halfstep.advise.predict.gpus import GIB, parse_gpus
     from halfstep.compare.plan.arguments import parse_time_limit
     from halfstep.files import json_text
     from halfstep.recipe.parse import parse_recipes
 
-    with without_collections():
-        from halfstep.advise import answer
-        from halfstep.advise.choose import advice, show
-        from halfstep.advise.predict import forecast
-        from halfstep.advise.predict.gpus import GIB, parse_gpus
-        from halfstep.advise.report import files
-        from halfstep.advise.subject import BATCHES, find
-
-    began = time.monotonic()
     there = parse_gpus(gpu) if gpu is not None else ()
     _refuse(
+        subject,
+        options or (),
         costed=not there and (cost_only or batch_size or max_memory),
         tried=cost_only and (verify or budget or out),
     )
     seconds = BUDGET if budget is None else parse_time_limit(budget, "--budget")
+    named = parse_recipes(recipes) if recipes else ()
+    with without_collections():
+        from halfstep.advise import answer
+        from halfstep.advise.choose import advice, show
+        from halfstep.advise.predict import forecast
+        from halfstep.advise.report import files
+        from halfstep.advise.subject import BATCHES, find
+
+    began = time.monotonic()
 
     def left() -> float:
         return seconds - (time.monotonic() - began)
 
-    names = parse_recipes(recipes) if recipes else list(advice.CANDIDATES)
-    costs: list[forecast.Forecast] = []
+    names = named or advice.CANDIDATES
     with _told(1 + len(names)) as tell:
         about = find(
             subject,
@@ -202,8 +204,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             typer.echo(f"advise: {_few(len(about.batches), BATCHES)}", err=True)
         memory = max_memory and max_memory * GIB
         forecaster = forecast.Forecaster(about, batch=batch_size, memory=memory, tell=tell)
-        if there:
-            costs = forecast.forecasts(forecaster, names, there, partly=not cost_only)
+        costs = forecast.forecasts(forecaster, names, there, partly=not cost_only) if there else []
     console = Console(quiet=as_json)
     given = {
         "--batches": batches,
@@ -282,8 +283,12 @@ def _print_files(console: "Console", found: "Answer", written: list[str], out: P
             console.print(f"no recipe file for {', '.join(bare)}: {reason}", soft_wrap=True)
 
 
-def _refuse(*, costed: object, tried: object) -> None:
-    """Refuse flags that need --gpu without --gpu, and flags of trials with --cost-only."""
+def _refuse(subject: str, options: "Sequence[str]", *, costed: object, tried: object) -> None:
+    """Refuse, before torch is imported, a wrong config and flags that contradict each other."""
+    from halfstep.train.config.files import load
+
+    if ".py" not in subject:
+        load(subject, options)
     if costed:
         raise UserError(
             "--cost-only, --batch-size and --max-memory need --gpu; write, for example, --gpu h100"

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from halfstep.cli.overrides import BatchSizeFlag, OptionsFlag, overrides
 from halfstep.cli.start_up import without_collections
-from halfstep.cli.train import DeviceFlag, OptionsFlag
+from halfstep.cli.train import DeviceFlag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,12 +61,14 @@ def loader(
     ] = "0,1,2,4",
     steps: Annotated[int, typer.Option(min=1, help="Batches timed in each round.")] = 100,
     rounds: RoundsFlag = 3,
+    batch_size: BatchSizeFlag = None,
     options: OptionsFlag = None,
     device: DeviceFlag = None,
     out: OutFlag = None,
     quiet: QuietFlag = False,
 ) -> None:
     """Measure how fast images are loaded, decoded, transformed and prepared, without a model."""
+    changes = overrides(options, batch_size=batch_size)
 
     def measure(chosen: "Config", console: "Console") -> "Outcome":
         with without_collections():
@@ -73,14 +76,14 @@ def loader(
 
         return measuring.bench(
             chosen,
-            options=options or (),
+            options=changes,
             workers=workers,
             steps=steps,
             rounds=rounds,
             console=console,
         )
 
-    _run("loader", config, options, device, out, quiet, measure)
+    _run("loader", config, changes, device, out, quiet, measure)
 
 
 def threads(
@@ -93,12 +96,14 @@ def threads(
         typer.Option(min=1, help="Number of optimizer steps to time; default: one epoch."),
     ] = None,
     rounds: RoundsFlag = 3,
+    batch_size: BatchSizeFlag = None,
     options: OptionsFlag = None,
     device: DeviceFlag = None,
     out: OutFlag = None,
     quiet: QuietFlag = False,
 ) -> None:
     """Measure the training time for each number of threads, each in a new process."""
+    changes = overrides(options, batch_size=batch_size)
 
     def measure(chosen: "Config", console: "Console") -> "Outcome":
         with without_collections():
@@ -106,36 +111,38 @@ def threads(
 
         return measuring.bench(
             chosen,
-            options=options or (),
+            options=changes,
             threads=threads,
             steps=steps,
             rounds=rounds,
             console=console,
         )
 
-    _run("threads", config, options, device, out, quiet, measure)
+    _run("threads", config, changes, device, out, quiet, measure)
 
 
 def launch(
     config: ConfigArgument,
     processes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of processes.")] = 2,
     rounds: RoundsFlag = 3,
+    batch_size: BatchSizeFlag = None,
     options: OptionsFlag = None,
     device: DeviceFlag = None,
     out: OutFlag = None,
     quiet: QuietFlag = False,
 ) -> None:
     """Measure the time to the first step with torch.multiprocessing.spawn and with torchrun."""
+    changes = overrides(options, batch_size=batch_size)
 
     def measure(chosen: "Config", console: "Console") -> "Outcome":
         with without_collections():
             from halfstep.bench import launch as measuring
 
         return measuring.bench(
-            chosen, options=options or (), processes=processes, rounds=rounds, console=console
+            chosen, options=changes, processes=processes, rounds=rounds, console=console
         )
 
-    _run("launch", config, options, device, out, quiet, measure)
+    _run("launch", config, changes, device, out, quiet, measure)
 
 
 def step(
@@ -146,12 +153,14 @@ def step(
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps timed in each round.")] = 50,
     warmup: Annotated[int, typer.Option(min=0, help="Untimed steps before the timed ones.")] = 10,
     rounds: RoundsFlag = 3,
+    batch_size: BatchSizeFlag = None,
     options: OptionsFlag = None,
     device: DeviceFlag = None,
     out: OutFlag = None,
     quiet: QuietFlag = False,
 ) -> None:
     """Time the parts of a training step: data, forward, backward, unscaling, optimizer, rest."""
+    changes = overrides(options, batch_size=batch_size)
 
     def measure(chosen: "Config", console: "Console") -> "Outcome":
         del chosen  # each recipe loads the config again
@@ -160,7 +169,7 @@ def step(
 
         return measuring.bench(
             config,
-            options=options or (),
+            options=changes,
             device_name=device,
             recipes=recipes,
             steps=steps,
@@ -169,25 +178,27 @@ def step(
             console=console,
         )
 
-    _run("step", config, options, device, out, quiet, measure)
+    _run("step", config, changes, device, out, quiet, measure)
 
 
 def _run(
     bench: str,
     config: str,
-    options: list[str] | None,
+    options: list[str],
     device: str | None,
     out: Path | None,
     quiet: bool,
     measure: "Callable[[Config, Console], Outcome]",
 ) -> None:
     """Check the arguments, measure, then write the files and print the table."""
-    from rich.console import Console
-
-    from halfstep.bench import directory, table
     from halfstep.train.config import files
 
-    chosen = files.load(config, options or (), {"device": device})
+    chosen = files.load(config, options, {"device": device})  # before torch is imported
+    with without_collections():
+        from rich.console import Console
+
+        from halfstep.bench import directory, table
+
     place = directory.place(out, bench, chosen.name)
     try:
         outcome = measure(chosen, Console(stderr=True, quiet=quiet))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from halfstep.cli.gpus import list_gpus
+from halfstep.cli.overrides import BatchSizeFlag, EpochsFlag, LrFlag, OptionsFlag, overrides
 from halfstep.cli.start_up import without_collections
-from halfstep.cli.train import DeviceFlag, OptionsFlag
+from halfstep.cli.train import DeviceFlag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,9 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
             "batch_size=256,1024 optimizer.lr=0.1,0.4",
         ),
     ] = None,
+    epochs: EpochsFlag = None,
+    lr: LrFlag = None,
+    batch_size: BatchSizeFlag = None,
     options: OptionsFlag = None,
     device: DeviceFlag = None,
     devices: Annotated[
@@ -126,6 +130,10 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     from rich.console import Console
 
     from halfstep.compare.cells import warm
+    from halfstep.train.config.files import load
+
+    changes = overrides(options, epochs=epochs, lr=lr, batch_size=batch_size, grid=grid)
+    load(config, changes)  # refuses a wrong config before torch is imported
 
     untouched = warm.is_untouched()
     with without_collections():
@@ -143,7 +151,7 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
             config,
             recipes=recipes,
             seeds=seeds,
-            options=options or (),
+            options=changes,
             axes=grid or (),
             device=device,
             devices=devices,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from halfstep.cli.train import OptionsFlag
+from halfstep.cli.overrides import BatchSizeFlag, EpochsFlag, LrFlag, OptionsFlag, overrides
 
 
 def register(app: typer.Typer) -> None:
@@ -41,16 +41,20 @@ def show(
     config: Annotated[
         str, typer.Argument(metavar="CONFIG", help="Name of a shipped config, or a YAML file.")
     ],
+    epochs: EpochsFlag = None,
+    lr: LrFlag = None,
+    batch_size: BatchSizeFlag = None,
     options: OptionsFlag = None,
 ) -> None:
-    """Print CONFIG with inherited values, --options and defaults filled in.
+    """Print CONFIG with inherited values, these options and defaults filled in.
 
     The comment above each field explains it. The output is a valid config.
     """
     from halfstep.train.config.explain import explained
     from halfstep.train.config.files import load
 
-    typer.echo(explained(load(config, options or [])), nl=False)
+    changes = overrides(options, epochs=epochs, lr=lr, batch_size=batch_size)
+    typer.echo(explained(load(config, changes)), nl=False)
 
 
 def schema() -> None:

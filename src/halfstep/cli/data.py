@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from halfstep.cli.train import ColumnsFlag, OptionsFlag
+from halfstep.cli.overrides import OptionsFlag
+from halfstep.cli.train import ColumnsFlag
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -129,8 +130,6 @@ def _listed(
     """Return the faults of the whole set, and its known images."""
     from halfstep.errors import UserError
     from halfstep.train.config import files as config_files
-    from halfstep.train.data.audit import check as checking
-    from halfstep.train.data.audit import listing
     from halfstep.train.data.sources import csv_rows
 
     if (config is None) == (csv is None):
@@ -141,13 +140,19 @@ def _listed(
             raise UserError("--options changes a CONFIG, not --csv FILE; leave one of them out")
         named = csv_rows.columns_of(columns) if columns else csv_rows.STANDARD
         base = root or csv.parent
+        from halfstep.train.data.audit import check as checking
+        from halfstep.train.data.audit import listing
+
         of_set = checking.whole_list(csv, base, named)
         return of_set, _images(lambda: listing.of_csv(csv, base, columns=named), of_set)
     for flag, value in (("root", root), ("columns", columns)):
         if value is not None:
             raise UserError(f"--{flag} goes with --csv FILE; write --options data.{flag}=...")
     assert config is not None
-    chosen = config_files.load(config, options)
+    chosen = config_files.load(config, options)  # before torch is imported
+    from halfstep.train.data.audit import check as checking
+    from halfstep.train.data.audit import listing
+
     of_set = checking.whole_set(chosen)
     return of_set, _images(lambda: listing.of_config(chosen.data), of_set)
 

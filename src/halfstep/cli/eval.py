@@ -62,6 +62,9 @@ def evaluate(
     Exit code 1: the result on the validation split differs from the one that the run recorded, or
     an image cannot be read.
     """
+    from halfstep.train.after.run_config import config_of
+
+    config_of(run, device)  # refuses a wrong directory before torch is imported
     with without_collections():
         from halfstep.files import json_text
         from halfstep.train.after import evaluate as evaluation

@@ -44,6 +44,9 @@ def export(
     ] = None,
 ) -> None:
     """Export the model of RUN in fp32, with its class names and preprocessing."""
+    from halfstep.train.after.run_config import config_of
+
+    config_of(run)  # refuses a wrong directory before torch is imported
     with without_collections():
         from halfstep.train.after.export import export as export_run
 

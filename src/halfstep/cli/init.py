@@ -24,7 +24,7 @@ def init(
 
     The images are in one folder per class, optionally inside folders train and val, or are listed
     with their labels in a CSV file. If there is no validation split, a fifth of the images is used
-    for validation.
+    for validation, and two CSV files beside the config list the split.
     """
     from halfstep.train.data.audit.propose import propose
 

@@ -67,13 +67,17 @@ def predict(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
 
     Exit code 1: an image cannot be read. stderr names it, and the output leaves it out.
     """
+    from halfstep.train.after.run_config import config_of
+
+    if probabilities and top_k is not None:
+        raise UserError(f"--probabilities and --top-k {top_k} are both given; write one of them")
+    for each in (run, *(ensemble or ())):
+        config_of(each, device)  # refuses a wrong directory before torch is imported
     with without_collections():
         from halfstep.files import write_atomically
         from halfstep.train.after.predict import predict as predict_images
         from halfstep.train.data.sources.csv_rows import columns_of
 
-    if probabilities and top_k is not None:
-        raise UserError(f"--probabilities and --top-k {top_k} are both given; write one of them")
     found = predict_images(
         [run, *(ensemble or ())],
         images,

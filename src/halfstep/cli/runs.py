@@ -11,7 +11,10 @@ import typer
 if TYPE_CHECKING:
     from halfstep.train.after.runs import Run
 
-_HEADER = ("run", "config", "recipe", "seed", "status", "best", "epoch", "final", "when (UTC)")
+_HEADER = (
+    *("run", "config", "recipe", "seed", "status"),
+    *("best", "at epoch", "final", "epochs", "when (UTC)"),
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -46,13 +49,18 @@ def _cells(run: Run, root: Path) -> tuple[str, ...]:
         str(run.path.relative_to(root)) if run.path != root else str(root),
         run.config,
         run.recipe,
-        "" if run.seed is None else str(run.seed),
+        _number(run.seed),
         run.status,
         _percent(run.best_accuracy),
-        "" if run.best_epoch is None else f"{run.best_epoch}/{run.epochs}",
+        _number(run.best_epoch),
         _percent(run.final_accuracy),
+        f"{run.epochs}/{_number(run.planned_epochs) or '?'}",
         f"{run.when:%Y-%m-%d %H:%M}",
     )
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
 
 
 def _percent(share: float | None) -> str:

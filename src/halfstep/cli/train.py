@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from halfstep.cli.overrides import BatchSizeFlag, EpochsFlag, LrFlag, OptionsFlag, overrides
 from halfstep.cli.start_up import without_collections
 from halfstep.errors import UserError
 from halfstep.plurals import counted
@@ -25,14 +26,6 @@ _INTERRUPTED = 130
 _BAD_RESULT = 1
 _BAD_INPUT = 2
 
-OptionsFlag = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE ...",
-        help="Override settings of the config; values are YAML: "
-        "--options optimizer.lr=0.02 epochs=3",
-    ),
-]
 ColumnsFlag = Annotated[
     str | None,
     typer.Option(
@@ -68,6 +61,9 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
     out: Annotated[
         Path | None, typer.Option(help="The run directory; default: runs/CONFIG/TAG.")
     ] = None,
+    epochs: EpochsFlag = None,
+    lr: LrFlag = None,
+    batch_size: BatchSizeFlag = None,
     options: OptionsFlag = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a run that is already in the directory.")
@@ -117,18 +113,23 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
         if processes not in {None, gpus}:
             raise UserError(f"--gpus is {gpus} and --processes {processes}; write one of them")
         processes, device = gpus, device or "cuda"
+    changes = overrides(options, epochs=epochs, lr=lr, batch_size=batch_size)
     flags = {"recipe": recipe, "seed": seed, "device": device}
-    chosen, run = _find(config, options or [], flags, tag, out)
-    if processes is not None:
-        given = {**flags, "tag": tag, "out": out, "resume": resume}
-        switches = [*(["--overwrite"] if overwrite else []), *(["--quiet"] if quiet else [])]
-        arguments = ["train", config, *switches, *_as_arguments(given, options or [])]
-        raise typer.Exit(_launched(arguments, processes, max_restarts, chosen.device))
-    if max_restarts:
+    chosen, run = _find(config, changes, flags, tag, out)
+    if max_restarts and processes is None:
         raise UserError(
             f"--max-restarts is {max_restarts} without --processes; write --processes 1, or "
             "torchrun --max-restarts"
         )
+    over = _decide(chosen, run, resume, overwrite=overwrite, processes=processes or 1)
+    if over is not None:
+        _tell(over, run)
+        return
+    if processes is not None:
+        given = {**flags, "tag": tag, "out": out, "resume": resume}
+        switches = [*(["--overwrite"] if overwrite else []), *(["--quiet"] if quiet else [])]
+        arguments = ["train", config, *switches, *_as_arguments(given, changes)]
+        raise typer.Exit(_launched(arguments, processes, max_restarts, chosen.device))
     _train_here(chosen, run, tag=tag, overwrite=overwrite, quiet=quiet, resume=resume)
 
 
@@ -146,6 +147,19 @@ def _find(
             # Another process of torchrun on this machine prints the error.
             raise typer.Exit(_BAD_INPUT) from None
         raise
+
+
+def _decide(
+    chosen: "Config", run: Path, resume: str | None, *, overwrite: bool, processes: int
+) -> "Summary | None":
+    """Decide, before torch is imported, whether there is a run to train; see `run_directory`."""
+    from halfstep.train.store import run_directory
+
+    if "RANK" in os.environ:  # the processes of torchrun decide together, and may be restarted
+        return None
+    return run_directory.decide(
+        run, chosen, resume=resume, overwrite=overwrite, processes=processes
+    )
 
 
 def _as_arguments(given: dict[str, Any], options: list[str]) -> list[str]:
@@ -200,6 +214,11 @@ def _train_here(
             go_on=resume,
             processes=processes,
         )
+    _tell(summary, run)
+
+
+def _tell(summary: "Summary", run: Path) -> None:
+    """Print the results of a run; raise the exit if it has failed."""
     if _speaks():
         typer.echo(_report(summary, run))
     if summary.status != "finished":

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from halfstep.feed.cache import CacheWarning, ImageCache
-    from halfstep.feed.decode import CorruptImage, read_image
+    from halfstep.feed.decode import read_image
+    from halfstep.feed.pixels import CorruptImage
     from halfstep.feed.prefetching import prefetch
 
 __all__ = ["CacheWarning", "CorruptImage", "ImageCache", "prefetch", "read_image"]
 
 _LIES_IN = {
     "CacheWarning": "cache",
-    "CorruptImage": "decode",
+    "CorruptImage": "pixels",
     "ImageCache": "cache",
     "prefetch": "prefetching",
     "read_image": "decode",

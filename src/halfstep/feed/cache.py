@@ -17,7 +17,6 @@ import threading
 import warnings
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.errors import UserError
 from halfstep.feed.decode import read_image
 from halfstep.feed.image_file import ImageFile
+from halfstep.versions import version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -207,11 +207,4 @@ def _alone(descriptor: int) -> Iterator[None]:
 @functools.cache
 def _decoders() -> tuple[str, ...]:
     """Return the versions of the decoders, which may decode a file differently after an update."""
-    return tuple(_version(each) for each in ("torchcodec", "pillow", "torchvision"))
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
+    return tuple(version(each, "none") for each in ("torchcodec", "pillow", "torchvision"))

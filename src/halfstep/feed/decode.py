@@ -10,20 +10,16 @@ The result is always upright (the EXIF orientation is applied) and RGB.
 
 from __future__ import annotations
 
-import io
-import stat
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
-from torchvision.transforms.v2 import functional
+from PIL import Image
 
-from halfstep.errors import UserError, reason
+from halfstep.feed import pixels
+from halfstep.feed.pixels import CorruptImage
 
 MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 2**26)
 """Largest number of pixels, the limit of Pillow: a small file can decode to a huge image."""
-MOST_BYTES = 2**30
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 try:
@@ -32,18 +28,6 @@ except (ImportError, OSError, RuntimeError):  # torchcodec is missing, or built 
     _DECODERS = {}
 else:
     _DECODERS = {b"\xff\xd8\xff": decode_jpeg, _PNG: decode_png}
-
-
-_SPECIAL = (
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
-
-
-class CorruptImage(UserError):  # noqa: N818  (it names what was found, as FileNotFoundError does)
-    """A file contains no readable image. The message names the file."""
 
 
 def read_image(source: str | Path | bytes, name: str | None = None) -> torch.Tensor:
@@ -59,26 +43,11 @@ def read_image(source: str | Path | bytes, name: str | None = None) -> torch.Ten
     """
     if isinstance(source, bytes):
         return _decode(bytearray(source), name or "an image")
-    path = Path(source)
-    _refuse_special(path, name or str(source))
-    return _decode(bytearray(path.read_bytes()), name or str(source))
-
-
-def _refuse_special(path: Path, name: str) -> None:
-    """Refuse special and huge files before they are opened: a FIFO would block for ever."""
-    status = path.stat()
-    for is_kind, kind in _SPECIAL:
-        if is_kind(status.st_mode):
-            raise CorruptImage(f"{name} is {kind}, not an image file; take it out of the set")
-    if status.st_size > MOST_BYTES:
-        raise CorruptImage(
-            f"{name} has {status.st_size:,} bytes; allowed: up to {MOST_BYTES:,}; leave it out"
-        )
+    content = pixels.content_of(Path(source), name or str(source))
+    return _decode(bytearray(content), name or str(source))
 
 
 def _decode(content: bytearray, name: str) -> torch.Tensor:
-    if not content:
-        raise CorruptImage(f"{name} is empty; restore it, or leave it out")
     for magic, decode in _DECODERS.items():
         if content.startswith(magic):
             _refuse_bomb(content, name)
@@ -122,44 +91,4 @@ def _jpeg_sides(content: bytearray) -> tuple[int, int]:
 
 
 def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
-    try:
-        with Image.open(io.BytesIO(content)) as file:
-            upright = ImageOps.exif_transpose(file)
-            if upright.mode == "I" and file.format == "PPM":  # Pillow's mode for 16-bit PGM
-                upright = Image.fromarray(np.asarray(upright).astype(np.uint16))
-            upright = to_rgb(upright)
-    except UnknownRange as error:
-        raise CorruptImage(f"{name} has {error}") from error
-    except UnidentifiedImageError as error:
-        raise CorruptImage(
-            f"{name} is not an image of a format that is read; restore it, convert it to PNG or "
-            "JPEG, or leave it out"
-        ) from error
-    except MemoryError:  # does not mean that the file is damaged
-        raise
-    except Exception as error:  # the exception for a damaged file depends on the image format
-        raise CorruptImage(
-            f"{name} holds an incomplete image ({reason(error)}); restore it, or leave it out"
-        ) from error
-    image: torch.Tensor = functional.pil_to_tensor(upright)
-    return image
-
-
-class UnknownRange(ValueError):  # noqa: N818  (it names what was found)
-    """The range of an image's pixel values is unknown."""
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image to 8-bit RGB; 16-bit values keep their upper 8 bits.
-
-    Raises:
-        UnknownRange: If the pixel values are 32-bit integers or floating-point numbers.
-    """
-    if image.mode.startswith("I;16"):  # Pillow's conversion clips at 255
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    elif image.mode in {"I", "F"}:
-        raise UnknownRange(
-            f"pixels of Pillow's mode {image.mode!r}, whose range is not known; save it with 8 or "
-            "16 bits"
-        )
-    return image.convert("RGB")
+    return torch.from_numpy(pixels.decode(content, name)).permute(2, 0, 1)

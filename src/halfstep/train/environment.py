@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from halfstep.errors import UserError
+from halfstep.versions import version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,8 @@ from torchvision.transforms.v2 import functional
 from halfstep.errors import UserError
 from halfstep.feed.decode import read_image
 from halfstep.train.after.predict import predict
-from halfstep.train.after.trained import config_of, open_run
+from halfstep.train.after.run_config import config_of
+from halfstep.train.after.trained import open_run
 from halfstep.train.build.setup import set_up
 from halfstep.train.loop.loop import train
 

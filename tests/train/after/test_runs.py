@@ -33,11 +33,12 @@ def test_runs_are_told_from_their_directories(root, finished_run):
     summary = read_summary(finished_run)
     assert finished.path == root / "digits" / "a"
     assert (finished.status, finished.tag, finished.seed) == ("finished", "small", 0)
-    assert (finished.recipe, finished.epochs) == ("fp32", 2)
+    assert (finished.recipe, finished.epochs, finished.planned_epochs) == ("fp32", 2, 2)
     assert finished.best_accuracy == summary["best_accuracy"]
     assert finished.best_epoch == summary["best_epoch"]
     assert finished.final_accuracy == summary["final_accuracy"]
     assert (killed.status, killed.best_accuracy, killed.best_epoch) == ("unfinished", 0.99, 3)
+    assert (killed.epochs, killed.planned_epochs) == (3, 2)
     assert (broken.path.name, broken.status) == ("broken", "damaged")
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train.after.trained import config_of, open_run
+from halfstep.train.after.run_config import config_of
+from halfstep.train.after.trained import open_run
 from halfstep.train.build.setup import set_up
 from halfstep.train.loop.loop import train
 from halfstep.train.store import checkpoint

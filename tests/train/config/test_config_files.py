@@ -74,9 +74,14 @@ def test_unknown_config_is_refused(name, said):
         find(name)
 
 
-def test_options_have_the_last_word_over_flags_and_files(tiny):
-    assert tiny("seed=3", seed=2).seed == 3
+def test_flags_and_options_have_the_last_word_over_files_and_not_over_each_other(tiny):
+    assert tiny("seed=3").seed == 3
     assert tiny(seed=2).seed == 2
+    with pytest.raises(UserError, match="--seed 2 and --options seed=3 both set seed; write one"):
+        tiny("seed=3", seed=2)
+    with pytest.raises(UserError, match="--recipe o2 and --options recipe=fp16 both set recipe"):
+        tiny("recipe=fp16", recipe="o2")
+    assert tiny("recipe.loss_scale=8", recipe="o2").recipe == {"base": "o2", "loss_scale": 8}
     assert tiny(seed=None).seed == 0
 
 
@@ -162,3 +167,26 @@ def test_a_recipe_is_read_from_another_config_next_to_it_and_can_be_overridden(t
     assert (other.scaling.init, other.autocast) == (1024, "fp16")
     given = [f"recipe={tmp_path / 'r.yaml'}", "recipe.loss_scale.init=512"]
     assert load("digits", given).build_recipe().scaling.init == 512
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("fashion.yml", "no config file at 'fashion.yml'; .*did you mean 'fashion.yaml'"),
+        ("fashon.yaml", "did you mean 'fashion.yaml'"),
+        ("fashion", "no config is named 'fashion'; .*did you mean 'fashion.yaml'"),
+        ("below/cars", "did you mean 'below/cars.yml'"),
+        ("digit", "did you mean 'digits'"),
+        ("below", "'below' is a folder and no config; halfstep init below writes one"),
+        ("run", "'run' is a run and no config; write run/config.yaml"),
+    ],
+)
+def test_a_config_that_is_not_there_is_answered_with_the_closest_one(
+    tmp_path, monkeypatch, given, said
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("fashion.yaml", "below/cars.yml", "run/config.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=said):
+        find(given)

@@ -23,7 +23,7 @@ from PIL import Image
 from sameness import assert_same_run
 
 from halfstep.errors import UserError
-from halfstep.train.data.sources import pictures as listed
+from halfstep.feed import decode
 from halfstep.train.loop.loop import train
 from halfstep.train.run import metrics
 from halfstep.train.store import rotation
@@ -143,7 +143,7 @@ def test_memory_that_runs_out_while_loading_is_explained_and_the_run_resumes(
     pictures, whole, tmp_path, monkeypatch, workers
 ):
     """Injected, to strike in the middle of the run; the test after it forces it, at the start."""
-    real, reads = listed.read_image, []
+    real, reads = decode.read_image, []
 
     def read(*args, **given):
         reads.append(None)
@@ -152,7 +152,7 @@ def test_memory_that_runs_out_while_loading_is_explained_and_the_run_resumes(
         return real(*args, **given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(listed, "read_image", read)
+        patch.setattr(decode, "read_image", read)
         with pytest.raises(UserError, match="there is not enough memory for batches of 4 images"):
             train(pictures(f"data.workers={workers}"), tmp_path / "run", quiet=True)
     assert_resumes(pictures, tmp_path / "run", whole)

@@ -25,7 +25,8 @@ from halfstep.apex import amp
 from halfstep.cli import main
 from halfstep.compare.cells import directory
 from halfstep.errors import UserError
-from halfstep.feed.decode import CorruptImage, read_image
+from halfstep.feed.decode import read_image
+from halfstep.feed.pixels import CorruptImage
 from halfstep.train import data
 from halfstep.train.build import weights
 from halfstep.train.config.data import WebdatasetConfig

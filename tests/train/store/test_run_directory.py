@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,38 @@ def test_summary_is_read_back_or_none(tmp_path):
         (tmp_path / "summary.json").write_text(text)
         with pytest.raises(UserError, match=r"summary\.json"):
             run_directory.read_summary(tmp_path)
+
+
+def test_a_finished_run_is_over_only_for_the_same_run(tiny, finished_run, tmp_path):
+    run = Path(shutil.copytree(finished_run, tmp_path / "run"))
+
+    def decided(*options, resume="auto", overwrite=False, processes=1):
+        asked = {"resume": resume, "overwrite": overwrite, "processes": processes}
+        return run_directory.decide(run, tiny(*options), **asked)
+
+    assert decided() == run_directory.finished(run)
+    assert decided("epochs=9") is None
+    assert decided(processes=2) is None
+    assert decided(resume=None, overwrite=True) is None
+    assert decided(resume=str(run / "checkpoints" / "best.pt")) is None
+    with pytest.raises(UserError, match="holds a finished run; write --resume auto"):
+        decided(resume=None)
+    with pytest.raises(UserError, match="--resume is 'nowhere', which does not exist"):
+        decided(resume="nowhere")
+    (run / "checkpoints").rename(run / "elsewhere")
+    assert decided() is None, "it trains again, as there is nothing to resume from"
+    (run / "elsewhere").rename(run / "checkpoints")
+    (run / "summary.json").unlink()
+    assert decided() is None
+
+
+def test_nothing_is_left_of_a_decision(tiny, tmp_path):
+    run = tmp_path / "runs" / "new"
+    config = tiny()
+    assert run_directory.decide(run, config, resume="auto", overwrite=False, processes=1) is None
+    assert not list(tmp_path.iterdir())
+    with (
+        run_directory.claimed(run),
+        pytest.raises(UserError, match=f"is in use: process {os.getpid()} on "),
+    ):
+        run_directory.decide(run, config, resume=None, overwrite=True, processes=1)

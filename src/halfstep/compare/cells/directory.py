@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from halfstep.compare.cells.results import Result, from_summary
@@ -27,6 +26,7 @@ from halfstep.train.store import links
 from halfstep.train.store.diagnosis_file import in_a_line
 from halfstep.train.store.lock import locked
 from halfstep.train.store.replaced import make_way
+from halfstep.versions import version
 from halfstep.yaml_text import dump
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import torch
 
 from halfstep.errors import UserError, closest
 from halfstep.train.after import image_files
-from halfstep.train.after.trained import columns_of, config_of, open_run
+from halfstep.train.after.run_config import columns_of, config_of
+from halfstep.train.after.trained import open_run
 from halfstep.train.build.setup import set_up
 from halfstep.train.config.loop import DistributedConfig
 from halfstep.train.environment import pick_device

@@ -15,7 +15,6 @@ import logging
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import safetensors.torch
@@ -25,6 +24,7 @@ from halfstep.errors import UserError, reason
 from halfstep.files import write_atomically
 from halfstep.train.after.trained import open_run
 from halfstep.train.store import links
+from halfstep.versions import version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

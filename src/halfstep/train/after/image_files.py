@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError
-from halfstep.feed.decode import CorruptImage, read_image
+from halfstep.feed.decode import read_image
+from halfstep.feed.pixels import CorruptImage
 from halfstep.train.config.augment import AugmentConfig
 from halfstep.train.data import usable_workers
 from halfstep.train.data.pipeline import transforms

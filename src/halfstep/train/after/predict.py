@@ -14,7 +14,8 @@ import torch
 
 from halfstep.errors import UserError
 from halfstep.train.after import image_files
-from halfstep.train.after.trained import columns_of, open_run
+from halfstep.train.after.run_config import columns_of
+from halfstep.train.after.trained import open_run
 from halfstep.train.data.sources.csv_rows import csv_text
 from halfstep.train.environment import pick_device
 

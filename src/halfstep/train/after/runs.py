@@ -32,9 +32,10 @@ class Run:
         tag: The tag that the user gave the run; None without one.
         status: Status in the summary; "unfinished" without a summary (the run is in progress or was
             killed); "damaged" if its files cannot be read.
-        epochs: The last epoch that was validated; 0 before the first validation.
+        epochs: Number of finished epochs; without a summary, the last epoch that was validated.
+        planned_epochs: Number of epochs in the config; None if the config cannot be read.
         best_accuracy: Highest validation accuracy, 0 to 1; None before the first validation.
-        best_epoch: The first epoch with the best accuracy.
+        best_epoch: The first epoch with the best accuracy, counted from 1.
         final_accuracy: Accuracy of the newest validation, 0 to 1.
         when: Time at which the run last wrote a file, in UTC.
     """
@@ -46,6 +47,7 @@ class Run:
     tag: str | None
     status: str
     epochs: int
+    planned_epochs: int | None
     best_accuracy: float | None
     best_epoch: int | None
     final_accuracy: float | None
@@ -85,7 +87,8 @@ def _read(path: Path) -> Run:
         seed=values.get("seed"),
         tag=summary.get("tag"),
         status=summary.get("status", UNFINISHED),
-        epochs=max((each["epoch"] for each in validations), default=0),
+        epochs=summary.get("epochs", max((each["epoch"] for each in validations), default=0)),
+        planned_epochs=values.get("epochs"),
         best_accuracy=best["accuracy"] if best else None,
         best_epoch=best["epoch"] if best else None,
         final_accuracy=validations[-1]["accuracy"] if validations else None,

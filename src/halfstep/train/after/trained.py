@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 from torch.optim import SGD
 
 from halfstep.engine import Engine
-from halfstep.errors import UserError
+from halfstep.train.after.run_config import config_of
 from halfstep.train.build import models
-from halfstep.train.config.data import ColumnsConfig, CsvConfig
-from halfstep.train.config.files import load
 from halfstep.train.data.pipeline import batch_augment
 from halfstep.train.store import checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import torch
@@ -69,29 +67,6 @@ class Trained:
 
             with engine.evaluating():
                 yield classify
-
-
-def config_of(run: Path, device: str | None = None, options: Sequence[str] = ()) -> Config:
-    """Return the config of a run, with overrides as on the command line."""
-    config_file = run / "config.yaml"
-    if not config_file.is_file():
-        problem = "does not exist"
-        if run.exists():
-            problem = "holds no config.yaml" if run.is_dir() else "is a file"
-        raise UserError(
-            f"{str(run)!r} is not a run directory: it {problem}; write one that halfstep train "
-            "wrote, "
-            "such as runs/digits/fp32-seed0"
-        )
-    return load(str(config_file), options, {"device": device})
-
-
-def columns_of(run: Path, columns: ColumnsConfig | None) -> ColumnsConfig:
-    """Return the column names for a CSV file: `columns`, or by default those of the run's data."""
-    if columns is not None:
-        return columns
-    data = config_of(run).data
-    return data.columns if isinstance(data, CsvConfig) else ColumnsConfig()
 
 
 def open_run(run: Path, which: Which = "best", device: str | None = None) -> Trained:

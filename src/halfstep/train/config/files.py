@@ -26,6 +26,7 @@ from halfstep.train.config.schema import Config, expand
 from halfstep.yaml_text import dump, parse
 
 _FOLDER = Path(__file__).parents[2] / "configs"
+_SUFFIXES = (".yaml", ".yml")
 _OPTION = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)
 
 
@@ -49,7 +50,7 @@ def load(
             file as a mapping.
         options: Overrides "key.sub=value", with the value in YAML.
         flags: Values of command-line flags by field ("recipe", "seed", "device"); None means not
-            given. `options` override them.
+            given. `options` may not set the same field.
         point: Overrides from one point of `--grid`, in the form of `options`, which they override.
 
     Raises:
@@ -67,6 +68,7 @@ def load(
         merged = merge(merged, _expanded(label, values, merged["recipe"]))
     of_grid = parse_options(point, "--grid")
     overlay = parse_options([*options, *point])
+    _refuse_twice(flags or {}, overlay)
     if "fp16" in overlay:
         # --recipe is on the same command line, so another recipe there contradicts fp16.
         flag = (flags or {}).get("recipe")
@@ -111,7 +113,7 @@ def find(config: str) -> Path:
     """Return the file of a config, by the name of a shipped config or by a path.
 
     Raises:
-        UserError: If there is no such file; the message has the closest shipped name.
+        UserError: If there is no such file; the message has the closest name, shipped or beside it.
     """
     known = shipped()
     if config in known:
@@ -125,14 +127,21 @@ def find(config: str) -> Path:
         )
     if path.is_file():
         return path
-    if path.suffix in {".yaml", ".yml"}:
+    if (path / "config.yaml").is_file():
+        raise UserError(f"{config!r} is a run and no config; write {path / 'config.yaml'}")
+    if path.is_dir():
+        raise UserError(f"{config!r} is a folder and no config; halfstep init {config} writes one")
+    beside = [str(each) for suffix in _SUFFIXES for each in sorted(path.parent.glob(f"*{suffix}"))]
+    same = [each for each in beside if Path(each).stem in {path.name, path.stem}]
+    hint = f"; did you mean {same[0]!r}?" if same else closest(config, [*known, *beside])
+    if path.suffix in _SUFFIXES:
         raise UserError(
             f"no config file at {config!r}; halfstep init DIR writes one for your images; shipped "
-            f"configs: {', '.join(known)}"
+            f"configs: {', '.join(known)}{hint}"
         )
     raise UserError(
         f"no config is named {config!r}; allowed: {', '.join(known)}, or the path of a .yaml file"
-        f"{closest(config, known)}"
+        f"{hint}"
     )
 
 
@@ -159,6 +168,17 @@ def parse_options(options: Sequence[str], flag: str = "--options") -> dict[str, 
             _spell_out(overlay)
         overlay = merge(overlay, nested)
     return overlay
+
+
+def _refuse_twice(flags: Mapping[str, Any], overlay: Mapping[str, Any]) -> None:
+    """Refuse a field that a flag sets and `--options` too; a field below it may be set."""
+    set_by_options = flat(overlay)
+    for key, value in flags.items():
+        if value is not None and key in set_by_options:
+            raise UserError(
+                f"--{key} {value} and --options {key}={set_by_options[key]} both set {key}; "
+                "write one"
+            )
 
 
 def _spell_out(values: dict[str, Any]) -> None:

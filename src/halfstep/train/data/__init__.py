@@ -3,56 +3,57 @@
 To add a data set, write a file in `sources` that turns its config section into a `Source`, a
 section class in `halfstep.train.config.data`, and a row in `_SOURCES`. `load` adds order, workers,
 augmentation and normalisation.
+
+The pipeline and the sources are imported at their first use: `audit` is below this package, and
+proposes a config and folds without torch.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halfstep.feed import ImageCache
 from halfstep.train.config.data import DigitsConfig, FilesConfig
-from halfstep.train.data.pipeline import transforms
-from halfstep.train.data.pipeline.batches import Batches
-from halfstep.train.data.pipeline.data import Data
-from halfstep.train.data.pipeline.order import WHOLE, BatchShare, Order
-from halfstep.train.data.pipeline.samples import Samples
-from halfstep.train.data.sources import (
-    class_names,
-    csv_list,
-    digits,
-    image_folder,
-    imported,
-    tar_shards,
-    vision,
-)
+from halfstep.train.data.sources import class_names
 from halfstep.train.data.sources.faults import DataWarning, Faults, warn_of
 from halfstep.train.data.sources.source import Subset, ready_images
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
+    from halfstep.feed import ImageCache
     from halfstep.train.config.data import DataConfig
+    from halfstep.train.data.pipeline.batches import Batches
+    from halfstep.train.data.pipeline.data import Data
+    from halfstep.train.data.pipeline.order import BatchShare
     from halfstep.train.data.sources.source import Source, Split
 
 __all__ = ["Batches", "Data", "DataWarning", "load", "open_source", "usable_workers"]
 
-_SOURCES: dict[str, Callable[[Any], Source]] = {
-    "digits": digits.load,
-    "csv": csv_list.load,
-    "folder": image_folder.load,
-    "cifar10": vision.load,
-    "cifar100": vision.load,
-    "mnist": vision.load,
-    "fashion-mnist": vision.load,
-    "webdataset": tar_shards.load,
-    "import": imported.load,
+_SOURCES = {
+    "digits": "digits",
+    "csv": "csv_list",
+    "folder": "image_folder",
+    "cifar10": "vision",
+    "cifar100": "vision",
+    "mnist": "vision",
+    "fashion-mnist": "vision",
+    "webdataset": "tar_shards",
+    "import": "imported",
 }
+"""The file in `sources` that loads each kind of data set."""
+_OF_PIPELINE = {"Batches": "batches", "Data": "data"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_PIPELINE:
+        file = importlib.import_module(f"halfstep.train.data.pipeline.{_OF_PIPELINE[name]}")
+        return getattr(file, name)
+    raise AttributeError(f"module 'halfstep.train.data' has no attribute {name!r}")
 
 
 def load(
@@ -61,7 +62,7 @@ def load(
     batch_size: int,
     seed: int,
     device: torch.device,
-    part: BatchShare = WHOLE,
+    part: BatchShare | None = None,
     drop_last: bool = False,
 ) -> Data:
     """Return the data set that `config` names, ready for training.
@@ -73,7 +74,7 @@ def load(
         seed: Determines the order of the training images and their augmentation.
         device: The device that batches will be copied to. For a GPU, batches are loaded into
             page-locked memory.
-        part: The share of each batch that this process takes.
+        part: The share of each batch that this process takes; None for whole batches.
         drop_last: Whether training drops the last batch of an epoch if it is smaller than the
             others.
 
@@ -83,6 +84,13 @@ def load(
     Raises:
         UserError: If the data cannot be loaded, or do not match the config.
     """
+    from halfstep.train.data.pipeline import transforms
+    from halfstep.train.data.pipeline.batches import Batches
+    from halfstep.train.data.pipeline.data import Data
+    from halfstep.train.data.pipeline.order import WHOLE, Order
+    from halfstep.train.data.pipeline.samples import Samples
+
+    part = part or WHOLE
     source = open_source(config)
     notices = (*source.notices, *class_names.examine(source.classes))
     warn_of(notice.text for notice in notices)
@@ -131,13 +139,17 @@ def load(
 
 def open_source(config: DataConfig) -> Source:
     """Return the source that `config` names: its single images, without order or augmentation."""
-    return _SOURCES[config.name](config)
+    file = importlib.import_module(f"halfstep.train.data.sources.{_SOURCES[config.name]}")
+    source: Source = file.load(config)
+    return source
 
 
 def _cache(config: FilesConfig) -> ImageCache | None:
     """Return the cache of decoded images: in memory, or one file on disk for each data.root."""
     if config.cache_images == "none":
         return None
+    from halfstep.feed import ImageCache
+
     root = Path(config.root).expanduser().absolute()
     name = f"{root.name}-{zlib.crc32(os.fsencode(root)):08x}.images"
     file = Path(config.cache_images_folder) / name if config.cache_images == "disk" else None

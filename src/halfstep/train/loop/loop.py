@@ -83,10 +83,10 @@ def train(
         goes_further = start is not None and resume.is_another_length(start.checkpoint, config)
         ended = start is not None and not goes_further
         done = processes.from_first(lambda: run_directory.finished(run)) if ended else None
-        if done is not None and go_on == resume.AUTO:
+        if done is not None and go_on == run_directory.AUTO:
             return done
         if not (overwrite or (start is not None and start.here)):
-            auto = go_on == resume.AUTO
+            auto = go_on == run_directory.AUTO
             processes.from_first(lambda: run_directory.refuse_to_replace(run, config, auto=auto))
         setup = processes.together(lambda: _set_up(config, device, start, processes))
         kept = freed_memory_kept() if device.type == "cpu" else nullcontext()

@@ -17,11 +17,10 @@ from halfstep.train.config.files import flat
 from halfstep.train.config.schedule import CosineConfig, OneCycleConfig
 from halfstep.train.observers.early_stopping import waited
 from halfstep.train.store import checkpoint, metrics_log, rotation
+from halfstep.train.store.run_directory import AUTO, refuse_missing
 
 if TYPE_CHECKING:
     from halfstep.train.store.checkpoint import Checkpoint
-
-AUTO = "auto"
 
 _MAY_DIFFER = frozenset(
     {
@@ -82,13 +81,9 @@ def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> S
                 "the checkpoints of a run, or --resume auto"
             )
         file, found = newest
-    elif place.is_file():
-        file, found = place, checkpoint.look_into(place)
     else:
-        raise UserError(
-            f"--resume is {wanted!r}, which does not exist; allowed: auto, a checkpoint's path, or "
-            "a run directory"
-        )
+        refuse_missing(wanted)
+        file, found = place, checkpoint.look_into(place)
     with checkpoint.explained(file):
         config, found = _as_started(config, found)
         _refuse_another_config(found, config, wanted, processes)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import re
+import warnings
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -22,7 +23,7 @@ from halfstep.errors import UserError
 from halfstep.files import json_text, parse_json, write_atomically
 from halfstep.train.config.files import resolved
 from halfstep.train.store import diagnosis_file, links, replaced
-from halfstep.train.store.lock import locked
+from halfstep.train.store.lock import LockWarning, locked
 from halfstep.yaml_text import parse
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
     from halfstep.train.config import Config
 
+AUTO = "auto"
+"""The value of `--resume` for the newest complete checkpoint in the run directory."""
 Status = Literal["finished", "nonfinite", "collapsed"]
 
 
@@ -168,6 +171,48 @@ def _in_use(run: Path, holder: str) -> str:
         f"{str(run)!r} is in use: {holder} trains in it; wait for it, end it, or write --tag or "
         "--out with a new name"
     )
+
+
+def decide(
+    run: Path, config: Config, *, resume: str | None, overwrite: bool, processes: int
+) -> Summary | None:
+    """Decide from the run directory alone, without torch, whether there is a run to train.
+
+    Args:
+        run: The run directory.
+        config: The config of the run.
+        resume: The argument `resume` of `halfstep.train`.
+        overwrite: Whether the run may replace an earlier one.
+        processes: Number of processes that are to train the run.
+
+    Returns:
+        The summary if the run is to be resumed and is over: it has finished, with checkpoints, with
+        exactly this config and as many processes. None if the run has to start or to continue.
+
+    Raises:
+        UserError: If the directory cannot be used for the run, as in `claimed` and
+            `refuse_to_replace`, or if the path to resume from does not exist.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LockWarning)  # the run locks the directory again
+        with claimed(run):
+            if resume is None and not overwrite:
+                refuse_to_replace(run, config, auto=False)
+            if resume == AUTO and _is_of(run, config) and replaced.holds_checkpoints(run):
+                summary = finished(run)
+                return summary if summary and summary.processes == processes else None
+    if resume not in {None, AUTO}:
+        refuse_missing(resume)
+    return None
+
+
+def refuse_missing(resume: str) -> None:
+    """Refuse a path to resume from that does not exist."""
+    if not (Path(resume).is_file() or Path(resume).is_dir()):
+        raise UserError(
+            f"--resume is {resume!r}, which does not exist; allowed: auto, a checkpoint's path, or "
+            "a run directory"
+        )
 
 
 def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:

@@ -1,12 +1,14 @@
 import csv
 import io
+import warnings
 from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
+from sklearn.model_selection import StratifiedKFold
 
 from halfstep.errors import UserError
 from halfstep.train.data.audit import folds
@@ -194,3 +196,18 @@ def test_an_image_that_was_saved_again_without_loss_stays_with_its_twin(tmp_path
             for side in (fold.train, fold.valid)
         )
         assert train.isdisjoint(valid)
+
+
+@given(
+    labels=st.lists(st.sampled_from(["oak", "elm", "ash", "fir"]), min_size=8, max_size=60),
+    k=st.integers(2, 6),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_folds_are_those_of_scikit_learn(labels, k, seed):
+    assume(max(Counter(labels).values()) >= k)
+    theirs = StratifiedKFold(k, shuffle=True, random_state=seed)
+    chosen = folds.stratified(labels, k=k, seed=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number, (_, valid) in enumerate(theirs.split(labels, labels)):
+            assert np.flatnonzero(chosen == number).tolist() == valid.tolist()

@@ -7,8 +7,7 @@ import torch
 
 from data.small import encoded, equal, labels_of, load
 from halfstep.errors import UserError
-from halfstep.feed import CacheWarning
-from halfstep.train.data.sources import pictures
+from halfstep.feed import CacheWarning, decode
 from halfstep.train.data.sources.faults import DataWarning
 
 BAD = b"not an image"
@@ -35,7 +34,7 @@ def test_images_that_are_kept_are_the_same_and_are_decoded_once(
     folders, tmp_path, monkeypatch, where, workers
 ):
     reads = multiprocessing.Value("i")
-    real = pictures.read_image
+    real = decode.read_image
 
     def read(*args, **given):
         with reads:
@@ -47,7 +46,7 @@ def test_images_that_are_kept_are_the_same_and_are_decoded_once(
     keeping["cache_images_folder"] = str(tmp_path / "kept")
     plain = open_folders(folders, **fields)
     wanted = [list(plain.train.epoch(1)), list(plain.train.epoch(2)), list(plain.val.epoch())]
-    monkeypatch.setattr(pictures, "read_image", read)
+    monkeypatch.setattr(decode, "read_image", read)
     for again in range(2):
         data = open_folders(folders, workers=workers, **fields, **keeping)
         found = [list(data.train.epoch(1)), list(data.train.epoch(2)), list(data.val.epoch())]

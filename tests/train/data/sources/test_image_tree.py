@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from halfstep.train.data.sources import image_tree
 from halfstep.train.data.sources.image_tree import LeftOut
@@ -100,3 +101,7 @@ def test_links_to_folders_are_followed_only_if_asked(tree, tmp_path_factory):
     followed = image_tree.below(tree / "cat", LeftOut())
     assert str(tree / "cat" / "more" / "1.png") in followed
     assert len(image_tree.below(tree / "cat", LeftOut(), follow_links=False)) == len(followed) - 1
+
+
+def test_the_formats_are_those_of_torchvision():
+    assert image_tree.SUFFIXES == IMG_EXTENSIONS

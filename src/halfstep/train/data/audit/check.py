@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from halfstep.errors import UserError
-from halfstep.feed.decode import CorruptImage
+from halfstep.feed.pixels import CorruptImage
 from halfstep.train import data
 from halfstep.train.data.pipeline import batch_size
 from halfstep.train.data.sources import class_names, csv_list, csv_rows, duplicates, row_files
@@ -160,7 +160,8 @@ def _look_at(place: Entry) -> Look:
     except UserError as error:
         return Look(place, None, "refused", str(error))
     place = replace(place, label=label)
-    digest, colour = duplicates.digest(image), _colour_if_blank(image)
+    pixels = image.permute(1, 2, 0).contiguous().numpy()
+    digest, colour = duplicates.digest(pixels), _colour_if_blank(image)
     return Look(place, digest) if colour is None else Look(place, digest, "blank", colour)
 
 

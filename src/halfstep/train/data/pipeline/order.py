@@ -1,14 +1,17 @@
-"""Determines which images form which batch; this depends only on the seed and the epoch."""
+"""Determines which images form which batch; this depends only on the seed and the epoch.
+
+torch is imported only for the order of an epoch: `halfstep init` asks for the number of batches.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ class Order:
         generator of this seed and no workers. If this process has no part of a batch, validation
         skips the batch, and training yields a dummy batch whose images do not count.
         """
+        import torch
+
         order = torch.arange(self.images) if self.seed is None else self._shuffled(epoch)
         for number in range(start, self.batches):
             if self.seed is None and self.part.is_idle(self._size(number)):
@@ -124,12 +129,16 @@ class Order:
 
     def _shuffled(self, epoch: int) -> torch.Tensor:
         assert self.seed is not None
+        import torch
+
         generator = torch.Generator().manual_seed(self.seed)
         for _ in range(1, epoch):
             self._one_epoch(generator)
         return self._one_epoch(generator)
 
     def _one_epoch(self, generator: torch.Generator) -> torch.Tensor:
+        import torch
+
         # Draw what a DataLoader draws in an epoch: a seed for its workers, the order, and a second
         # order that its sampler does not use.
         torch.empty((), dtype=torch.int64).random_(generator=generator)

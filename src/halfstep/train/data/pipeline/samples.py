@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 from halfstep.errors import UserError
-from halfstep.feed.decode import CorruptImage
+from halfstep.feed.pixels import CorruptImage
 from halfstep.train.data.sources.seeding import put_back, seed
 
 if TYPE_CHECKING:

@@ -12,18 +12,20 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from halfstep.errors import UserError
-from halfstep.feed.decode import read_image
+from halfstep.feed import pixels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-    import torch
+    import numpy as np
 
     from halfstep.train.data.sources.csv_rows import CsvRow
 
@@ -33,32 +35,32 @@ MOST_DECODED = 2_000
 """Number of images up to which `find` compares pixels; above it, files are compared."""
 _BEGINNING = 4096
 _T = TypeVar("_T")
+Read = Callable[[Path], "np.ndarray"]
+"""Reads an image file as an array (height, width, channels)."""
 
 
-def digest(image: torch.Tensor) -> bytes:
-    """Return a hash of the size and pixels of an image (channels, height, width) of any dtype."""
-    # Decoders write pixels as (height, width, channels), so that this order needs no copy.
-    pixels = image.permute(1, 2, 0).contiguous().numpy()
-    found = hashlib.blake2b(f"{pixels.dtype}{pixels.shape}".encode(), digest_size=16)
-    found.update(pixels.data)
+def digest(image: np.ndarray) -> bytes:
+    """Return a hash of the size and pixels of an image (height, width, channels) of any dtype."""
+    found = hashlib.blake2b(f"{image.dtype}{image.shape}".encode(), digest_size=16)
+    found.update(image.data)
     return found.digest()
 
 
-def groups(paths: Sequence[Path]) -> list[list[int]]:
+def groups(paths: Sequence[Path], read: Read = pixels.read) -> list[list[int]]:
     """Return the indices of the files of each distinct image, ordered by the first index.
 
-    Each file is read once. Files that are not images are identical if their bytes are.
+    Each file is read once, by `read`. Files that are not images are identical if their bytes are.
     """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         of_image: dict[bytes, list[int]] = defaultdict(list)
-        for index, key in enumerate(pool.map(_of_file, paths)):
+        for index, key in enumerate(pool.map(partial(_of_file, read), paths)):
             of_image[key].append(index)
     return list(of_image.values())
 
 
-def _of_file(path: Path) -> bytes:
+def _of_file(read: Read, path: Path) -> bytes:
     try:
-        return digest(read_image(path))
+        return digest(read(path))
     except UserError:
         return _content(str(path))
 
@@ -86,10 +88,12 @@ class _Listed:
     path: str
 
 
-def find(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> Duplicates:
+def find(
+    listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path, read: Read = pixels.read
+) -> Duplicates:
     """Find images under `root` that several rows list.
 
-    `listed` has the CSV file and the rows of each split.
+    `listed` has the CSV file and the rows of each split; `read` reads an image.
     """
     everything = [
         _Listed(file, split, row, os.path.normpath(root / row.image))
@@ -97,7 +101,7 @@ def find(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> Duplicat
         for row in rows
     ]
     found = Duplicates()
-    for group in _groups(everything):
+    for group in _groups(everything, read):
         labels = {each.row.label for each in group}
         paths = {each.path for each in group}
         if len(labels) > 1:
@@ -109,13 +113,13 @@ def find(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> Duplicat
     return found
 
 
-def _groups(everything: Sequence[_Listed]) -> list[list[_Listed]]:
+def _groups(everything: Sequence[_Listed], read: Read) -> list[list[_Listed]]:
     """Return the rows of each image that several rows list, ordered by the first row."""
     by_path = _together(everything, lambda each: each.path)
     if len(everything) > MOST:
         return [group for group in by_path if len(group) > 1]
     if len(by_path) <= MOST_DECODED:
-        found = groups([Path(rows[0].path) for rows in by_path])
+        found = groups([Path(rows[0].path) for rows in by_path], read)
         alike = [[by_path[index] for index in group] for group in found]
         alike = [group for group in alike if len(group) > 1 or len(group[0]) > 1]
     else:

@@ -10,16 +10,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torchvision.datasets.folder import IMG_EXTENSIONS
-
 from halfstep.train.data.sources.faults import Notice, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-SUFFIXES: tuple[str, ...] = IMG_EXTENSIONS
-"""Endings of the image files that are read, in lower case."""
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Endings of the image files that are read, in lower case: those of torchvision's ImageFolder."""
 _HIDDEN = frozenset({"__macosx", "thumbs.db", "desktop.ini", "@eadir"})
 """Names that file managers, archivers and file servers write, in lower case."""
 _TEXTS = frozenset(

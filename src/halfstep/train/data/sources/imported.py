@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError, in_a_line, reason
-from halfstep.feed.decode import UnknownRange, to_rgb
+from halfstep.feed.pixels import UnknownRange, to_rgb
 from halfstep.train.config import import_path
 from halfstep.train.data.sources.source import Arrays, Source, limited
 

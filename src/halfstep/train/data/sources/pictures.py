@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from halfstep.errors import UserError
-from halfstep.feed.decode import read_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +74,8 @@ class Pictures:
         return len(self.paths)
 
     def read(self, index: int) -> tuple[torch.Tensor, int]:
+        from halfstep.feed.decode import read_image
+
         path, read = self.root / self.paths[index], partial(read_image, name=self.where(index))
         image = read(path) if self.cache is None else self.cache.read(path, read)
         return image, int(self.labels[index])

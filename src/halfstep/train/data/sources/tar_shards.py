@@ -22,7 +22,8 @@ from typing import IO, TYPE_CHECKING, Self
 import numpy as np
 
 from halfstep.errors import UserError, closest, reason
-from halfstep.feed.decode import MOST_BYTES, CorruptImage, read_image
+from halfstep.feed.decode import read_image
+from halfstep.feed.pixels import MOST_BYTES, CorruptImage
 from halfstep.files import write_atomically
 from halfstep.train.data.sources import shard_files
 from halfstep.train.data.sources.pictures import Texts, folder, locate
