@@ -1,8 +1,8 @@
 """The run directory: its name, its lock, and its summary.
 
     runs/digits/fp16-seed0/
-        config.yaml  environment.json  metrics.jsonl  tensorboard/  checkpoints/  summary.json
-        classes.csv  confusion.csv
+        config.yaml  environment.json  metrics.jsonl  log.txt  tensorboard/  checkpoints/
+        classes.csv  confusion.csv  summary.json
 
 `summary.json` is written last: a directory without it contains a run that did not finish. Only one
 run at a time may write into the directory; see `lock`.
