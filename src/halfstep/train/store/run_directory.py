@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.files import json_text, parse_json, write_atomically
 from halfstep.train.config.files import resolved
@@ -137,7 +138,8 @@ def place(config: Config, tag: str | None = None, root: Path = Path("runs")) -> 
     """
     if tag is not None and not re.fullmatch(r"[\w+-][\w.+-]*", tag):
         raise UserError(
-            f"--tag is {tag!r}; allowed: letters, digits and . _ + -; write --tag baseline"
+            f"{caller.name('tag')} is {tag!r}; allowed: letters, digits and . _ + -; write "
+            f"{caller.setting(tag='baseline')}"
         )
     recipe_name = re.sub(r"[^\w.+-]", "_", config.build_recipe().name)
     return root / config.name / (tag or f"{recipe_name}-seed{config.seed}")
@@ -165,8 +167,8 @@ def claimed(run: Path, *, patience: float = 0.0) -> Iterator[None]:
 
 def _in_use(run: Path, holder: str) -> str:
     return (
-        f"{str(run)!r} is in use: {holder} trains in it; wait for it, end it, or write --tag or "
-        "--out with a new name"
+        f"{str(run)!r} is in use: {holder} trains in it; wait for it, end it, or write "
+        f"{caller.name('tag')} or {caller.name('out')} with a new name"
     )
 
 
@@ -176,7 +178,7 @@ def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:
     Args:
         run: The run directory.
         config: The config of the new run.
-        auto: Whether the user wrote `--resume auto`, but the directory has nothing to resume from.
+        auto: Whether the user wrote `resume="auto"`, but the directory has nothing to resume from.
 
     Raises:
         UserError: If the earlier run has checkpoints, or a summary. With `auto`, the summary of a
@@ -186,10 +188,11 @@ def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:
     if not replaced.holds_checkpoints(run) and (not finished or (auto and same)):
         return
     held = "a finished run" if finished else "the checkpoints of a run that has not finished"
-    go_on = "--resume auto to continue it, " if same and not auto else ""
+    go_on = f"{caller.setting(resume='auto')} to continue it, " if same and not auto else ""
     raise UserError(
-        f"{str(run)!r} holds {held}{'' if same else ' of another config'}; write {go_on}--tag with "
-        "a new name to keep both, or --overwrite to replace it"
+        f"{str(run)!r} holds {held}{'' if same else ' of another config'}; write {go_on}"
+        f"{caller.name('tag')} with a new name to keep both, or "
+        f"{caller.setting(overwrite=True)} to replace it"
     )
 
 
@@ -241,7 +244,8 @@ def explained(run: Path) -> Iterator[None]:
         full = error.errno in {errno.ENOSPC, errno.EDQUOT}
         raise UserError(
             f"cannot write the run directory {str(run)!r}: {error.strerror or error}; "
-            f"{'make room, or ' if full else ''}write --out with a directory that you may write to"
+            f"{'make room, or ' if full else ''}write {caller.name('out')} with a directory that "
+            "you may write to"
         ) from error
 
 
@@ -256,7 +260,8 @@ def _refuse_foreign(run: Path) -> None:
     )
     if found is not None:
         raise UserError(
-            f"{str(run)!r} holds {found!r} but no run; write --out with a new or empty directory"
+            f"{str(run)!r} holds {found!r} but no run; write {caller.name('out')} with a new or "
+            "empty directory"
         )
 
 

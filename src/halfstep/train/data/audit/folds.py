@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
 from halfstep.train.data.sources import csv_list, csv_rows, duplicates
@@ -77,12 +78,14 @@ def split(
     rows = csv_rows.read(file, columns)
     if any(row.split for row in rows):
         raise UserError(f"{file} has a column split, which folds would contradict; remove it")
-    missing = csv_list.missing(str(file), rows, root, "--root FOLDER")
+    missing = csv_list.missing(str(file), rows, root, caller.setting(root="FOLDER"))
     if missing is not None:
         raise missing
     groups = duplicates.groups([root / row.image for row in rows])
     if len(groups) < k:
-        raise UserError(f"{file} has {len(groups)} distinct images; allowed: --k 2 to that many")
+        raise UserError(
+            f"{file} has {len(groups)} distinct images; allowed: {caller.setting(k=2)} to that many"
+        )
     labels = [rows[group[0]].label for group in groups]
     from sklearn.model_selection import StratifiedKFold
 
@@ -114,7 +117,8 @@ def write(folds: Sequence[Fold], out: Path, *, overwrite: bool = False) -> list[
     there = [path for path in contents if path.exists()]
     if there and not overwrite:
         raise UserError(
-            f"{there[0]} is there already; write --overwrite to replace it, or --out FOLDER"
+            f"{there[0]} is there already; write {caller.setting(overwrite=True)} to replace it, "
+            f"or {caller.setting(out='FOLDER')}"
         )
     for path, text in contents.items():
         write_atomically(path, text)
@@ -139,7 +143,7 @@ def _refuse_rare(file: Path, labels: Sequence[str], k: int) -> None:
     if most < k:
         raise UserError(
             f"{file}: no class has {k} distinct images (the most has {name!r}: {most}); "
-            f"write --k {max(most, 2)} or less"
+            f"write {caller.setting(k=max(most, 2))} or less"
         )
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image, UnidentifiedImageError
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
 from halfstep.train.config.data import ColumnsConfig
@@ -86,7 +87,10 @@ def propose(place: Path, out: Path, *, overwrite: bool = False) -> list[str]:
             already exists and `overwrite` is False.
     """
     if out.exists() and not overwrite:
-        raise UserError(f"{out} is there already; write --overwrite to replace it, or --out FILE")
+        raise UserError(
+            f"{out} is there already; write {caller.setting(overwrite=True)} to replace it, or "
+            f"{caller.setting(out='FILE')}"
+        )
     found = _look(place, out.parent, overwrite=overwrite)
     side = _side(found.images)
     text = _config(place, found, side)

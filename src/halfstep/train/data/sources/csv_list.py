@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from halfstep import caller
 from halfstep.errors import UserError, closest
 from halfstep.train.data.sources import csv_rows, duplicates
 from halfstep.train.data.sources.faults import DataWarning, Unusable
@@ -68,7 +69,7 @@ def files(config: CsvConfig, root: Path) -> dict[str, Path]:
     if not found:
         raise UserError(
             "data.train.ann_file and data.val.ann_file are both null; "
-            "write --options data.train.ann_file=train.csv"
+            f"write {caller.fields({'data.train.ann_file': 'train.csv'})}"
         )
     return found
 
@@ -76,7 +77,7 @@ def files(config: CsvConfig, root: Path) -> dict[str, Path]:
 def refusals(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> list[UserError]:
     """Return all reasons why the lists cannot be used; the first list is for training."""
     found: list[UserError | None] = [
-        missing(file, rows, root, "--options data.root=FOLDER") for file, rows in listed
+        missing(file, rows, root, caller.fields({"data.root": "FOLDER"})) for file, rows in listed
     ]
     (train, rows), *others = listed
     classes = _classes(rows)

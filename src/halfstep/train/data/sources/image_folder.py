@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
+from halfstep import caller
 from halfstep.errors import UserError, closest
 from halfstep.train.data.sources.pictures import Pictures, Texts, folder
 from halfstep.train.data.sources.source import Source, limited
@@ -53,7 +54,7 @@ def _classes(root: Path, name: str, key: str) -> tuple[str, ...]:
         there = f"it has {', '.join(known[:10])}" if known else "it has no folders"
         raise UserError(
             f"data.{key}.folder is {name!r}, which {str(root)!r} does not hold; {there}; "
-            f"write --options data.{key}.folder=..."
+            f"write {caller.fields({f'data.{key}.folder': ...})}"
         )
     found = _folders(split)
     if not found:
