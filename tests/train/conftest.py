@@ -25,7 +25,7 @@ schedule: {name: cosine}
 """
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def command_line():
     """Word errors for the command line, whose words the tests quote; `halfstep.train` does not."""
     with caller.through(CommandLine()):

@@ -85,7 +85,7 @@ def train(  # noqa: PLR0913  # the options of the command
             f"overrides is {overrides!r}; allowed: a mapping of fields; write "
             f"{caller.fields({'optimizer.lr': 0.02})}"
         )
-    arguments = {"recipe": _plain(written_out(recipe)), "seed": seed, "device": _text(device)}
+    arguments = {"recipe": _plain(_spec(recipe)), "seed": seed, "device": _text(device)}
     if isinstance(config, Config):
         config = config.model_dump(mode="json")
     given = _plain(config) if isinstance(config, Mapping) else str(config)
@@ -215,8 +215,6 @@ def predict(
 
 def _plain(value: Any) -> Any:
     """Return a value of a config as the data that YAML would give; unknown types are unchanged."""
-    if isinstance(value, Recipe):
-        return _spec(value)
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -224,8 +222,10 @@ def _plain(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _spec(recipe: Recipe) -> str | dict[str, Any]:
-    """Return the name of a recipe, or its fields if no recipe with these fields has its name."""
+def _spec(recipe: Any) -> Any:
+    """Return a recipe as a config has it; a `Recipe` by its name, if the name stands for it."""
+    if not isinstance(recipe, Recipe):
+        return written_out(recipe)
     try:
         if find_recipe(recipe.name) == recipe:
             return recipe.name

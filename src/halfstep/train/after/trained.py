@@ -20,13 +20,14 @@ from halfstep.train.data.pipeline import batch_augment
 from halfstep.train.store import checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import torch
     from torch import nn
 
     from halfstep.train.config import Config
+    from halfstep.train.config.files import Overrides
     from halfstep.train.store.checkpoint import Checkpoint, Which
 
 
@@ -71,8 +72,8 @@ class Trained:
                 yield classify
 
 
-def config_of(run: Path, device: str | None = None, options: Sequence[str] = ()) -> Config:
-    """Return the config of a run, with overrides as on the command line."""
+def config_of(run: Path, device: str | None = None, options: Overrides = ()) -> Config:
+    """Return the config of a run, with overrides."""
     config_file = run / "config.yaml"
     if not config_file.is_file():
         problem = "does not exist"
