@@ -22,6 +22,8 @@ FLOORS = {
     "loss_scale": 0,
     "step_observer": 0,
     "errors": 0,
+    "caller": 0,
+    "callable_module": 0,
     "files": 0,
     "yaml_text": 0,
     "plurals": 0,

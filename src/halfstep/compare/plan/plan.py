@@ -155,7 +155,7 @@ def train_command(cell: Cell, device: str) -> list[str]:
 
 def _refuse_varied(options: Sequence[str], points: Sequence[Point]) -> None:
     fixed = parse_options(options)
-    varied = parse_options(points[0], "--grid")
+    varied = parse_options(points[0], "grid")
     for flag, given in (("--options", fixed), ("--grid", varied)):
         for key, instead in _VARIED.items():
             # A field of the recipe (recipe.loss_scale=1024) is allowed: it changes all recipes.
