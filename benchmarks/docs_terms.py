@@ -30,6 +30,10 @@ CELLS = {
         "true speed": "真实速度",
         "advised, 3 seeds": "建议采用的比例，3 个种子",
         "advised, 5 seeds": "5 个种子",
+        "spread over seeds, points": "种子间的标准差，百分点",
+        "accepted, 2 seeds": "排除损失的比例，2 个种子",
+        "accepted, 3 seeds": "3 个种子",
+        "accepted, 5 seeds": "5 个种子",
     },
     "doctor.md": {
         "nothing": "普通的一步",

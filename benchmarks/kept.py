@@ -42,7 +42,7 @@ from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from timm.data.random_erasing import RandomErasing
 from torchvision.transforms import v2
 
-from halfstep.compare.rows.statistics import power
+from halfstep.statistics import power
 from halfstep.train.data.pipeline import batch_augment
 from halfstep.train.data.sources import cifar_files
 

@@ -22,11 +22,14 @@ FLOORS = {
     "loss_scale": 0,
     "step_observer": 0,
     "errors": 0,
+    "caller": 0,
+    "callable_module": 0,
     "files": 0,
     "yaml_text": 0,
     "plurals": 0,
     "versions": 0,
     "disturbance": 0,
+    "statistics": 0,
     "kernels": 0,
     "mechanisms": 1,
     "feed": 1,
@@ -45,6 +48,7 @@ FLOORS = {
 }
 # What a part may not know though it is not above: compare starts training as processes.
 STRANGERS = {
+    "bench": ("compare",),
     "compare": ("train.loop", "train.build.setup", "train.after.evaluate", "bench"),
     "train": ("apex",),
     "apex": ("train",),

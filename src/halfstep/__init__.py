@@ -1,7 +1,7 @@
 """Mixed-precision training: one recipe sets every number format of a training step.
 
-This module holds the public names. Names that need torch are imported at their first use, so that
-`halfstep --help` and listing the recipes stay fast.
+This module holds the public names. Names that need more than the recipes, often torch, are imported
+at their first use, so that `halfstep --help` and listing the recipes stay fast.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ if TYPE_CHECKING:
         shard,
     )
     from halfstep.mechanisms.cpu_half import cpu_half
-    from halfstep.recipe import recipe  # at runtime, this name is the callable module
-    from halfstep.train.python import train  # at runtime, this name is a callable module too
+    from halfstep.recipe import recipe  # at runtime, this name is a callable module
+    from halfstep.train.python import (
+        evaluate,
+        predict,
+        train,  # at runtime, this name is a callable module too
+    )
     from halfstep.train.run.observer import Observer
 
 __all__ = [
@@ -42,7 +46,9 @@ __all__ = [
     "StepResult",
     "__version__",
     "cpu_half",
+    "evaluate",
     "load_sharded",
+    "predict",
     "recipe",
     "recipes",
     "save_sharded",
@@ -56,9 +62,11 @@ _ENGINE = (
     "EMA", "SWA", "Engine", "LossScaleCollapse", "NonFiniteGradients", "StepResult",
     "load_sharded", "save_sharded", "shard",
 )  # fmt: skip
-_NEEDS_TORCH = dict.fromkeys(_ENGINE, "halfstep.engine") | {
+_ELSEWHERE = dict.fromkeys(_ENGINE, "halfstep.engine") | {
     "cpu_half": "halfstep.mechanisms.cpu_half",
+    "evaluate": "halfstep.train.python",
     "Observer": "halfstep.train.run.observer",
+    "predict": "halfstep.train.python",
     "watch": "halfstep.doctor",
 }
 
@@ -66,6 +74,10 @@ _NEEDS_TORCH = dict.fromkeys(_ENGINE, "halfstep.engine") | {
 def __getattr__(name: str) -> Any:
     if name == "train":
         return importlib.import_module("halfstep.train")
-    if name in _NEEDS_TORCH:
-        return getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
+    if name in _ELSEWHERE:
+        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
     raise AttributeError(f"module 'halfstep' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

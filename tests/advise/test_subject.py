@@ -254,3 +254,9 @@ def test_schedule_of_a_config_is_shortened_to_the_steps_there_are(schedule):
         moving.step()
     assert max(rates) == pytest.approx(1.0)
     assert rates[-1] < 0.05
+
+
+def test_a_config_whose_batch_is_larger_than_its_training_set_is_refused():
+    config = files.load("digits", ["batch_size=1348"])
+    with pytest.raises(ValueError, match=r"^batch_size is 1348, but .* has 1347 images; write"):
+        subject.of_config(config)

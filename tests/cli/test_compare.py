@@ -96,6 +96,11 @@ def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs():
     assert "[2/2] bf16 seed 0: finished" in printed
     assert "report.html, table.md and comparison.json are in runs/compare/digits" in printed
     assert re.search(r"predicted, H100.*\n(.*\n)+bf16 .* ≈\d", printed)
+    for name in ("fp32", "bf16"):  # what a run prints goes to its own file
+        progress = (cell(name) / "run" / "log.txt").read_text()
+        assert progress.count("\n") == 2
+        assert (cell(name) / "stdout.log").read_text().startswith(progress)
+        assert not any(line in printed for line in progress.splitlines())
 
     summaries = {
         name: json.loads((cell(name) / "run" / "summary.json").read_text())

@@ -25,8 +25,10 @@ def test_run_as_documented(halfstep, tiny_arguments):
     config = parse(Path("runs/digits/x/config.yaml").read_text(), "config")
     assert (config["recipe"], config["optimizer"]["lr"], config["epochs"]) == ("bf16", 0.02, 1)
     assert (summary("runs/digits/x")["recipe"], summary("runs/digits/x")["tag"]) == ("bf16", "x")
-    assert out.startswith("digits bf16 seed 0: best accuracy ")
-    assert out.endswith("run: runs/digits/x\n")
+    *progress, report, last = out.splitlines()
+    assert progress == Path("runs/digits/x/log.txt").read_text().splitlines()
+    assert report.startswith("digits bf16 seed 0: best accuracy ")
+    assert last == "run: runs/digits/x"
 
 
 def test_directory_is_by_recipe_and_seed_or_exactly_out(halfstep, tiny_arguments):

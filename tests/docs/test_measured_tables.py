@@ -41,15 +41,22 @@ def test_two_bit_activations(script):
 def test_simulated_comparisons(script):
     module = script("simulated_comparisons")
     result = json.loads(module.RESULTS.read_text())
-    assert between("compare.md", "simulated") == module.table(result)
     chinese = script("docs_terms").chinese
-    there = [chinese("compare.md", line) for line in module.table(result)]
-    assert between("compare.zh.md", "simulated") == there
-    assert "真实速度" in there[0]
+    for mark, lines, term in (
+        ("simulated", module.table(result), "真实速度"),
+        ("simulated-accuracy", module.accuracy_table(result), "种子间的标准差"),
+    ):
+        assert between("compare.md", mark) == lines
+        there = [chinese("compare.md", line) for line in lines]
+        assert between("compare.zh.md", mark) == there
+        assert term in there[0]
     again = {speed: module.advised(speed, 5, comparisons=100) for speed in (1.0, 2.0)}
     for row in result["rows"]:
         if row["speed"] in again:
             assert again[row["speed"]] == pytest.approx(row["advised"]["5"], abs=0.05)
+    for row in result["accuracy"]:
+        share = module.accepted(row["spread"], 3, comparisons=200)
+        assert share == pytest.approx(row["accepted"]["3"], abs=0.12)
 
 
 def test_optimizer_state(script):

@@ -97,6 +97,10 @@ CONTRACT = {
     "fp8-delayed": row(
         FP32, FP32, BF16, BF16, FP32, FP32, FP32, None, None, "exact", *COARSE, "3 bits", "growth"
     ),
+    "mxfp8": row(FP32, FP32, BF16, BF16, FP32, FP32, FP32, None, None, "exact", *COARSE, "3 bits"),
+    "mxfp4": row(FP32, FP32, BF16, BF16, FP32, FP32, FP32, None, None, "exact", *COARSE, "3 bits"),
+    # Its only layer is the first and the last one, which stays in bf16.
+    "nvfp4": row(FP32, FP32, BF16, BF16, FP32, FP32, FP32, None, None, "exact", *COARSE),
 }
 
 SWITCHES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
@@ -202,7 +206,7 @@ def lost_in_products(recipe: Recipe) -> frozenset[str]:
 
 
 def sixteenths(recipe: Recipe) -> Engine:
-    layer = nn.Linear(1024, 16, bias=False)
+    layer = nn.Linear(1024, 32, bias=False)
     nn.init.constant_(layer.weight, 2.0**-4)
     model = nn.Sequential(layer)
     return Engine(model, SGD(model.parameters(), lr=0.0), recipe=recipe)

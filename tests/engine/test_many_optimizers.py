@@ -309,3 +309,36 @@ def test_an_optimizer_that_the_engine_does_not_own_is_refused() -> None:
         pytest.raises(ValueError, match="an optimizer that this engine does not own"),
     ):
         engine.backward(model(torch.ones(2, 6)).mean(), optimizers=[SGD(model.parameters())])
+
+
+@pytest.mark.parametrize("given", [lambda opt: opt, lambda opt: [opt], lambda opt: (opt,)])
+def test_optimizers_are_one_or_a_list(given) -> None:
+    nets = [mlp(0), mlp(1)]
+    optimizers = [SGD(net.parameters(), lr=1.0) for net in nets]
+    mine = given(optimizers[1])
+    with Engine(nets, optimizers) as engine:
+        loss = (nets[0](torch.ones(2, 6)) * nets[1](torch.ones(2, 6))).mean()
+        engine.backward(loss, optimizers=mine, retain_graph=True)
+        engine.zero_grad(optimizers=mine)
+        assert all(param.grad is None for net in nets for param in net.parameters())
+        engine.backward(loss, optimizers=mine)
+        assert all(param.grad is None for param in nets[0].parameters())
+        result = engine.step(optimizers=mine)
+        assert [each.stepped for each in result.optimizers] == [False, True]
+
+
+def test_what_is_no_optimizer_is_refused_in_a_line() -> None:
+    model = mlp()
+    with Engine(model, SGD(model.parameters(), lr=1.0)) as engine:
+        loss = model(torch.ones(2, 6)).mean()
+        said = (
+            r"^optimizers is of type (int|Linear); allowed: a torch Optimizer or a list of them; "
+        )
+        for wrong in (0, model[0], [model[0]]):
+            with pytest.raises(
+                TypeError, match=said + r"write optimizers=engine\.optimizers\[0\]$"
+            ):
+                engine.backward(loss, optimizers=wrong)
+        twice = [engine.optimizer] * 2
+        with pytest.raises(ValueError, match="or one twice; allowed: the entries of engine.opt"):
+            engine.backward(loss, optimizers=twice)

@@ -191,3 +191,66 @@ def test_sparse_gradients_of_a_window_are_saved() -> None:
         for each in (engine, resumed):
             assert micro_step_on(each, [2, 3]).stepped
         assert torch.equal(engine.model.weight, resumed.model.weight)
+
+
+def without(state: dict[str, Any], *path: Any) -> dict[str, Any]:
+    """Return a state without the entry at a path."""
+    *parents, name = path
+    found = state = through_a_file(state)
+    for each in parents:
+        found = found[each]
+    del found[name]
+    return state
+
+
+WRONG = {
+    "nothing": (
+        lambda _: {},
+        "lacks recipe, settings, accumulate, .*, statistics, techniques; load",
+    ),
+    "no mapping": (lambda _: None, "is a NoneType; load what engine"),
+    "a list": (lambda state: [state], "is a list; load what engine"),
+    "of the model": (lambda _: mlp().state_dict(), r"lacks .* \(it has '0\.weight', '0\.bias', "),
+    "of the optimizer": (
+        lambda state: state["optimizers"][0],
+        r"lacks recipe, .* \(it has 'state', 'param_groups'\); load what engine\.state_dict\(\) ret",
+    ),
+    "a whole checkpoint": (lambda state: {"engine": state}, r"lacks .* \(it has 'engine'\)"),
+    "one part": (
+        lambda state: without(state, "steps"),
+        r"^the state of an engine lacks steps; load",
+    ),
+    "two parts": (
+        lambda state: without(without(state, "scales"), "windows"),
+        "^the state of an engine lacks scales, windows; load",
+    ),
+    "in a window": (
+        lambda state: without(state, "windows", 0, "grads"),
+        r"^windows\[0\] in the state of an engine lacks grads; load",
+    ),
+    "in an optimizer": (
+        lambda state: without(state, "optimizers", 0, "param_groups"),
+        r"^optimizers\[0\] in the state of an engine lacks param_groups; load",
+    ),
+    "in an average": (lambda state: without(state, "averages", 0, "taken"), r"lacks taken; load"),
+    "the scales": (lambda state: without(state, "scales", "scalers"), "lacks scalers; load"),
+    "a number": (lambda state: {**state, "skipped": "3"}, "has '3' as skipped, which no engine "),
+    "a truth": (lambda state: {**state, "steps": True}, "has True as steps, which no engine saves"),
+    "a dict": (lambda state: {**state, "optimizers": {}}, "has {} as optimizers, which no engine"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_state_of_something_else_is_refused_in_a_line_and_nothing_is_loaded(name: str) -> None:
+    change, said = WRONG[name]
+    model = mlp()
+    optimizer = AdamW(model.parameters(), lr=0.01)
+    with Engine(model, optimizer, recipe="fp16", average=EMA(0.9)) as engine:
+        micro_step(engine, 0)
+        before = through_a_file(engine.state_dict())
+        micro_step(engine, 1)
+        now = through_a_file(engine.state_dict())
+        with pytest.raises(ValueError, match=said) as caught:
+            engine.load_state_dict(change(before))
+        assert "\n" not in str(caught.value)
+        assert not differences(engine.state_dict(), now)

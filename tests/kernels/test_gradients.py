@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from halfstep.kernels.gradients import coalesce, dense, norms, put, unscale, widen
+from halfstep.kernels.gradients import check, coalesce, dense, norms, put, unscale, widen
+from halfstep.kernels.native.half import MANY
 
 
 def half_layer() -> nn.Linear:
@@ -59,3 +62,30 @@ def test_norms_of_half_gradients_are_taken_in_fp32() -> None:
     grads = [torch.full((10_000,), 948.68, dtype=dtype) for dtype in (torch.float16, torch.float64)]
     found = norms(grads)
     assert found.tolist() == pytest.approx([94_868, 94_868], rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64]
+)
+def test_checking_finds_one_element_and_leaves_all_values(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for bad in (None, math.inf, -math.inf, math.nan):
+        grads = [torch.randn(3, 4).to(dtype), torch.empty(0, dtype=dtype), torch.ones(5)]
+        if bad is not None:
+            grads[0][1, 2] = bad
+        before = [grad.clone() for grad in grads]
+        found = torch.zeros(())
+        check(grads, found)
+        assert float(found) == (bad is not None)
+        for grad, its in zip(grads, before, strict=True):
+            torch.testing.assert_close(grad, its, rtol=0, atol=0, equal_nan=True)
+
+
+def test_checking_many_elements_and_very_large_ones() -> None:
+    large = torch.full((MANY + 3,), torch.finfo(torch.float32).max)
+    found = torch.zeros(())
+    check([large], found)
+    assert float(found) == 0, "their squares overflow"
+    large[-1] = math.nan
+    check([large], found)
+    assert float(found) == 1

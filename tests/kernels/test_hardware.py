@@ -25,7 +25,7 @@ def how(name: str, device: str) -> str:
 
 
 ALL_NATIVE = dict.fromkeys(recipes(), "native") | dict.fromkeys(
-    ["fp8", "fp8-delayed", "fp16-acc16"], "rehearsed"
+    ["fp8", "fp8-delayed", "mxfp8", "mxfp4", "nvfp4", "fp16-acc16"], "rehearsed"
 )
 WITHOUT = {"fp16", "fp16-acc16", "half", "half-bn32", "o1", "o2", "o3", "tf32"}
 WITH_BF16 = {"bf16", "bf16-true", "bf16-sr", "bf16-kahan"}

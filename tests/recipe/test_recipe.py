@@ -79,7 +79,8 @@ def test_settings_are_plain_and_build_the_same_recipe(given_: Recipe) -> None:
 def test_the_table_is_the_one_promised() -> None:
     assert recipes() == [
         "fp32", "tf32", "fp16", "fp16-acc16", "bf16", "half", "half-bn32", "o0", "o1", "o2", "o3",
-        "bf16-true", "bf16-sr", "bf16-kahan", "fp8", "fp8-delayed", "act2", "act3", "act4", "act8",
+        "bf16-true", "bf16-sr", "bf16-kahan", "fp8", "fp8-delayed",
+        "mxfp8", "mxfp4", "nvfp4", "act2", "act3", "act4", "act8",
     ]  # fmt: skip
     assert halfstep.recipes is recipes
     for name, (row, purpose) in RECIPES.items():

@@ -5,6 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
+from halfstep import caller
+from halfstep.cli.front_end import CommandLine
 from halfstep.train.config.files import load
 from halfstep.train.loop.loop import train
 from halfstep.train.store import snapshot
@@ -21,6 +23,13 @@ model: {name: "timm:resnet18", args: {layers: [1, 1, 0, 0], channels: [8, 16, 16
 optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
 schedule: {name: cosine}
 """
+
+
+@pytest.fixture(autouse=True)
+def command_line():
+    """Word errors for the command line, whose words the tests quote; `halfstep.train` does not."""
+    with caller.through(CommandLine()):
+        yield
 
 
 @pytest.fixture(scope="session")

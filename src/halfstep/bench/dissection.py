@@ -11,9 +11,9 @@ from halfstep.bench.marks import PARTS, total
 from halfstep.bench.outcome import RESULTS, Outcome
 from halfstep.bench.spread import first_good_enough, speed_ratios, spread
 from halfstep.bench.sweep import ONE_ROUND, QUARTILES
-from halfstep.compare.output.columns import REHEARSED
 from halfstep.plurals import counted
 from halfstep.show.document import TableCell
+from halfstep.show.table import REHEARSED
 from halfstep.show.units import MISSING, milliseconds, ratio
 
 if TYPE_CHECKING:

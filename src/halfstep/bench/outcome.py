@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from halfstep.compare.rows.measures import one_line
+from halfstep.show.table import one_line
 from halfstep.train.environment import describe
 
 if TYPE_CHECKING:

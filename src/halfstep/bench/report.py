@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfstep.bench.outcome import RESULTS
-from halfstep.show.document import document
+from halfstep.show.document import CHART, document
 
 if TYPE_CHECKING:
     from halfstep.bench.outcome import Outcome
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("state.js", "tables.js")
-_SCRIPTS_OF_CHARTS = ("chart.js", _HERE / "charts.js", "legend.js")
+_SCRIPTS_OF_CHARTS = (*CHART, _HERE / "charts.js", "legend.js")
 
 
 def page(outcome: Outcome) -> str:

@@ -18,8 +18,8 @@ from halfstep.bench.dissection import Dissection
 from halfstep.bench.marks import Marks, marked, total
 from halfstep.bench.outcome import subject
 from halfstep.bench.turns import take_turns
-from halfstep.compare.plan.arguments import parse_recipes
 from halfstep.errors import UserError
+from halfstep.recipe.parse import parse_recipes
 from halfstep.show.units import milliseconds
 from halfstep.train.build.setup import set_up
 from halfstep.train.config.files import load, parse_options

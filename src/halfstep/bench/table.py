@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from halfstep.bench.outcome import REPORT, RESULTS
-from halfstep.compare.output.table import new_table, print_whole
+from halfstep.show.table import new_table, print_whole
 
 if TYPE_CHECKING:
     from pathlib import Path

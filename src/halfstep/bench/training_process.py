@@ -8,10 +8,10 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from halfstep.compare.cells.runner import end, reason
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
 from halfstep.train.config.files import load, resolved
+from halfstep.train.processes.ending import end, reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

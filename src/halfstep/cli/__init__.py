@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 import halfstep
+from halfstep import caller
 from halfstep.cli import (
     advise,
     bench,
@@ -35,6 +36,7 @@ from halfstep.cli import (
 )
 from halfstep.cli import eval as eval_
 from halfstep.cli.arguments import normalise
+from halfstep.cli.front_end import CommandLine
 from halfstep.cli.interrupts import Interrupts
 from halfstep.cli.notices import in_one_line
 
@@ -103,7 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     streams.open_closed()
-    code = _run(normalise(sys.argv[1:] if argv is None else argv))
+    with caller.through(CommandLine()):
+        code = _run(normalise(sys.argv[1:] if argv is None else argv))
     streams.let_go()
     return code
 

@@ -164,8 +164,9 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     from rich.console import Console
 
     from halfstep.advise.predict.gpus import GIB, parse_gpus
-    from halfstep.compare.plan.arguments import parse_recipes, parse_time_limit
+    from halfstep.compare.plan.arguments import parse_time_limit
     from halfstep.files import json_text
+    from halfstep.recipe.parse import parse_recipes
 
     there = parse_gpus(gpu) if gpu is not None else ()
     _refuse(

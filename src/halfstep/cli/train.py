@@ -68,7 +68,7 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a run that is already in the directory.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Hide the progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress.")] = False,
     resume: Annotated[
         str | None,
         typer.Option(

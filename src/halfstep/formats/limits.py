@@ -47,9 +47,9 @@ class Format:
     rate: str = "fp32"
 
     @property
-    def bytes(self) -> int:
+    def bytes(self) -> float:
         """Bytes of an element in memory."""
-        return int("".join(filter(str.isdigit, self.dtype.partition("_")[0]))) // 8
+        return int("".join(filter(str.isdigit, self.dtype.partition("_")[0]))) / 8
 
     def rounds_to_zero(self, value: float) -> bool:
         """Tell whether a number other than 0 is 0 in this format, rounded to nearest."""
@@ -106,6 +106,20 @@ FORMATS: dict[str, Format] = {
             rate="fp8",
         ),
         _ieee("fp8-e5m2", "float8_e5m2", 5, 2, capability=(8, 9), rate="fp8"),
+        # Neither inf nor NaN (OCP Microscaling Formats v1.0, section 5.3.3).
+        Format(
+            "fp4-e2m1",
+            "float4_e2m1fn_x2",
+            exponent_bits=2,
+            mantissa_bits=1,
+            max=6.0,
+            tiny=1.0,
+            smallest_subnormal=0.5,
+            eps=0.5,
+            has_inf=False,
+            capability=(10, 0),
+            rate="fp4",
+        ),
     )
 }
 

@@ -50,6 +50,10 @@ class Whole(Protocol):
     """The interface of a recipe that its parts may use."""
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """The fields that are set."""
+
+    @property
     def product_format(self) -> str:
         """The format of matrix products and convolutions in the forward pass."""
 
@@ -86,8 +90,9 @@ class Part:
     former_field: ClassVar[str | None] = None
     """A former name of the field, which recipes may still use."""
 
-    def __init_subclass__(cls) -> None:
-        PARTS[cls.field] = cls
+    def __init_subclass__(cls, *, abstract: bool = False) -> None:
+        if not abstract:
+            PARTS[cls.field] = cls
 
     @classmethod
     def parse(cls, given: Any) -> Self:

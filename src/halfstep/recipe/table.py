@@ -89,6 +89,18 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
             Recipe("fp8-delayed", params="fp32", autocast="bf16", float8="delayed"),
             "fp8, but each tensor is scaled by its maximum in the last 16 steps",
         ),
+        (
+            Recipe("mxfp8", params="fp32", autocast="bf16", mx="fp8"),
+            "bf16 with linear and convolution layers in MXFP8: blocks of 32 e4m3 elements",
+        ),
+        (
+            Recipe("mxfp4", params="fp32", autocast="bf16", mx="fp4"),
+            "bf16 with linear and convolution layers in MXFP4: blocks of 32 four-bit elements",
+        ),
+        (
+            Recipe("nvfp4", params="fp32", autocast="bf16", nvfp4="published"),
+            "bf16 with layers in NVFP4: blocks of 16 four-bit elements, as published for training",
+        ),
         *(
             (
                 Recipe(f"act{bits}", activations=bits),

@@ -2,16 +2,7 @@
 const HEIGHT = 230;
 // Number of lines whose values are shown below a chart at first; the others are shown on demand.
 const MANY = 12;
-const MARGIN = { left: 56, right: 14, top: 14, bottom: 26 };
-
-function niceTicks(low, high, count) {
-  const raw = (high - low) / count || 1;
-  const magnitude = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map((each) => each * magnitude).find((each) => each >= raw);
-  const ticks = [];
-  for (let tick = Math.ceil(low / step) * step; tick <= high + step * 1e-6; tick += step) ticks.push(Number(tick.toPrecision(10)));
-  return ticks;
-}
+const MARGIN = { left: 64, right: 14, top: 14, bottom: 26 };
 
 function compact(value) {
   if (Number.isInteger(value) && Math.abs(value) < 1e7) return String(value);
@@ -20,8 +11,8 @@ function compact(value) {
 }
 
 class Chart {
-  constructor(host, { title, unit = "", across = "step", log = false, write = compact, tick = write, note = "", series }) {
-    Object.assign(this, { across, log, write, tick, series, title, all: false });
+  constructor(host, { title, unit = "", across = "step", log = false, write = compact, scale = 1, suffix = "", note = "", series }) {
+    Object.assign(this, { across, log, write, scale, suffix, series, title, all: false });
     this.figure = make("figure");
     this.plot = make("div", { class: "plot", tabindex: "0", role: "group", "aria-label": `${title}: chart, move with the arrow keys` });
     this.readout = make("ul", { class: "readout", "aria-label": `${title}: values` });
@@ -57,7 +48,9 @@ class Chart {
     this.powers = this.log && positive.length > 0 && Math.max(...positive) >= 8 * Math.min(...positive);
     const forward = this.powers ? Math.log2 : (y) => y;
     let [low, high] = ys.length ? [Math.min(...ys), Math.max(...ys)].map(forward) : [0, 1];
-    if (low === high) { low -= Math.abs(low) * 0.1 || 0.5; high += Math.abs(high) * 0.1 || 0.5; }
+    // Values that differ by less than their labels could show are drawn as equal.
+    const largest = Math.max(Math.abs(low), Math.abs(high));
+    if (high - low <= 1e-5 * largest) { low -= largest * 0.1 || 0.5; high += largest * 0.1 || 0.5; }
     this.end = Math.max(1, ...shown.flatMap((each) => this.xs(each)));
     const inner = { width: width - MARGIN.left - MARGIN.right, height: HEIGHT - MARGIN.top - MARGIN.bottom };
     this.toX = (x) => MARGIN.left + (inner.width * x) / this.end;
@@ -65,7 +58,10 @@ class Chart {
     const lines = shown.filter((each) => each.nonfinite.length).map((each) => `${each.label} not finite at step ${each.nonfinite[0]}`);
     const svg = make("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT, role: "img", "aria-label": `${this.title} of ${shown.length} runs. ${lines.join(". ")}` });
     this.axes(svg, low, high, inner);
-    for (const each of shown) this.line(svg, each);
+    const ways = shown.map((each) => this.way(each));
+    const turns = turnsOf(ways, inner.width);
+    this.crosses = new Map();
+    shown.forEach((each, index) => this.line(svg, each, ways, index, turns[index]));
     this.overlay = make("g");
     svg.append(this.overlay);
     this.plot.replaceChildren(svg);
@@ -73,36 +69,41 @@ class Chart {
   }
 
   axes(svg, low, high, inner) {
-    const ticks = this.powers
-      ? niceTicks(low, high, 4).filter((tick) => Number.isInteger(tick)).map((tick) => 2 ** tick)
-      : niceTicks(low, high, 4);
-    for (const tick of ticks) {
-      const y = this.toY(tick);
+    const ticks = this.powers ? powersOf(low, high, 4) : ticksOf(this.scale * low, this.scale * high, 4);
+    for (const { value, label } of ticks) {
+      const y = this.toY(value / this.scale);
       svg.append(make("line", { class: "grid-line", x1: MARGIN.left, x2: MARGIN.left + inner.width, y1: y, y2: y }));
-      svg.append(make("text", { x: MARGIN.left - 6, y: y + 4, "text-anchor": "end" }, this.powers && (tick >= 1e7 || tick < 1e-3) ? `2^${Math.log2(tick)}` : this.tick(tick)));
+      svg.append(make("text", { x: MARGIN.left - 6, y: y + 4, "text-anchor": "end" }, label + this.suffix));
     }
     // Steps, workers and threads are whole numbers.
-    for (const tick of niceTicks(0, this.end, Math.max(2, Math.floor(inner.width / 90))).filter(Number.isInteger)) {
+    for (const { value, label } of ticksOf(0, this.end, Math.max(2, Math.floor(inner.width / 90)), true)) {
       const suffix = State.across === "share" ? " %" : "";
-      svg.append(make("text", { x: this.toX(tick), y: HEIGHT - 8, "text-anchor": "middle" }, compact(tick) + suffix));
+      svg.append(make("text", { x: this.toX(value), y: HEIGHT - 8, "text-anchor": "middle" }, label + suffix));
     }
   }
 
-  line(svg, series) {
+  // The points of a line from the left end of the axis, in pixels; null for a value without a place.
+  way(series) {
     const xs = this.xs(series);
+    return series.y.map((y, index) => (y !== null && (!this.log || y > 0) ? [this.toX(xs[index]) - MARGIN.left, this.toY(y)] : null));
+  }
+
+  line(svg, series, ways, index, isTurn) {
     const stroke = `stroke: ${colourOf(series.arm)}`;
-    let path = "";
-    let down = false;
-    series.y.forEach((y, index) => {
-      const drawable = y !== null && (!this.log || y > 0);
-      if (drawable) path += `${down ? "L" : "M"}${this.toX(xs[index]).toFixed(1)} ${this.toY(y).toFixed(1)}`;
-      down = drawable;
-    });
-    svg.append(make("path", { class: "curve", d: path, style: stroke, "stroke-dasharray": dashOf(series.arm), "data-source": series.source }, make("title", {}, `${series.label}, from ${series.source}`)));
-    if (xs.length === 1 && series.y[0] !== null) svg.append(make("circle", { cx: this.toX(xs[0]), cy: this.toY(series.y[0]), r: 3, style: `fill: ${colourOf(series.arm)}` }));
+    const path = pathOf(ways[index], isTurn);
+    svg.append(make("path", { class: "curve", d: path, transform: `translate(${MARGIN.left} 0)`, style: stroke, "stroke-dasharray": dashOf(series.arm), "data-source": series.source }, make("title", {}, `${series.label}, from ${series.source}`)));
+    const only = ways[index].length === 1 && ways[index][0];
+    if (only) {
+      // Points at one place are drawn as rings around each other.
+      const above = ways.slice(index + 1).filter((each) => each.length === 1 && each[0] && Math.hypot(each[0][0] - only[0], each[0][1] - only[1]) < NEAR);
+      svg.append(make("circle", { cx: MARGIN.left + only[0], cy: only[1], r: 3 + 2 * above.length, style: `fill: ${colourOf(series.arm)}` }));
+    }
     for (const step of series.nonfinite) {
       const x = this.toX(State.across === "share" ? (100 * step) / (series.last || 1) : step);
-      const y = MARGIN.top;
+      // Crosses at one step are drawn below each other.
+      const above = this.crosses.get(step) ?? 0;
+      this.crosses.set(step, above + 1);
+      const y = MARGIN.top + 10 * above;
       svg.append(make("path", { class: "cross", d: `M${x - 4} ${y - 4}L${x + 4} ${y + 4}M${x - 4} ${y + 4}L${x + 4} ${y - 4}`, style: stroke, "data-nonfinite": step, "data-source": series.source }, make("title", {}, `${series.label}: not finite at step ${step}, from ${series.source}`)));
     }
   }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halfstep.plurals import counted
-from halfstep.show.document import document
+from halfstep.show.document import CHART, document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ def page(diagnosis: Diagnosis, evidence: Evidence) -> str:
     charts = _charts(evidence.numbers)
     return document(
         _HERE / "diagnosis.html",
-        scripts=("state.js", "chart.js", "diagnosis.js") if charts else ("state.js",),
+        scripts=("state.js", *CHART, "diagnosis.js") if charts else ("state.js",),
         data={"charts": charts},
         title=f"doctor: {diagnosis.headline}",
         summary=_summary(evidence),

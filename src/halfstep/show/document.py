@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _HERE = Path(__file__).parent
+CHART = ("ticks.js", "overlaps.js", "chart.js")
+"""The scripts that a report with charts needs before its own, after "state.js"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.versions import version
 
@@ -31,7 +32,7 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         raise UserError(
             f"device is {name!r}, which torch {torch.__version__} does not see on this machine; "
-            f"allowed: {', '.join(here)}; write --device {here[-1]}"
+            f"allowed: {', '.join(here)}; write {caller.setting(device=here[-1])}"
         )
     return device
 

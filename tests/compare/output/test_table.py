@@ -1,16 +1,19 @@
 import io
 import re
 from dataclasses import replace
+from html import unescape
 
 import pytest
 from rich.console import Console
 
 from compare.synthetic import fill, summary
 from halfstep.compare.cells.results import Result, from_summary
+from halfstep.compare.output.notes import notes
 from halfstep.compare.output.records import as_json
 from halfstep.compare.output.report.page import page
 from halfstep.compare.output.table import show
 from halfstep.compare.output.texts import latex, markdown
+from halfstep.compare.rows.predicted import Predicted, Prediction
 
 
 def shown(grid, results, width, *, terminal=True):
@@ -69,7 +72,7 @@ def test_a_pipe_gets_one_line_a_note_and_whole_rows(mixed):
     text = shown(*mixed, 40, terminal=False)
     assert "1234" in text
     assert "…" not in text
-    assert text.splitlines()[-1].endswith("on on on ")
+    assert any(line.endswith("on on on ") for line in text.splitlines())
 
 
 def test_a_title_longer_than_the_table_is_whole(make_grid):
@@ -126,6 +129,40 @@ def test_rehearsed_rows_are_marked_and_the_reason_stands_below(make_grid):
         assert any(said in line for line in lines)
 
 
+def test_the_result_comes_first_and_at_most_three_notes_below_it(make_grid):
+    grid = make_grid(("fp32", "fp16", "bf16"), (0, 1, 2))
+    results = [
+        replace(result, summary={**result.summary, "core_wait_share": 0.4})
+        for result in fill(grid)  # the last seed of fp16 crashes, and bf16 is rehearsed
+    ]
+    text = shown(grid, results, 1000)
+    every = notes(grid, results)
+    assert len(every) > 6
+    printed = [note for note in every if note in text]
+    assert printed == every[:3]
+    assert [note.split()[0] for note in printed] == ["fp16", "‡", "†"]
+    assert f"also have: {len(every) - 3} more notes; the columns " in text
+    assert text.index("fp16: +") < text.index(printed[0])
+    for document in (markdown, page):
+        whole = unescape(document(grid, results).replace("\\", ""))
+        assert all(note in whole for note in every)
+
+
+def test_a_failed_run_or_a_missing_prediction_is_noted_before_what_holds_for_any(make_grid):
+    grid = make_grid(("fp32", "fp16"))
+    results = [from_summary(cell, summary(core_wait_share=0.4)) for cell in grid.cells]
+    refused = Predicted(grid.arms[1], "x", reason="no such units")
+    prediction = Prediction("h100", "H100", 80, "tf32", (refused,), (), "earlier ones were low")
+    file = io.StringIO()
+    show(Console(file=file, width=1000), grid, results, [prediction])
+    lines = [line for line in file.getvalue().splitlines() if line.startswith(("‡", "≈", "best"))]
+    assert [line.split(":")[0] for line in lines] == [
+        "‡ the times are not reliable",
+        "≈ no prediction for fp16",
+        "≈ earlier ones were low",
+    ]
+
+
 def test_the_verdicts_stand_below_the_table(mixed):
     text = shown(*mixed, 200)
     assert "does not scale the loss" not in text
@@ -153,9 +190,9 @@ def test_a_narrow_terminal_leaves_columns_out_and_says_where_they_are(make_grid,
         from_summary(cell, summary(best_accuracy=0.9 + 0.05 * cell.seed, rehearsed=["reason"]))
         for cell in grid.cells
     ]
-    table, notes = shown(grid, results, width).split("\n\n")[:2]
+    table, *rest = shown(grid, results, width).split("\n\n")
     assert max(len(line) for line in table.splitlines()) <= width
-    also = " ".join(notes.split()).partition("table.md and report.html also have: ")[2]
+    also = " ".join(" ".join(rest).split()).partition("table.md and report.html also have: ")[2]
     for header in ("wall", "final", "images"):
         assert (header in table) == (header not in left_out)
         assert (f"{header} " in also.partition(".")[0]) == (header in left_out)

@@ -3,11 +3,11 @@ import pytest
 from halfstep.compare.plan.arguments import (
     parse_axes,
     parse_devices,
-    parse_recipes,
     parse_seeds,
     parse_time_limit,
 )
 from halfstep.recipe import recipe
+from halfstep.recipe.parse import parse_recipes
 
 
 @pytest.mark.parametrize(

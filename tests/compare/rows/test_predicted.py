@@ -55,7 +55,7 @@ def test_every_predicted_figure_is_marked_and_under_a_heading_of_its_own(write, 
         assert f"{mark}{figure}" in predicted
         assert len(re.findall(rf"(?<!\d){re.escape(figure)}", text)) == 1
     assert "4.1, 4.7" in predicted.replace("[", "").replace("]", "")
-    assert "nothing ran on H100 SXM5 80GB" in predicted
+    assert ("nothing ran there" if write is terminal else "nothing ran on H100") in predicted
     assert "the time of odd (3 in a step) is estimated only from its memory traffic" in predicted
     assert "no prediction for fp16: a CPU rehearses float8" in predicted
     assert f"{mark} measured: slow" in predicted
@@ -67,7 +67,8 @@ def test_the_reference_of_predicted_speeds_has_a_row(write, compared):
     text = re.sub(r"<[^>]*>|\s+|[|]", " ", text)
     row = rf"tf32 \(reference\) +- +{MARK}6\.3 \[6\.1, 6\.8\] +1 +{MARK}5555 +host "
     assert re.search(row, re.sub(" +", " ", text))
-    assert "fp32 with products in TF32. This recipe was not trained here." in text
+    if write is not terminal:  # which has the most important notes only
+        assert "fp32 with products in TF32. This recipe was not trained here." in text
 
 
 def test_a_terminal_of_eighty_columns_shows_all_of_it(compared):

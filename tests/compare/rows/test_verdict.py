@@ -7,8 +7,8 @@ import pytest
 from compare.synthetic import fill, summary
 from halfstep.compare.cells.results import Result, from_summary
 from halfstep.compare.rows.rows import rows_by_arm
-from halfstep.compare.rows.statistics import Ratio, interval
 from halfstep.compare.rows.verdict import verdicts
+from halfstep.statistics import Ratio, interval
 
 
 @pytest.fixture

@@ -186,12 +186,14 @@ def test_a_spoiled_batch_is_named_and_where_in_it(recipe: str) -> None:
     assert next((each.index, each.iteration) for each in evidence.inputs) == ((2, 3), 4)
 
 
+@pytest.mark.filterwarnings("ignore::halfstep.engine.EngineWarning")
+@pytest.mark.parametrize("policy", ["skip", "apply"])
 @pytest.mark.parametrize("recipe", ["fp32", "bf16"])
-def test_a_learning_rate_that_is_too_high_is_named(recipe: str) -> None:
+def test_a_learning_rate_that_is_too_high_is_named(recipe: str, policy: str) -> None:
     def diverging(name: str) -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e6)
-        with Engine(model, optimizer, recipe=name) as engine:
+        with Engine(model, optimizer, recipe=name, nonfinite=policy) as engine:
             for images, labels in batches(20):
                 one_step(engine, images, labels)
 
@@ -217,6 +219,39 @@ def test_a_step_that_is_skipped_is_counted_and_its_scale_known(recipe: str) -> N
     assert [(each.iteration, each.scale) for each in skipped] == [(4, 2.0**16)]
     assert evidence.numbers.steps[5].scale == 2.0**15
     assert evidence.static.optimizers[0].skipped == 1
+
+
+@pytest.mark.parametrize("general", [False, True])
+@pytest.mark.parametrize("recipe", ["fp32", "bf16"])
+def test_a_step_that_is_skipped_without_a_scale_is_counted(recipe: str, general: bool) -> None:
+    def spoiled(name: str) -> None:
+        plainly(name, spoiled=4, accumulate=1 + general, clip_norm=1.0 if general else None)
+
+    evidence, verdicts = watched(spoiled, recipe)
+    skipped = [each for each in evidence.numbers.steps if each.skipped]
+    assert [each.iteration for each in skipped] == [4 // (1 + general)]
+    assert evidence.static.optimizers[0].skipped == 1
+    assert evidence.loop.count("drop") == 1
+    assert evidence.loop.count("step") == len(evidence.numbers.steps) - 1
+    assert verdicts == ["CORRUPT_BATCH"]
+
+
+@pytest.mark.filterwarnings("ignore::halfstep.engine.EngineWarning")
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("policy", ["skip", "apply"])
+def test_gradients_that_overflow_without_a_scale_are_named_under_every_policy(
+    policy: str, fused: bool
+) -> None:
+    def overflowing(recipe: str) -> None:
+        model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=fused)
+        with Engine(model, optimizer, recipe=recipe, nonfinite=policy) as engine:
+            for images, labels in batches(3):
+                loss = functional.cross_entropy(engine.model(images).float(), labels) * 1e7
+                engine.backward(loss)
+                engine.step()
+
+    assert watched(overflowing, "half")[1] == ["GRADIENTS_OVERFLOW"]
 
 
 def test_gradients_that_the_loop_changes_while_they_are_scaled_are_found() -> None:
@@ -254,7 +289,11 @@ def test_a_change_of_scaled_gradients_that_python_does_not_call_is_found() -> No
     assert watched(clamping, "fp16")[1] == ["GRADIENTS_CHANGED_WHILE_SCALED"]
 
 
-def test_a_loss_that_overflows_in_the_model_is_traced_to_its_line_under_every_recipe() -> None:
+@pytest.mark.filterwarnings("ignore::halfstep.engine.EngineWarning")
+@pytest.mark.parametrize("policy", ["skip", "apply"])
+def test_a_loss_that_overflows_in_the_model_is_traced_to_its_line_under_every_recipe(
+    policy: str,
+) -> None:
     class Large(nn.Module):
         def forward(self, features: torch.Tensor) -> torch.Tensor:
             return torch.exp(features * 0 + 100.0)
@@ -262,7 +301,7 @@ def test_a_loss_that_overflows_in_the_model_is_traced_to_its_line_under_every_re
     def overflowing(recipe: str) -> None:
         model = nn.Sequential(nn.Linear(12, 4), Large())
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        with Engine(model, optimizer, recipe=recipe) as engine:
+        with Engine(model, optimizer, recipe=recipe, nonfinite=policy) as engine:
             for images, labels in batches(3):
                 one_step(engine, images, labels)
 

@@ -14,7 +14,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
 from engine.tiny import differences, with_infinite_gradient
-from halfstep.engine import EMA, Engine, LossScaleCollapse, shard
+from halfstep.engine import EMA, Engine, LossScaleCollapse, NonFiniteGradients, shard
 
 from . import nets
 from .checks_ddp import reductions, same_everywhere
@@ -71,6 +71,7 @@ def state_of(engine: Engine) -> dict:
 
 def check_an_overflow_on_one_process_skips_everywhere(rank: int, world: int) -> None:
     ways = [("ddp", "fp16"), ("ddp", "o2"), ("zero", "fp16"), ("fsdp", "fp16"), ("fsdp", "o2")]
+    ways = [("ddp", "half-bn32"), ("zero", "fp32"), ("fsdp", "bf16"), *ways]
     for how, recipe in ways if world == 2 else ways[-1:]:
         with engine_of(how, recipe) as engine:
             scales = []
@@ -88,7 +89,8 @@ def check_an_overflow_on_one_process_skips_everywhere(rank: int, world: int) -> 
                 assert result.skipped == (step == 2), (how, recipe, step)
                 assert bool(differences(state_of(engine), before)) != result.skipped
                 scales.append((engine.loss_scale, result.loss_scale, str(result)))
-            assert engine.loss_scale == engine.loss_scales[None].settings.init / 2
+            if engine.recipe.scaling:
+                assert engine.loss_scale == engine.loss_scales[None].settings.init / 2
             assert engine.skipped == 1
             same_everywhere([scales, state_of(engine)])
 
@@ -123,11 +125,30 @@ def check_a_collapse_is_raised_everywhere(rank: int, world: int) -> None:
         same_everywhere(str(caught.value))
 
 
-def check_one_small_sum_a_step_and_none_without_a_scale(rank: int, world: int) -> None:
+def check_non_finite_gradients_are_raised_everywhere(rank: int, world: int) -> None:
     images, labels = (share(t, rank, world) for t in nets.batches(1)[0])
-    for recipe, expected in (("bf16", []), ("fp16", [1])):
+    for how in ("ddp", "fsdp"):
+        with engine_of(how, "fp32", nonfinite="raise") as engine:
+            before = state_of(engine)
+            with engine.autocast():
+                loss = cross_entropy(engine.model(images, broken=rank == 1), labels)
+            engine.backward(loss)
+            with pytest.raises(NonFiniteGradients, match=r"at step 1: probe\.weight") as caught:
+                engine.step()
+            assert not differences(state_of(engine), before)
+            same_everywhere(str(caught.value))
+
+
+def check_one_small_sum_a_step_and_none_if_nothing_is_checked(rank: int, world: int) -> None:
+    images, labels = (share(t, rank, world) for t in nets.batches(1)[0])
+    for recipe, policy, expected in (
+        ("bf16", "apply", []),
+        ("bf16", "skip", [1]),
+        ("fp16", "apply", [1]),
+    ):
         model = net("alexnet")
-        with Engine(model, nets.sgd(model), recipe=recipe, parallel="ddp", accumulate=2) as engine:
+        settings = {"recipe": recipe, "nonfinite": policy, "accumulate": 2}
+        with Engine(model, nets.sgd(model), parallel="ddp", **settings) as engine:
             for _ in range(2):
                 with reductions() as noted:
                     nets.backward(engine, images, labels)

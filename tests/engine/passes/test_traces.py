@@ -31,7 +31,9 @@ def square(output: torch.Tensor) -> torch.Tensor:
     return output.float().square().mean()
 
 
-@pytest.mark.parametrize("recipe", ["fp16", "fp16-acc16", "bf16", "o1", "fp8", "fp8-delayed"])
+@pytest.mark.parametrize(
+    "recipe", ["fp16", "fp16-acc16", "bf16", "o1", "fp8", "fp8-delayed", "nvfp4"]
+)
 @pytest.mark.parametrize("layer", [nn.Linear(32, 16), nn.Conv1d(16, 16, 1), nn.RNN(32, 16)])
 def test_a_loop_without_autocast_is_warned_once(layer, recipe: str) -> None:
     inputs = WIDE.view(2, 16, -1) if isinstance(layer, nn.Conv1d) else WIDE

@@ -82,7 +82,7 @@ def test_normalisation_is_imagenets_unless_said():
 def test_normalisation_of_another_number_of_channels_is_refused_with_the_line_to_write():
     with pytest.raises(UserError, match=r"mean has 3 values, but the images have 1 channels"):
         AugmentConfig(mean=(0.1, 0.2, 0.3)).normalisation(1)
-    with pytest.raises(UserError, match=r"data.augment.std=\[0.5\] with 1 values"):
+    with pytest.raises(UserError, match=r"data.augment.std='\[0.5\]' with 1 values"):
         AugmentConfig(std=(0.1, 0.2, 0.3)).normalisation(1)
     with pytest.raises(UserError, match="mean has 0 values, but the images have 4"):
         AugmentConfig().normalisation(4)

@@ -36,7 +36,7 @@ def test_name_decides_which_settings_there_are(given, kind):
 
 
 def test_timms_optimizers_have_no_learning_rate_of_their_own(tiny):
-    with pytest.raises(UserError, match=r": optimizer\.lr is missing; write it in the file"):
+    with pytest.raises(UserError, match=r": optimizer\.lr is missing; write it in the config"):
         tiny("optimizer={name: lamb}")
 
 

@@ -37,6 +37,7 @@ def test_run_directory_holds_everything(finished_run, tiny):
         "config.yaml",
         "environment.json",
         "metrics.jsonl",
+        "log.txt",
         "summary.json",
         "checkpoints/best.pt",
         "checkpoints/last.pt",

@@ -1,14 +1,12 @@
-import io
 import json
 from types import SimpleNamespace
 
 import pytest
 import torch
-from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from halfstep.errors import UserError
-from halfstep.train.observers.tracking import Bar, MetricsLines, Sinks
+from halfstep.train.observers.tracking import MetricsLines, Sinks
 from halfstep.train.processes.processes import ALONE
 from halfstep.train.run.observer import Observers
 from halfstep.train.run.validate import Figures
@@ -26,8 +24,7 @@ FIGURES = {
 VALIDATION = {"epoch": 1, "step": 10, "loss": 0.75, "accuracy": 0.5}
 
 
-def track(run, *, terminal=False, quiet=True, names=("tensorboard",), resumed_at=None):
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=160)
+def track(run, *, names=("tensorboard",), resumed_at=None):
     samples = torch.zeros(3, 8, 12, dtype=torch.uint8)
     config = SimpleNamespace(tracking=names, model_dump=lambda mode: {})
     training = SimpleNamespace(
@@ -38,17 +35,15 @@ def track(run, *, terminal=False, quiet=True, names=("tensorboard",), resumed_at
         setup=SimpleNamespace(steps=10),
         resumed_at=resumed_at,
     )
-    bar = Bar(lambda: 64 * 2**20, quiet=quiet, console=console)
-    observers = Observers([MetricsLines(), bar, Sinks()], ALONE)
+    observers = Observers([MetricsLines(), Sinks()], ALONE)
     with observers.watching(training):
         observers.record("train", FIGURES)
         observers.record("val", VALIDATION)
         observers.call("validated", Figures(0.75, 0.5, samples=samples))
-    return console.file.getvalue()
 
 
 def test_metrics_are_lines_of_strict_json(tmp_path):
-    track(tmp_path, terminal=False, quiet=False)
+    track(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     train, val = (json.loads(line, parse_constant=pytest.fail) for line in lines)
     assert train == {"kind": "train", **FIGURES, "grad_norm": "nan"}
@@ -56,7 +51,7 @@ def test_metrics_are_lines_of_strict_json(tmp_path):
 
 
 def test_tensorboard_has_the_same_figures(tmp_path):
-    track(tmp_path, terminal=False, quiet=False)
+    track(tmp_path)
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert events.Scalars("train/loss_scale")[0].value == 65536
     assert events.Scalars("val/accuracy")[0].step == 10
@@ -79,15 +74,3 @@ def test_figures_go_where_the_config_says(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(UserError, match="the package wandb is not installed"):
         track(tmp_path, names=("tensorboard", "wandb"))
-
-
-def test_bar_shows_loss_accuracy_speed_memory_and_scale(tmp_path):
-    shown = track(tmp_path, terminal=True, quiet=False)
-    for part in ("digits fp16", "loss 0.5000", "acc 25.0%", "123 img/s", "64 MiB", "scale 65536"):
-        assert part in shown
-    assert "val accuracy 50.00%" in shown
-
-
-@pytest.mark.parametrize(("terminal", "quiet"), [(False, False), (True, True)])
-def test_nothing_is_drawn_where_nobody_watches(tmp_path, terminal, quiet):
-    assert track(tmp_path, terminal=terminal, quiet=quiet).strip() == ""

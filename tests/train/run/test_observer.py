@@ -114,7 +114,7 @@ def test_figures_and_summary_of_a_user_are_kept(watched):
 def test_state_is_saved_under_the_name(watched):
     saved = checkpoint.load(checkpoint.path(watched.run, "last")).observers
     assert saved["everything"]["calls"] > 20
-    assert saved.keys() >= {"meter", "nonfinite", "nonfinite_steps", "statistics", "probes"}
+    assert saved.keys() >= {"meter", "nonfinite", "nonfinite_steps", "probes"}
 
 
 def test_every_observer_keeps_the_contract(watched):

@@ -11,7 +11,7 @@ from halfstep.train.store import replaced, run_directory
 
 OPTIONS = ("data.workers=0", "epochs=1", "average={decay: 0.5}", "recipe=bf16")
 FILES = ["metrics.jsonl", "summary.json", "config.yaml", "environment.json", "classes.csv"]
-FILES += ["confusion.csv", "tracking.json", "diagnosis.json", "diagnosis-1.txt", ".lock"]
+FILES += ["confusion.csv", "tracking.json", "diagnosis.json", "diagnosis-1.txt", ".lock", "log.txt"]
 FOLDERS = ["checkpoints", "tensorboard", "bundle", ".bundle", ".bundle-1", "export", "replaced"]
 BELOW = ["checkpoints/last.pt", "checkpoints/step-00000002-0123abcd", "tensorboard/events"]
 

@@ -26,12 +26,12 @@ from torch.utils._pytree import tree_leaves
 from halfstep.advise.choose.clock import BudgetSpentError, silent, time_left
 from halfstep.advise.random_numbers import RandomNumbers
 from halfstep.advise.subject import BATCHES
-from halfstep.compare.rows.statistics import estimate
 from halfstep.engine import Engine
 from halfstep.errors import reason
 from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse
 from halfstep.plurals import counted
 from halfstep.recipe import recipe as find_recipe
+from halfstep.statistics import estimate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,7 @@ output goes to log files in the cell's directory.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -23,31 +19,19 @@ from halfstep.compare.cells.directory import result_of
 from halfstep.compare.cells.results import Result
 from halfstep.compare.plan.grid import Cell
 from halfstep.show.units import duration
+from halfstep.train.processes.ending import end, reason
 from halfstep.train.processes.launch import LAUNCHER
 from halfstep.train.store.diagnosis_file import in_a_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from halfstep.compare.cells.warm import Process, Server
 
 Command = Callable[[Cell, str], Sequence[str]]
 """Returns the program and arguments that run a cell on a device and write its `run_directory`."""
 
-# Signals, and the seconds to wait after each. First no signal: Ctrl-C in a terminal also reaches
-# the cell, which must not get a second one while it ends. Before it ends, a cell writes a
-# checkpoint, which takes long for a large model.
-_ENDING: tuple[tuple[signal.Signals | None, float], ...] = (
-    (None, 3.0),
-    (signal.SIGINT, 30.0),
-    (signal.SIGKILL, 10.0),
-)
 _POLL_SECONDS = 0.02
-_FULL = 2**20
-"""Number of free bytes below which a disk counts as full."""
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_VERDICT = re.compile(r"^(error:|([A-Za-z_]\w*\.)*[A-Z]\w*(Error|Exception|Interrupt|Exit)\b)")
 
 
 class RunningCell:
@@ -141,54 +125,3 @@ def run_cell(
         end([running.process])
         raise
     return result
-
-
-def end(processes: Sequence[Process], patience: float | None = None) -> None:
-    """End processes: with SIGINT, and then with SIGKILL if they still run.
-
-    Args:
-        processes: The processes; each signal is sent to all of them at once.
-        patience: Seconds to wait before the first signal; default: 3.
-    """
-    left = list(processes)
-    try:
-        for sent, seconds in _ENDING:
-            if sent is not None:
-                for process in left:
-                    process.send_signal(sent)
-            until = time.monotonic() + (
-                patience if sent is None and patience is not None else seconds
-            )
-            for process in left:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(until - time.monotonic(), 0.0))
-            left = [process for process in left if process.poll() is None]
-    except KeyboardInterrupt:
-        for process in left:
-            process.kill()
-            process.wait()
-
-
-def reason(code: int, errors: Path) -> str:
-    """Return the reason for an exit code in one line, from the file with the process's stderr."""
-    if code < 0:
-        return f"killed by {_signal_name(-code)}"
-    text = _ESCAPES.sub("", errors.read_text(encoding="utf-8", errors="replace"))
-    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
-    # After the error, libraries may print lines at exit (leaked semaphores, warnings).
-    verdicts = [line for line in lines if _VERDICT.match(line)]
-    said = (verdicts or lines or [f"the run printed no error; see {errors}"])[-1]
-    if shutil.disk_usage(errors.parent).free < _FULL:
-        # The error message may be missing too, because the log could not be written.
-        said = f"the disk of {errors.parent} is full; {said}"
-    return f"exit code {code}: {said}" if code else f"no summary was written: {said}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-    if number == signal.SIGKILL:
-        return f"{name}; the system does this when memory runs out"
-    return name

@@ -12,8 +12,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from halfstep.compare.cells.results import Result
-from halfstep.compare.cells.runner import Command, RunningCell, end
+from halfstep.compare.cells.runner import Command, RunningCell
 from halfstep.compare.plan.slots import as_seen_inside
+from halfstep.train.processes.ending import end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The columns, the title and the notes of a comparison's table, the same for all kinds of output.
+"""The columns and the title of a comparison's table, the same for all kinds of output.
 
 The numbers come from `rows`; this file only chooses units, digits and headers.
 """
@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.compare.cells.versions import mixed
-from halfstep.compare.rows.measures import MEASURES, one_line
-from halfstep.compare.rows.rows import is_disturbed, rehearsed_parts, rows_by_arm
-from halfstep.compare.rows.verdict import interval_note
+from halfstep.compare.rows.measures import MEASURES
 from halfstep.show import units
+from halfstep.show.table import REHEARSED, one_line
 from halfstep.show.units import MISSING
 
 if TYPE_CHECKING:
@@ -22,17 +20,10 @@ if TYPE_CHECKING:
     from halfstep.compare.plan.grid import Grid
     from halfstep.compare.rows.measures import Measure
     from halfstep.compare.rows.rows import Row
-    from halfstep.compare.rows.statistics import Estimate, Ratio
+    from halfstep.statistics import Estimate, Ratio
 
-REHEARSED = "†"
 ON_FRONT = "◆"
 DISTURBED = "‡"
-
-MEANINGS = (
-    "best %, final %: validation accuracy after the best and after the last epoch. vs: the "
-    "difference in best %. train time: the training steps alone; wall time: from reading the data "
-    "to the end. The command `halfstep recipes` prints what each recipe sets."
-)
 
 Cells = tuple[str, ...]
 
@@ -105,91 +96,6 @@ def title(grid: Grid) -> str:
     if len(grid.seeds) == 1:
         return f"{grid.config} on {grid.place}{options}, seed {grid.seeds[0]}"
     return f"{grid.config} on {grid.place}{options}, {len(grid.seeds)} seeds"
-
-
-def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
-    """Return the notes below the table: the meaning of the figures, and why cells failed."""
-    rows = rows_by_arm(grid, results)
-    several = len(grid.seeds) > 1
-    said = [MEANINGS]
-    if grid.processes > 1:
-        said.append(
-            f"Each run trained in {grid.processes} processes, with batches of {grid.processes} "
-            "times batch_size."
-        )
-    if several:
-        said.append(
-            "± is the standard deviation over the finished seeds; in the column of differences, it "
-            "is half the width of the interval."
-        )
-        said.append(interval_note())
-    if any(row.on_front for row in rows):
-        said.append(
-            f"{ON_FRONT} marks the Pareto front, that is, rows for which {front_note(results)}."
-        )
-    if on_cpu(results):
-        said.append("* Memory is the increase of the process's resident memory during training.")
-    if any(row.disturbed for row in rows):
-        said.append(f"{DISTURBED} {disturbed_note()}.")
-    said += _rehearsals(rows)
-    said += mixed(results)
-    arms = len(grid.points) > 1
-    for result in results:
-        if result.said:
-            label = result.cell.label if several or arms else result.cell.recipe
-            said.append(f"{label} {result.status}: {result.said}")
-    return said
-
-
-def front_note(results: Sequence[Result]) -> str:
-    """Return the meaning of the mark for rows on the Pareto front."""
-    ways = "accuracy and time" if on_cpu(results) else "accuracy, time and memory"
-    ignored = [
-        kind
-        for kind, holds in (("rehearsed", rehearsed_parts), ("disturbed", is_disturbed))
-        if any(map(holds, results))
-    ]
-    aside = f" ({' and '.join(ignored)} rows are not considered)" if ignored else ""
-    return f"no other finished row is at least as good in {ways} and better in one of them{aside}"
-
-
-def disturbed_note() -> str:
-    """Return the meaning of the mark for disturbed times, and how to measure again."""
-    return (
-        "the times are not reliable: other processes used the cores. To measure again, add --fresh "
-        "to the command; also run fewer other programs at the same time, or put "
-        "OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command"
-    )
-
-
-def _rehearsals(rows: Sequence[Row]) -> list[str]:
-    by_reason: dict[str, list[str]] = {}
-    for row in rows:
-        for reason in row.rehearsed:
-            by_reason.setdefault(reason, []).append(row.recipe)
-    if not by_reason:
-        return []
-    by_how: dict[str, list[str]] = {}
-    for reason, names in by_reason.items():
-        what, how = _rehearsal(reason, list(dict.fromkeys(names)))
-        by_how.setdefault(how, []).append(what)
-    return [
-        f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, times are not.",
-        *(
-            f"{REHEARSED} {' and '.join(whats)} {'are' if len(whats) > 1 else 'is'} emulated as "
-            f"follows: {how}"
-            for how, whats in by_how.items()
-        ),
-    ]
-
-
-def _rehearsal(reason: str, recipes: list[str]) -> tuple[str, str]:
-    """Split "autocast fp16: rehearsed (how)" into the field with its recipes, and "how"."""
-    field, _, how = reason.partition(": rehearsed (")
-    if not how:
-        return ", ".join(recipes), reason
-    what = "recipe" if len(recipes) == 1 else "recipes"
-    return f"{field} ({what} {', '.join(recipes)})", how.removesuffix(")")
 
 
 def _of_measure(measure: Measure, footnote: str) -> Column:

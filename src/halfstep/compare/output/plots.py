@@ -25,6 +25,8 @@ _CURVES = {
     "val_accuracy": "validation accuracy",
     "loss_scale": "loss scale",
 }
+_DASHES = ("solid", (0, (4, 2)), (0, (1, 2)), (0, (4, 2, 1, 2)))
+"""The dashes of the arms, in turn: a line shows through the gaps of those that cover it."""
 
 
 def write_plots(directory: Path, grid: Grid, results: Sequence[Result]) -> list[str]:
@@ -55,11 +57,12 @@ def _draw_curves(axis: Axes, grid: Grid, results: Sequence[Result], name: str) -
         if curve is None:
             continue
         arm = result.cell.arm
-        colour = f"C{grid.arms.index(arm) % 10}"
+        number = grid.arms.index(arm)
+        colour, dashes = f"C{number % 10}", _DASHES[number % len(_DASHES)]
         values = [float("nan") if value is None else value for value in curve["y"]]
         label = None if arm in labelled else arm.label
         labelled.add(arm)
-        axis.plot(curve["x"], values, color=colour, label=label, linewidth=1.2)
+        axis.plot(curve["x"], values, color=colour, linestyle=dashes, label=label, linewidth=1.2)
         for step in curve["nonfinite"][:1]:
             axis.axvline(step, color=colour, linestyle=":", linewidth=1)
     if name == "loss_scale":

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from halfstep.compare.rows.measures import MEASURES
+from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm
 from halfstep.compare.rows.verdict import verdicts
 from halfstep.errors import UserError
@@ -33,6 +34,7 @@ def as_json(
     All predicted figures are separate, under the key `predicted`.
     """
     rows = rows_by_arm(grid, results)
+    found = conclusions(grid, rows, predicted)
     return {
         "config": grid.config,
         "device": grid.device,
@@ -43,7 +45,8 @@ def as_json(
         "points": [list(point) for point in grid.points],
         "complete": all(result.status not in ("pending", "crashed") for result in results),
         "rows": [_row(row) for row in rows],
-        "verdicts": [asdict(verdict) for verdict in verdicts(grid, rows)],
+        "verdicts": [asdict(verdict) for verdict in verdicts(grid, rows, predicted)],
+        "recipe_to_use": None if found is None else found.answer,
         "cells": [
             {
                 "recipe": result.cell.recipe,

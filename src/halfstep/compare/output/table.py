@@ -1,23 +1,24 @@
-"""Prints a comparison on a terminal: the table, the verdict on each row, and the notes."""
+"""Prints a comparison on a terminal: the table, the verdict on each row, and a few notes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
-from halfstep.compare.output.columns import columns, name, notes, title
+from halfstep.compare.output.columns import columns, name, title
+from halfstep.compare.output.notes import notes, warnings
 from halfstep.compare.rows import predicted as of_gpus
 from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm
 from halfstep.compare.rows.verdict import verdicts
+from halfstep.show.table import new_table, print_whole, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from halfstep.compare.cells.results import Result
     from halfstep.compare.output.columns import Column
@@ -30,73 +31,73 @@ _STYLES = {"finished": "green", "pending": "dim", "crashed": "bold red"}
 _LEAST_IMPORTANT = ("wall_seconds", "final_accuracy", "peak_memory_bytes", "images_per_second")
 """The keys of the columns that a narrow terminal leaves out, in this order."""
 
+MOST_NOTES = 3
+"""The number of notes on a terminal; all others are only in the files."""
+
 
 def show(
     console: Console, grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()
 ) -> None:
-    """Print the comparison: one row per arm, then the verdicts and the notes.
+    """Print the comparison: the table, the result, predictions in separate tables, and notes.
 
-    The predictions follow in separate tables.
-
-    The table has the main columns, or fewer on a narrow terminal; a note names the columns that
-    only table.md and the report have. Numbers are never cut: a table that is still too wide extends
-    beyond the edge of the console. Output to a pipe is not wrapped.
+    The table has the main columns, or fewer on a narrow terminal, and only the most important notes
+    are printed; one line says what only the files have. Numbers are never cut: a table that is
+    still too wide extends beyond the edge of the console. Output to a pipe is not wrapped.
     """
     rows = rows_by_arm(grid, results)
-    wrapped = console.is_terminal
     shown = _that_fit(console, grid, results, rows)
+    found = conclusions(grid, rows, predicted)
     console.print()
-    console.print(Text(title(grid), style="bold"), soft_wrap=not wrapped)
+    _print(console, title(grid), "bold")
     print_whole(console, _table(grid, rows, shown))
     console.print()
-    if more := _more(grid, results, shown):
-        console.print(Text(more, style="dim"), soft_wrap=not wrapped)
-    found = conclusions(grid, rows, predicted)
-    for verdict in verdicts(grid, rows) if found is None else found.verdicts:
-        console.print(Text(str(verdict)), soft_wrap=not wrapped)
-    for note in notes(grid, results):
-        console.print(Text(note, style="dim"), soft_wrap=not wrapped)
-    for prediction in predicted:
-        console.print()
-        said = f"{prediction.title}: nothing ran there"
-        console.print(Text(said, style="bold magenta"), soft_wrap=not wrapped)
-        print_whole(console, _predicted(prediction, grid, rows))
-        for note in of_gpus.notes(prediction):
-            console.print(Text(note, style="dim"), soft_wrap=not wrapped)
     if found is not None:
         _print_conclusions(console, found)
+    for verdict in verdicts(grid, rows, predicted) if found is None else found.verdicts:
+        _print(console, str(verdict))
+    for prediction in predicted:
+        console.print()
+        _print(console, f"{prediction.title}: nothing ran there", "bold magenta")
+        print_whole(console, _predicted(prediction, grid, rows))
+    console.print()
+    said = _notes(grid, results, predicted)
+    for note in said[:MOST_NOTES]:
+        _print(console, note, "dim")
+    if more := _more(grid, results, shown, len(said) - MOST_NOTES):
+        _print(console, more, "dim")
+    if found is not None:
+        _print_commands(console, found)
+
+
+def _print(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
+
+
+def _notes(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction]) -> list[str]:
+    """Return all notes, first those on these runs and predictions, then those that hold for any."""
+    first = [
+        *warnings(grid, results),
+        *(note for each in predicted for note in of_gpus.warnings(each)),
+    ]
+    every = [*notes(grid, results), *(note for each in predicted for note in of_gpus.notes(each))]
+    return list(dict.fromkeys([*first, *every]))
 
 
 def _print_conclusions(console: Console, found: Conclusions) -> None:
-    """Print the conclusions from one seed. They are printed last, where the reader looks first."""
-    wrapped = console.is_terminal
-    console.print()
-    for fact in found.facts:
-        console.print(Text(fact), soft_wrap=not wrapped)
+    """Print the conclusions from one seed, the answer first."""
     if found.answer:
-        console.print()
-        console.print(Text(found.answer, style="bold"), soft_wrap=not wrapped)
-    console.print(Text(found.caveat, style="yellow"), soft_wrap=not wrapped)
+        _print(console, found.answer, "bold")
+    _print(console, found.caveat, "yellow")
+    for fact in found.facts:
+        _print(console, fact)
+
+
+def _print_commands(console: Console, found: Conclusions) -> None:
+    """Print the next commands last, where they can be copied from."""
     console.print("Next:")
     for command, why in found.commands:
-        # Each command is on one line, so that it can be copied.
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
-        console.print(Text(f"      {why}", style="dim"), soft_wrap=not wrapped)
-
-
-def new_table() -> Table:
-    """Return an empty table in the style of all tables of measurements."""
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-
-
-def print_whole(console: Console, table: Table) -> None:
-    """Print a table without cutting numbers: a wide table extends beyond the console's edge."""
-    table.width = _width(console, table)
-    console.print(table, crop=False, no_wrap=True)
-
-
-def _width(console: Console, table: Table) -> int:
-    return console.measure(table, options=console.options.update(width=10_000)).maximum
+        _print(console, f"      {why}", "dim")
 
 
 def _that_fit(
@@ -105,18 +106,20 @@ def _that_fit(
     """Return the main columns; on a terminal, only those that fit into its width."""
     shown = columns(grid, results, everything=False)
     for key in _LEAST_IMPORTANT:
-        if not console.is_terminal or _width(console, _table(grid, rows, shown)) <= console.width:
+        if not console.is_terminal or width_of(console, _table(grid, rows, shown)) <= console.width:
             break
         shown = [column for column in shown if column.key != key]
     return shown
 
 
-def _more(grid: Grid, results: Sequence[Result], shown: Sequence[Column]) -> str:
-    """Return a note that names the columns that are only in the files; "" if there are none."""
+def _more(grid: Grid, results: Sequence[Result], shown: Sequence[Column], notes: int) -> str:
+    """Return a line that names the columns, and counts the notes, that are only in the files."""
     here = {column.key for column in shown}
     left = [each for each in columns(grid, results, everything=True) if each.key not in here]
-    names = ", ".join(each.title for each in left)
-    return f"table.md and report.html also have: {names}." if left else ""
+    parts = [f"{notes} more note{'s' if notes > 1 else ''}"] if notes > 0 else []
+    if left:
+        parts.append(f"the column{'s' if len(left) > 1 else ''} {', '.join(c.title for c in left)}")
+    return f"table.md and report.html also have: {'; '.join(parts)}." if parts else ""
 
 
 def _table(grid: Grid, rows: Sequence[Row], shown: Sequence[Column]) -> Table:

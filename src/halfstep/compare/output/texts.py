@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.compare.output.columns import columns, name, notes, title
+from halfstep.compare.output.columns import columns, name, title
+from halfstep.compare.output.notes import notes
 from halfstep.compare.rows import predicted as of_gpus
-from halfstep.compare.rows.measures import one_line
 from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
 from halfstep.compare.rows.verdict import verdicts
+from halfstep.show.table import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +46,7 @@ def markdown(grid: Grid, results: Sequence[Result], predicted: Sequence[Predicti
     rows = rows_by_arm(grid, results)
     parts = [f"# {_escape(title(grid))}", _markdown_table(grid, results, rows)]
     found = conclusions(grid, rows, predicted)
-    lines = map(str, verdicts(grid, rows)) if found is None else _conclusions(found)
+    lines = map(str, verdicts(grid, rows, predicted)) if found is None else _conclusions(found)
     said = [f"- {_escape(line)}" for line in lines]
     if said:
         parts.append("\n".join(said))

@@ -11,13 +11,11 @@ import re
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
-from halfstep.recipe import recipe
-from halfstep.recipe.table import written_out
+from halfstep.recipe.parse import refuse_repeated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from halfstep.recipe import Recipe
 
 Point = tuple[str, ...]
 """One override "key=value" of the config for each axis of the grid."""
@@ -30,42 +28,6 @@ _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _DEVICE = re.compile(r"cpu|(?:cuda:)?(\d{1,3})")
 
 
-def parse_recipes(text: str, own: Recipe | None = None) -> tuple[str, ...]:
-    """Parse `--recipes fp32,fp16,bf16`; each name may be a composition such as bf16+tf32.
-
-    Args:
-        text: The value of the flag.
-        own: The recipe that the config defines by its fields, if any; its name is also accepted.
-
-    Returns:
-        The names of the recipes, in the given order.
-
-    Raises:
-        UserError: If a name is unknown, is that of a file, or appears twice.
-    """
-    given = [part.strip() for part in text.split(",") if part.strip()]
-    if not given:
-        raise UserError(
-            f"--recipes is {text!r}; name one or more, such as --recipes fp32,fp16,bf16"
-        )
-    for part in given:
-        if written_out(part) != part:
-            name = recipe(part).name
-            raise UserError(
-                f"--recipes names the file {part}, and takes only names; make {part} the command's "
-                f"CONFIG, and name its recipe {name!r}: --recipes fp32,{name}"
-            )
-    try:
-        names = [
-            part if own is not None and part == own.name else recipe(part).name for part in given
-        ]
-    except ValueError as error:
-        also = f"; {own.name} is the config's own" if own is not None else ""
-        raise UserError(f"--recipes: {error}{also}") from error
-    _refuse_repeated("--recipes", text, names)
-    return tuple(names)
-
-
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Parse `--seeds`: one number N means the seeds 0 to N - 1, a list with commas is the seeds.
 
@@ -76,7 +38,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     trailing_comma = len(parts) > 1 and not parts[-1]
     numbers = [_whole_number(part, text) for part in (parts[:-1] if trailing_comma else parts)]
     if len(parts) > 1:
-        _refuse_repeated("--seeds", text, numbers)
+        refuse_repeated("--seeds", text, numbers)
         return tuple(numbers)
     if numbers[0] == 0:
         raise _bad_seeds(text)
@@ -107,7 +69,7 @@ def parse_axes(given: Sequence[str]) -> tuple[Point, ...]:
         values = [value.strip() for value in _split(match[2])]
         if not all(values):
             raise UserError(f"--grid {text!r} has an empty value; write --grid {key}=1,2")
-        _refuse_repeated("--grid", text, values)
+        refuse_repeated("--grid", text, values)
         axes[key] = values
     refuse_too_many("--grid", math.prod(map(len, axes.values())))
     written = ([f"{key}={value}" for value in values] for key, values in axes.items())
@@ -147,7 +109,7 @@ def parse_devices(text: str) -> tuple[str, ...]:
     if given[0] == "cpu":
         return tuple(given)
     numbers = [int(match[1]) for match in matches if match is not None]
-    _refuse_repeated("--devices", text, numbers)
+    refuse_repeated("--devices", text, numbers)
     return tuple(f"cuda:{number}" for number in numbers)
 
 
@@ -198,9 +160,3 @@ def _bad_seeds(text: str) -> UserError:
         f"--seeds is {text!r}; allowed: how many (3 means seeds 0, 1 and 2), "
         "or the seeds themselves with commas (0,7,9; write '7,' for seed 7 alone)"
     )
-
-
-def _refuse_repeated(option: str, text: str, values: Sequence[object]) -> None:
-    for value in values:
-        if values.count(value) > 1:
-            raise UserError(f"{option} is {text!r}, which names {value} twice; name it once")

@@ -15,7 +15,6 @@ import torch
 from halfstep.compare.plan.arguments import (
     parse_axes,
     parse_devices,
-    parse_recipes,
     parse_seeds,
     parse_time_limit,
     refuse_too_many,
@@ -25,6 +24,7 @@ from halfstep.compare.plan.refusals import refuse
 from halfstep.compare.plan.slots import deal_out, refuse_too_few
 from halfstep.errors import UserError
 from halfstep.recipe import recipe
+from halfstep.recipe.parse import parse_recipes
 from halfstep.train.config.files import load, parse_options
 from halfstep.train.environment import pick_device
 
@@ -155,7 +155,7 @@ def train_command(cell: Cell, device: str) -> list[str]:
 
 def _refuse_varied(options: Sequence[str], points: Sequence[Point]) -> None:
     fixed = parse_options(options)
-    varied = parse_options(points[0], "--grid")
+    varied = parse_options(points[0], "grid")
     for flag, given in (("--options", fixed), ("--grid", varied)):
         for key, instead in _VARIED.items():
             # A field of the recipe (recipe.loss_scale=1024) is allowed: it changes all recipes.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from halfstep.show import units
+from halfstep.show.table import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +70,3 @@ MEMORY_PARTS = {
     "compressed": "compressed activations",
 }
 """The keys of `held_bytes` in a summary (memory in use after a step, by kind), and their labels."""
-
-
-def one_line(header: str) -> str:
-    """Return a header without its line breaks."""
-    return header.replace("-|", "-").replace("|", " ")

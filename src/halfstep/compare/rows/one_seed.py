@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.compare.rows.verdict import GAIN, ONE_SEED, verdicts
+from halfstep.compare.rows.gains import GAIN, predicted_remark
+from halfstep.compare.rows.verdict import ONE_SEED, verdicts
 from halfstep.show.units import count, points, ratio
 from halfstep.train.config.files import shipped
 
@@ -244,8 +245,11 @@ def _to_use(
         said.append(f"{_fastest(faster, base)} on this machine")
     for prediction in predicted:
         known = [each for each in prediction.rows if each.speed_up is not None]
-        gains = {each.arm: _speed_up(each) for each in known if not each.verdict}
-        there = {arm: gain for arm, gain in gains.items() if arm in compared}
+        there = {
+            each.arm: _speed_up(each)
+            for each in known
+            if each.arm in compared and not predicted_remark(each.arm, grid.arms[0], prediction)
+        }
         if known:
             # On a GPU with TF32, the reference recipe is tf32, which is faster than fp32.
             slow = prediction.over if base == "fp32" else base

@@ -194,32 +194,35 @@ _NO_GAIN = "no gain: less than 1.05 times as fast as {over}"
 _TF32 = {"tf32": ", which is fp32 with products in TF32", "fp32": ": the GPU has no TF32"}
 
 
-def notes(prediction: Prediction) -> list[str]:
-    """Return the notes below a table of predictions: the method, its accuracy, missing rows."""
-    source = "from the operators of one training step and the GPU's datasheet"
-    fewer = ", but fewer do on this GPU (see below)" if prediction.caution else ""
-    cover = f"{prediction.share} % of the intervals [ ] should contain the true value{fewer}"
-    over = f"the recipe {prediction.over}{_TF32[prediction.over]}"
-    not_run = ". This recipe was not trained here" if prediction.references else ""
-    said = [
-        f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
-        f"{MARK} {cover}; memory has no interval.",
-        f"{MARK} {_BOUND_BY}; {_NO_GAIN.format(over=prediction.over)}.",
-        f"{MARK} memory includes 1 GiB that PyTorch takes on any GPU.",
-        f"{MARK} speed is relative to {over}{not_run}.",
-        *([f"{MARK} {prediction.caution}"] if prediction.caution else []),
-    ]
+def warnings(prediction: Prediction) -> list[str]:
+    """Return the notes on what a table of predictions lacks, and why it may be wrong."""
+    reasons: dict[str, list[str]] = {}
+    for row in prediction.rows:
+        if row.reason:
+            reasons.setdefault(row.reason, []).append(row.arm.label)
+    said = [f"{MARK} no prediction for {', '.join(names)}: {why}" for why, names in reasons.items()]
     unknown = {name: each for row in prediction.rows for name, each in row.unknown.items()}
     said += [
         f"{MARK} the time of {name} ({count} in a step) is estimated only from its memory traffic"
         for name, count in sorted(unknown.items())
     ]
-    reasons: dict[str, list[str]] = {}
-    for row in prediction.rows:
-        if row.reason:
-            reasons.setdefault(row.reason, []).append(row.arm.label)
-    return said + [
-        f"{MARK} no prediction for {', '.join(names)}: {why}" for why, names in reasons.items()
+    return said + ([f"{MARK} {prediction.caution}"] if prediction.caution else [])
+
+
+def notes(prediction: Prediction) -> list[str]:
+    """Return the notes below a table of predictions: the warnings, then the method."""
+    source = "from the operators of one training step and the GPU's datasheet"
+    fewer = ", but fewer do on this GPU (see above)" if prediction.caution else ""
+    cover = f"{prediction.share} % of the intervals [ ] should contain the true value{fewer}"
+    over = f"the recipe {prediction.over}{_TF32[prediction.over]}"
+    not_run = ". This recipe was not trained here" if prediction.references else ""
+    return [
+        *warnings(prediction),
+        f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
+        f"{MARK} {cover}; memory has no interval.",
+        f"{MARK} {_BOUND_BY}; {_NO_GAIN.format(over=prediction.over)}.",
+        f"{MARK} memory includes 1 GiB that PyTorch takes on any GPU.",
+        f"{MARK} speed is relative to {over}{not_run}.",
     ]
 
 

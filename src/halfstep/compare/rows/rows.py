@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from halfstep.compare.cells.results import Spread
 from halfstep.compare.rows.measures import MEASURES
-from halfstep.compare.rows.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto
+from halfstep.compare.rows.noise import noise_by_arm
 from halfstep.disturbance import DISTURBED
+from halfstep.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ class Row:
             not finite; None if it was always finite.
         is_baseline: Whether other rows are compared with this row.
         difference: The best accuracy minus that of the baseline with the same seed; accuracies are
-            between 0 and 1.
+            between 0 and 1. The interval is from the noise of all comparable rows.
         speed: The ratio of images per second to those of the baseline with the same seed; None if
             one of the two is rehearsed, because its times are then not those of the format.
         memory: The ratio of the peak memory to that of the baseline with the same seed.
@@ -81,8 +82,16 @@ class Row:
 
 def rows_by_arm(grid: Grid, results: Sequence[Result]) -> list[Row]:
     """Return one row per arm, over all of its seeds."""
+    noise = noise_by_arm(grid, results)
     rows = [
-        _row(arm, None, [result for result in results if result.cell.arm == arm], grid, results)
+        _row(
+            arm,
+            None,
+            [result for result in results if result.cell.arm == arm],
+            grid,
+            results,
+            noise.get(arm),
+        )
         for arm in grid.arms
     ]
     return _with_front(rows)
@@ -121,7 +130,12 @@ def is_disturbed(result: Result) -> bool:
 
 
 def _row(
-    arm: Arm, seed: int | None, own: Sequence[Result], grid: Grid, results: Sequence[Result]
+    arm: Arm,
+    seed: int | None,
+    own: Sequence[Result],
+    grid: Grid,
+    results: Sequence[Result],
+    noise: tuple[float, float] | None = None,
 ) -> Row:
     finished = [result for result in own if result.status == "finished"]
     measured = finished or own
@@ -149,7 +163,7 @@ def _row(
             (int(step) for step in nonfinite if step is not None), default=None
         ),
         is_baseline=arm == base,
-        difference=estimate([each for each in differences if each is not None]),
+        difference=estimate([each for each in differences if each is not None], noise),
         speed=_ratio(
             "images_per_second", [pair for pair in pairs if not any(map(rehearsed_parts, pair))]
         ),

@@ -8,26 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from halfstep.compare.rows.rows import on_device
-from halfstep.compare.rows.statistics import CONFIDENCE, MOST_SEEDS
+from halfstep.compare.rows.gains import GAIN, elsewhere, in_words, is_disturbed, measured
 from halfstep.recipe import recipe
-from halfstep.show.units import percent, points, ratio, ratio_interval
+from halfstep.show.units import percent, points
+from halfstep.statistics import CONFIDENCE, MOST_SEEDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from halfstep.compare.plan.grid import Grid
+    from halfstep.compare.rows.gains import Elsewhere
+    from halfstep.compare.rows.predicted import Prediction
     from halfstep.compare.rows.rows import Row
-    from halfstep.compare.rows.statistics import Estimate, Ratio
+    from halfstep.statistics import Estimate, Ratio
 
 Kind = Literal["use", "keep", "worse", "broken", "unknown"]
 
-GAIN = 1.05
-"""The ratio to the baseline above which a speed-up, or a saving of memory, is worth a change.
-
-A row has a gain if the whole confidence interval of the ratio is above this value. It has no gain
-if the whole interval is below. Otherwise more seeds are needed.
-"""
 ONE_SEED = "run --seeds 3 or more before you decide"
 """The advice for each finished row of a comparison with one seed."""
 _UNEXPLAINED = "NOT_FINITE"
@@ -43,8 +39,9 @@ class Verdict:
     """The verdict on a row.
 
     Attributes:
-        kind: "use" the recipe; "keep" the baseline, because there is no gain; "worse" in accuracy;
-            "broken", because a run failed; or "unknown", because the results do not decide yet.
+        kind: "use" the recipe, on this machine or where a gain is predicted; "keep" the baseline,
+            because there is no gain; "worse" in accuracy; "broken", because a run failed; or
+            "unknown", because the results do not decide yet.
         label: The name of the row's arm.
         finding: The result in words.
         advice: What to do. It never starts with a name, because its first letter is capitalised.
@@ -59,11 +56,19 @@ class Verdict:
         return f"{self.label}: {self.finding}. {self.advice[0].upper()}{self.advice[1:]}"
 
 
-def verdicts(grid: Grid, rows: list[Row]) -> list[Verdict]:
-    """Return a verdict on each row that is not a baseline."""
+def verdicts(
+    grid: Grid, rows: Sequence[Row], predicted: Sequence[Prediction] = ()
+) -> list[Verdict]:
+    """Return a verdict on each row that is not a baseline.
+
+    Args:
+        grid: The cells of the comparison.
+        rows: One row for each arm.
+        predicted: The predicted cost of the rows on GPUs that this machine lacks.
+    """
     by_arm = {row.arm: row for row in rows}
     return [
-        _judge(row, by_arm[grid.baseline(row.arm)], _name_of_baseline(grid, row))
+        _judge(row, by_arm[grid.baseline(row.arm)], _name_of_baseline(grid, row), predicted)
         for row in rows
         if not row.is_baseline
     ]
@@ -74,7 +79,7 @@ def accuracy(difference: Estimate, baseline: str) -> str:
     said = f"{points(difference.mean)} points compared with {baseline}"
     if difference.low is None or difference.high is None:
         return f"{said}; one seed gives no interval"
-    if difference.low == difference.high == 0.0:
+    if difference.equal:
         return f"equal to {baseline} in all {difference.seeds} seeds"
     said += f" [{points(difference.low)}, {points(difference.high)}]"
     if not difference.covers_zero:
@@ -90,11 +95,12 @@ def interval_note() -> str:
     """Return the explanation of the intervals in brackets."""
     return (
         f"[ ] is the {100 * CONFIDENCE:.0f} % confidence interval by Student's t, paired by seed. "
+        "The variance of a difference in accuracy is estimated from all comparable rows. "
         "Intervals of ratios are computed on logarithms, and the mean of ratios is geometric."
     )
 
 
-def _judge(row: Row, base: Row, baseline: str) -> Verdict:
+def _judge(row: Row, base: Row, baseline: str, predicted: Sequence[Prediction]) -> Verdict:
     label = row.arm.label
     broken = [each for each in row.results if each.status in ("nonfinite", "collapsed")]
     if broken:
@@ -113,30 +119,61 @@ def _judge(row: Row, base: Row, baseline: str) -> Verdict:
             f"see the row of {baseline} for the reason",
         )
     found = "; ".join(
-        filter(None, (accuracy(row.difference, baseline), _gains(row, base, baseline)))
+        filter(None, (accuracy(row.difference, baseline), in_words(row, base, baseline)))
     )
-    kind, advice = _advise(row, base, row.difference, baseline)
+    there = elsewhere(row.arm, base.arm, predicted)
+    kind, advice = _advise(row, base, row.difference, baseline, there)
     return Verdict(kind, label, found, advice)
 
 
-def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[Kind, str]:
-    gains = _savings(row, base)
-    gained = any(gain.is_above(GAIN) for gain in gains.values())
+def _advise(
+    row: Row, base: Row, difference: Estimate, baseline: str, there: Elsewhere
+) -> tuple[Kind, str]:
     if difference.low is None:
         return "unknown", ONE_SEED
     if not difference.covers_zero and difference.mean < 0:
+        gained = any(gain.is_above(GAIN) for gain in measured(row, base).values())
         unless = f", unless the speed or memory of {row.arm.label} is worth the loss"
         return "worse", f"keep {baseline}{unless if gained else ''}"
     if difference.low < -TOLERABLE:
         hidden = percent(-difference.low)
         enough = _seeds_to_exclude_a_loss(difference)
         return "unknown", f"run more seeds: a loss of {hidden} points is still possible{enough}"
+    return _advise_as_accurate(row, base, baseline, there, better=not difference.covers_zero)
+
+
+def _advise_as_accurate(
+    row: Row, base: Row, baseline: str, there: Elsewhere, *, better: bool
+) -> tuple[Kind, str]:
+    """Return the advice for a row that is not less accurate: it depends on where the row gains."""
     if row.rehearsed:
-        there = "hardware that supports it, and measure the speed there"
-        return "use", f"train with {row.recipe} on {there}"
-    if gained or (not difference.covers_zero and difference.mean > 0):
-        return "use", "use it"
-    return _without_gain(gains, row, base, baseline)
+        return _where_predicted(row, baseline, there, better=better)
+    gains = measured(row, base)
+    if better or any(gain.is_above(GAIN) for gain in gains.values()):
+        also = f", and on {' and '.join(there.gains)} (predicted)" if there.gains else ""
+        here = f"use it on this machine{also}" if also or there.remarks else "use it"
+        return "use", "; ".join(filter(None, (here, str(there))))
+    kind, here = _without_gain(gains, row, base, baseline)
+    if there.gains:
+        _, advice = _where_predicted(row, baseline, there, better=better)
+        return "use", f"{advice}; on this machine, {here}"
+    return kind, "; ".join(filter(None, (here, str(there))))
+
+
+def _where_predicted(
+    row: Row, baseline: str, there: Elsewhere, *, better: bool
+) -> tuple[Kind, str]:
+    """Return the advice for a row whose speed on this machine is no reason to use it."""
+    measure = "and measure the speed there"
+    if there.gains:
+        places = f"{' and '.join(there.gains)} (predicted gain), {measure}"
+        found = f"train with {row.recipe} on {places}"
+        return "use", "; ".join(filter(None, (found, str(there))))
+    if not there.remarks:
+        return "use", f"train with {row.recipe} on hardware that supports it, {measure}"
+    if better:
+        return "use", f"train with {row.recipe} for its accuracy; {there}"
+    return "keep", f"keep {baseline}: {there}"
 
 
 def _seeds_to_exclude_a_loss(difference: Estimate) -> str:
@@ -157,7 +194,7 @@ def _without_gain(
     if base.rehearsed:
         there = f"hardware that supports {baseline}"
         return "unknown", f"keep {baseline} until the speed is measured on {there}"
-    if _is_disturbed(row, base):
+    if is_disturbed(row, base):
         return "unknown", f"keep {baseline} until the speed is measured on idle cores"
     questions = []
     for name, gain in gains.items():
@@ -169,50 +206,8 @@ def _without_gain(
     return "unknown", f"keep {baseline} until more seeds show {' and '.join(questions)}"
 
 
-def _savings(row: Row, base: Row) -> dict[str, Ratio]:
-    """Return the ratios by which a row is "faster" and "smaller", if they are valid for advice.
-
-    Rehearsed and disturbed speeds are not valid, and neither is the memory of a process.
-    """
-    if row.rehearsed or base.rehearsed:
-        return {}
-    found = {
-        "faster": None if _is_disturbed(row, base) else row.speed,
-        "smaller": row.memory.inverse() if row.memory and on_device(row) else None,
-    }
-    return {name: gain for name, gain in found.items() if gain is not None}
-
-
-def _is_disturbed(row: Row, base: Row) -> bool:
-    return row.disturbed or base.disturbed
-
-
 def _about(seeds: int | None) -> str:
     return f"more than {MOST_SEEDS}" if seeds is None else f"about {seeds}"
-
-
-def _gains(row: Row, base: Row, baseline: str) -> str:
-    if row.rehearsed or base.rehearsed:
-        whose = "" if row.rehearsed else f" of {baseline}"
-        return f"the speed{whose} here is that of a rehearsal and does not count"
-    said = []
-    if row.speed is not None:
-        said.append(_times(row.speed, "speed") + _disturbed(row, base, baseline))
-    if row.memory is not None:
-        said.append(_times(row.memory, "memory"))
-    return ", ".join(said)
-
-
-def _disturbed(row: Row, base: Row, baseline: str) -> str:
-    """Return a remark that names the rows whose times were disturbed; "" if there are none."""
-    own = row.recipe if row.recipe != base.recipe else row.arm.label
-    names = [name for each, name in ((base, baseline), (row, own)) if each.disturbed]
-    return f" (times of {' and '.join(names)} were disturbed)" if names else ""
-
-
-def _times(found: Ratio, of_what: str) -> str:
-    ends = ratio_interval(found.low, found.high)
-    return f"{ratio(found.mean)}x the {of_what}{' ' if ends else ''}{ends}"
 
 
 def _remedy(row: Row, base: Row) -> str:

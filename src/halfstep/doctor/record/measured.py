@@ -19,10 +19,11 @@ class StepNumbers:
         iteration: Number of the iteration, from 0.
         optimizer: Index of the optimizer in `Static.optimizers`.
         loss: The loss that backward was called on, without its loss scale; None if unknown.
-        gradient_norm: L2 norm of the optimizer's gradients; None if the step was skipped, or if
-            only a sample of the gradients was checked.
+        gradient_norm: L2 norm of the optimizer's gradients; None if a scaler skipped the step, or
+            if only a sample of the gradients was checked; NaN if the engine skipped the step
+            without a loss scale.
         scale: The loss scale of the step; None without a scaler.
-        skipped: Whether the scaler skipped the step.
+        skipped: Whether a scaler, or the engine, skipped the step.
         learning_rate: Learning rate of the first parameter group; inf or NaN if that of another
             group is.
     """
@@ -61,6 +62,17 @@ class Numbers:
     before_bad: tuple[StepNumbers, ...] = ()
     bad_owners: tuple[int, ...] = ()
     spoiled: bool = False
+
+    @property
+    def left_out(self) -> bool:
+        """Whether halfstep's engine skipped a step for its gradients, without a loss scale.
+
+        Running statistics are then as before the step.
+        """
+        return any(
+            each.skipped and each.scale is None and each.gradient_norm is not None
+            for each in self.steps
+        )
 
 
 @dataclass(frozen=True, slots=True)

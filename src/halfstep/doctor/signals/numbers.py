@@ -10,6 +10,7 @@ is then computed in every `EVERY`-th step, and whenever the sample is not finite
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from itertools import chain
@@ -41,6 +42,7 @@ class Reading:
         optimizer: Number of the optimizer.
         learning_rate: Learning rate of the optimizer's first group.
         skipped: Whether the step is already known to be skipped.
+        checked: Whether found_inf is the engine's check of gradients without a loss scale.
         values: Loss, gradient norm, loss scale and found_inf; `_MISSING` for an absent one.
         arrived: The `torch.Event` of the copy of `values` to the host; None without a copy.
         is_late: Whether the numbers are read after the step.
@@ -50,6 +52,7 @@ class Reading:
     optimizer: int
     learning_rate: float
     skipped: bool
+    checked: bool = False
     values: torch.Tensor | list[float] = field(default_factory=list)
     arrived: Any = None
     is_late: bool = False
@@ -97,6 +100,7 @@ class Series:
         scale: torch.Tensor | None,
         skipped: bool,
         found_inf: torch.Tensor | None = None,
+        checked: bool = False,
         at_once: bool = False,
     ) -> list[torch.Tensor]:
         """Record the numbers of a step; on an accelerator, they are read at the next step.
@@ -111,6 +115,7 @@ class Series:
             scale: The loss scale of the step; None without one.
             skipped: Whether the step is already known to be skipped.
             found_inf: Scalar, nonzero if the optimizer skips the step on the device.
+            checked: Whether found_inf is the engine's check of gradients without a loss scale.
             at_once: Whether to wait for an accelerator, and read the numbers now.
 
         Returns:
@@ -122,7 +127,7 @@ class Series:
         with torch.no_grad():
             if norm is None and gradients and self._goes_through(gradients, optimizer, device):
                 norm = gradient_norm(gradients)
-            reading = Reading(iteration, optimizer, learning_rate, skipped)
+            reading = Reading(iteration, optimizer, learning_rate, skipped, checked)
             self._send(reading, (loss, norm, scale, found_inf), device, at_once=at_once)
         return [each for each in (loss, norm) if each is not None]
 
@@ -195,11 +200,14 @@ class Series:
             for value in (values if isinstance(values, list) else values.tolist())
         ]
         skipped = reading.skipped or bool(found_inf)
+        if skipped:
+            # A step that a loss scale makes bad is normal. Without one, its gradients are bad.
+            norm = math.nan if reading.checked else None
         step = StepNumbers(
             iteration=reading.iteration,
             optimizer=reading.optimizer,
             loss=loss,
-            gradient_norm=None if skipped else norm,
+            gradient_norm=norm,
             scale=scale,
             skipped=skipped,
             learning_rate=reading.learning_rate,

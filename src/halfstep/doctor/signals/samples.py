@@ -65,6 +65,7 @@ class Look:
         self, optimizer: Optimizer, number: int, iteration: int, names: dict[int, str]
     ) -> None:
         self._number, self._iteration, self._names = number, iteration, names
+        self._found_inf = getattr(optimizer, "found_inf", None)  # of a fused optimizer
         chosen = [
             each
             for group in optimizer.param_groups
@@ -80,7 +81,9 @@ class Look:
         ]
 
     def after(self) -> list[Sample]:
-        """Return the samples of the step; waits for the device."""
+        """Return the samples of the step, none if it was skipped; waits for the device."""
+        if self._found_inf is not None and bool(self._found_inf):
+            return []
         self._draws = self._keeping.draws()
         return [self._sample(*each) for each in self._before]
 

@@ -165,21 +165,25 @@ class EngineObserver(StepObserver):
     ) -> Iterator[None]:
         receiver = self._receiver
         receiver.measuring.known_norm = grad_norm
+        receiver.measuring.checked = scaler is None and found_inf is not None
         if self.rest is not None:
             self.rest.stepped()
         try:
             if scaler is None:
-                notes = receiver.registry.optimizer(optimizer)
-                steps = notes.steps
+                before = self._steps_of(optimizer)
                 yield
-                if found_inf is not None and notes.steps == steps:
+                if found_inf is not None and self._steps_of(optimizer) == before:
                     with receiver.guard.own():
                         receiver.skipped_unscaled(optimizer, found_inf)
                 return
             with receiver.scaling.step(scaler, optimizer, calling_line(), lambda: found_inf):
                 yield
         finally:
-            receiver.measuring.known_norm = None
+            receiver.measuring.known_norm, receiver.measuring.checked = None, False
+
+    def _steps_of(self, optimizer: Optimizer) -> int:
+        optimizers = self._receiver.registry.optimizers
+        return optimizers[optimizer].steps if optimizer in optimizers else 0
 
     def drops(self, optimizer: Optimizer) -> None:
         """Record that the loop skips a step."""

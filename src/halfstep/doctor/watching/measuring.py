@@ -38,6 +38,7 @@ class Measuring:
         recent: Number and calls of each of the latest iterations with a step.
         loss: The tensor that backward was last called on, without its loss scale.
         known_norm: The norm of the current step's gradients, if it is known already.
+        checked: Whether the engine has checked the current step's gradients, without a loss scale.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Measuring:
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
         self.loss: torch.Tensor | None = None
         self.known_norm: torch.Tensor | None = None
+        self.checked = False
         self._checked = 0
 
     def take(
@@ -94,6 +96,7 @@ class Measuring:
             scale=self._registry.optimizer(optimizer).scale,
             skipped=skipped,
             found_inf=found_inf,
+            checked=self.checked,
             at_once=at_once and not self._investigation.done,
         )
 
@@ -121,6 +124,8 @@ class Measuring:
             why = "loss or gradients are not finite"
         elif step.loss is not None and not abs(step.loss) < float("inf"):
             why = "the loss is not finite"
+        elif step.scale is None:
+            why = "gradients are not finite, and there is no loss scale to lower"
         elif run in SKIPS_WORTH_A_LOOK:
             why = f"{run} steps in a row were skipped"
         elif step.scale is not None and step.scale < 1:

@@ -50,6 +50,9 @@ class ProductLayers(Technique):
     multiple: int
     """The widths of a layer must be multiples of this number, for the hardware's tensor cores."""
 
+    keeps_ends = False
+    """Whether the first and the last layer of a model stay as they are."""
+
     def __init__(self, *, own_formats: OwnFormats = no_own_formats) -> None:
         self._own_formats = own_formats
         self._formats: dict[nn.Module, LayerFormat] = {}
@@ -75,9 +78,11 @@ class ProductLayers(Technique):
         own = {
             module: each for model in models for module, each in self._own_formats(model).items()
         }
-        layers = {module: None for model in models for module in model.modules()}
-        for layer in (layer for layer in layers if _widths(layer)):
-            reason = "exceptions of the recipe" if layer in own else self.left_out(layer)
+        ends = {end for model in models for end in self._ends(model)}
+        modules = {module: None for model in models for module in model.modules()}
+        for layer in (module for module in modules if _widths(module)):
+            reason = "first and last layer" if layer in ends else self.left_out(layer)
+            reason = "exceptions of the recipe" if layer in own else reason
             if reason:
                 self._formats[layer] = LayerFormat("left out", own.get(layer), reason)
                 continue
@@ -88,6 +93,11 @@ class ProductLayers(Technique):
             self._formats[layer] = LayerFormat(
                 "rehearsed" if native is None else "native", quantiser.format_of("input")
             )
+
+    def _ends(self, model: nn.Module) -> list[nn.Module]:
+        """Return the first and the last layer of a model, if they stay as they are."""
+        layers = [module for module in model.modules() if _widths(module)]
+        return [*layers[:1], *layers[-1:]] if self.keeps_ends else []
 
     def layer_formats(self) -> Mapping[nn.Module, LayerFormat]:
         """Return the format of each linear and convolution layer."""

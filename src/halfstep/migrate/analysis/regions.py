@@ -46,8 +46,8 @@ class Forward:
     Attributes:
         first: The first statement under autocast; None if only the argument of `scale_loss` is.
         last: The last statement under autocast; None if `first` is None.
-        hoisted: The scaled loss if the argument of `scale_loss` runs the model, else None. The
-            argument is then assigned to a name under autocast.
+        hoisted: The scaled loss if the argument of `scale_loss` runs the model or reduces its
+            output, else None. The argument is then assigned to a name under autocast.
     """
 
     first: ast.stmt | None
@@ -83,9 +83,9 @@ class Forwards:
             each for end in self.ends for each in (end, *self.program.source.above(end))
         }
         for loss in self.program.losses:
-            own = self._runs(loss.loss)
-            before = self._before(loss.statement, paths(loss.loss), found=own)
-            if own:
+            runs = self._runs(loss.loss)
+            before = self._before(loss.statement, paths(loss.loss), found=runs)
+            if runs or (before is not None and _reduces(loss.loss)):
                 last = before.last if before is not None else None
                 first = before.first if before is not None else None
                 self.found.append(Forward(first, last, loss))
@@ -345,6 +345,15 @@ def _filled(node: ast.AST) -> set[str]:
         for path in [dotted(call.func.value)]
         if path is not None
     }
+
+
+def _reduces(node: ast.AST) -> bool:
+    """Tell whether a node takes a mean or sum by a function of torch, which autocast may cast."""
+    reductions = {"mean", "sum"}
+    return any(
+        isinstance(each.func, ast.Attribute) and each.func.attr in reductions
+        for each in calls(node)
+    )
 
 
 def _evaluates(program: Program, call: ast.Call, function: Function | None) -> bool:

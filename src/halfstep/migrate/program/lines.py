@@ -31,7 +31,7 @@ def split(text: str, tree: ast.Module, width: str) -> Split:
     """Put each statement of a program on a line of its own.
 
     Args:
-        text: The text of the program, with line ends "\\n".
+        text: The text of the program, with line feeds as line ends.
         tree: Its syntax tree.
         width: One level of indentation.
     """
@@ -52,23 +52,24 @@ def _breaks(text: str, tree: ast.Module, width: str) -> list[tuple[int, int, str
     lines = text.split("\n")
     starts = [0, *accumulate(len(line) + 1 for line in lines)]
 
-    def place(line: int, column: int) -> int:
+    def place(line: int | None, column: int | None) -> int:
+        assert line is not None
         return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
     found = []
     for node in ast.walk(tree):
         for name in ("body", "orelse", "finalbody"):
-            suite = getattr(node, name, ())
-            indent, last = "", 0
-            for statement in suite if isinstance(suite, list) else ():
+            suite = getattr(node, name, None)
+            indent, last = "", None
+            for statement in suite if isinstance(suite, list) else []:
+                assert isinstance(statement, ast.stmt)
                 stop = place(statement.lineno, statement.col_offset)
                 start = _gap(text, stop)
                 alone = start == 0 or text[start - 1] == "\n"
-                if statement is suite[0]:
+                if last is None:
                     indent = _margin(lines, statement if alone else node) + width * (not alone)
-                    last = start
                 if not alone:
-                    found.append((last, stop, indent))
+                    found.append((start if last is None else last, stop, indent))
                 last = place(statement.end_lineno, statement.end_col_offset)
     return sorted(found)
 

@@ -96,12 +96,14 @@ class Shift:
     add: str = ""
 
     def of(self, line: str) -> str:
+        """Return a line with its new indentation."""
         if not line.strip():
             return line if not (self.cut or self.add) else ""
         kept = line[self.cut :] if line[: self.cut].isspace() or not self.cut else line.lstrip()
         return self.add + kept
 
     def deeper(self, width: str) -> Shift:
+        """Return the shift for a block that is indented by `width` more."""
         return Shift(self.cut, self.add + width)
 
 

@@ -28,7 +28,7 @@ class Source:
         name: The name of the program in error messages.
 
     Attributes:
-        given: The text, with line ends "\\n" and without a byte order mark.
+        given: The text, with line feeds as line ends and without a byte order mark.
         width: One level of indentation of the program.
         lines: The lines, without line ends; each contains at most one statement.
         joints: The text between two of these lines that were one line; see `program/lines.py`.

@@ -77,23 +77,24 @@ class Expressions:
         """Return the value of an expression, or of the expressions in another node together."""
         match node:
             case None | ast.Constant() | ast.JoinedStr():
-                return NOTHING
+                value = NOTHING
             case ast.Call():
-                return self._call(node, frame)
+                value = self._call(node, frame)
             case ast.Name() | ast.Attribute():
-                return self._variable(node, frame)
+                value = self._variable(node, frame)
             case ast.NamedExpr(target=target, value=given):
                 value = self.value(given, frame)
                 self.variables.bind(target, value, frame)
-                return value
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 self.value(test, frame)
-                return self.value(body, frame) | self.value(orelse, frame)
+                value = self.value(body, frame) | self.value(orelse, frame)
             case ast.Lambda():
-                return self._lambda(node, frame)
+                value = self._lambda(node, frame)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                return self._comprehension(node, frame)
-        value = NOTHING.union(*(self.value(each, frame) for each in ast.iter_child_nodes(node)))
+                value = self._comprehension(node, frame)
+            case _:
+                parts = ast.iter_child_nodes(node)
+                value = NOTHING.union(*(self.value(each, frame) for each in parts))
         if isinstance(node, ast.Yield | ast.YieldFrom):
             frame.returned |= value
         return value

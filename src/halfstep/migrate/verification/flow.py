@@ -11,7 +11,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from halfstep.migrate.program.names import calls, dotted, elements
-from halfstep.migrate.program.source import Function, inner
+from halfstep.migrate.program.source import Function, inner, suites
 from halfstep.migrate.verification.expressions import Expressions
 from halfstep.migrate.verification.values import NOTHING, autocasts
 from halfstep.migrate.verification.variables import Frame, Variables
@@ -82,6 +82,9 @@ class Flow:
                 self._statement(statement, frame)
 
     def _statement(self, node: ast.stmt, frame: Frame) -> None:
+        if suites(node):
+            self._compound(node, frame)
+            return
         match node:
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
@@ -91,14 +94,19 @@ class Flow:
             case ast.AugAssign(target=target, value=value):
                 both = self._value(target, frame) | self._value(value, frame)
                 self._variables.bind(target, both, frame)
+            case ast.Expr() | ast.Assert():
+                self._value(node, frame)
             case ast.Return(value=returned):
                 frame.returned |= self._value(returned, frame)
-                frame.values = None
-            case ast.Raise():
                 frame.values = None
             case ast.Break() | ast.Continue():
                 frame.jumps.append(frame.values)
                 frame.values = None
+            case ast.Raise():
+                frame.values = None
+
+    def _compound(self, node: ast.stmt, frame: Frame) -> None:
+        match node:
             case ast.If(test=test, body=body, orelse=orelse):
                 self._value(test, frame)
                 self._either([([], body), ([], orelse)], NOTHING, frame)
@@ -110,8 +118,6 @@ class Flow:
                 self._try(node, frame)
             case ast.Match():
                 self._match(node, frame)
-            case ast.Expr() | ast.Assert():
-                self._value(node, frame)
 
     def _assign(self, target: ast.expr, node: ast.expr, frame: Frame) -> None:
         """Assign an expression to a target; of two tuples, each entry to its own."""

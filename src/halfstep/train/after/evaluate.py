@@ -5,7 +5,6 @@ On the run's validation split, the figures should equal those that the run recor
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -85,7 +84,7 @@ def evaluate(
     Raises:
         UserError: If there is no such run or checkpoint, or if the checkpoint is damaged.
     """
-    moved = [f"data.root={json.dumps(str(root))}"] if root is not None else []
+    moved = {"data.root": str(root)} if root is not None else {}
     # Evaluate in a single process, whatever the number of processes in training.
     alone = {"distributed": DistributedConfig()}
     config = config_of(run, device, moved).model_copy(update=alone)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import safetensors.torch
 import torch
 
+from halfstep import caller
 from halfstep.errors import UserError, reason
 from halfstep.files import write_atomically
 from halfstep.train.after.trained import open_run
@@ -91,7 +92,7 @@ def export(run: Path, kind: Format, *, which: Which = "best", file: Path | None 
         except Exception as error:  # a tracer may raise anything
             raise UserError(
                 f"{trained.config.model.name!r} cannot be exported as {kind}: {reason(error)}; "
-                "write --format safetensors for the weights alone"
+                f"write {caller.setting(format='safetensors')} for the weights alone"
             ) from error
     try:
         write_atomically(file, content)
@@ -188,13 +189,14 @@ def _compare(trained: Trained, program: Callable[[torch.Tensor], torch.Tensor]) 
         if found.shape != wanted.shape:
             raise UserError(
                 f"the exported program gives {tuple(found.shape)} for {count} images, the model "
-                f"{tuple(wanted.shape)}; write --format safetensors for the weights alone"
+                f"{tuple(wanted.shape)}; write {caller.setting(format='safetensors')} for the "
+                "weights alone"
             )
         difference = max(difference, float((found - wanted).abs().max()))
         if not difference <= _TOLERANCE * max(1.0, float(wanted.abs().max())):
             raise UserError(
                 f"the exported program's logits differ from the model's by {difference:g}; "
-                "write --format safetensors for the weights alone"
+                f"write {caller.setting(format='safetensors')} for the weights alone"
             )
     return difference
 
@@ -203,8 +205,8 @@ def _require_onnx() -> None:
     missing = [name for name in _NEEDED_FOR_ONNX if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
-            f"--format onnx needs the package {missing[0]}, which is not installed; write "
-            "pip install 'halfstep[onnx]', or --format torch"
+            f"{caller.setting(format='onnx')} needs the package {missing[0]}, which is not "
+            f"installed; write pip install 'halfstep[onnx]', or {caller.setting(format='torch')}"
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.train.after import image_files
 from halfstep.train.after.run_config import columns_of
@@ -109,8 +110,8 @@ def predict(
             )
         if top is not None and top > len(classes):
             raise UserError(
-                f"--top-k is {top}, but the run has {len(classes)} classes; write --top-k "
-                f"{len(classes)} or less"
+                f"{caller.name('top_k')} is {top}, but the run has {len(classes)} classes; write "
+                f"{caller.setting(top_k=len(classes))} or less"
             )
         names, probabilities, unreadable = _classified(trained, listed, flip=flip)
         total = probabilities if total is None else total + probabilities

@@ -9,14 +9,14 @@ from halfstep.train.config.data import ColumnsConfig, CsvConfig
 from halfstep.train.config.files import load
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from halfstep.train.config import Config
+    from halfstep.train.config.files import Overrides
 
 
-def config_of(run: Path, device: str | None = None, options: Sequence[str] = ()) -> Config:
-    """Return the config of a run, with overrides as on the command line.
+def config_of(run: Path, device: str | None = None, options: Overrides = ()) -> Config:
+    """Return the config of a run, with overrides.
 
     Raises:
         UserError: If the directory holds no run, or the overrides do not fit its config.

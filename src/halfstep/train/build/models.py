@@ -14,6 +14,7 @@ import torch
 import torchvision
 from torch import nn
 
+from halfstep import caller
 from halfstep.errors import UserError, closest, failing, reason
 from halfstep.train.build import weights
 from halfstep.train.build.freeze import freeze
@@ -67,7 +68,7 @@ def build(
     if getattr(model, "aux_logits", False):
         raise UserError(
             f"model.name is {config.name!r}, which returns auxiliary logits too; "
-            "write --options model.args.aux_logits=false"
+            f"write {caller.fields({'model.args.aux_logits': False})}"
         )
     _try_on(model, config.name, image_shape, classes)
     if config.weights is not None and initial_weights:
@@ -130,7 +131,8 @@ def _with_published(
     except Exception as error:  # network, proxy, hash, disk and hub raise different exceptions
         raise UserError(
             f"model.pretrained is true, but {library} cannot provide weights of {name!r}: "
-            f"{reason(error)}; write --options model.pretrained=false model.weights=FILE with a "
+            f"{reason(error)}; write "
+            f"{caller.fields({'model.pretrained': False, 'model.weights': 'FILE'})} with a "
             ".safetensors or .pth file of them"
         ) from error
     if library == "torchvision":
@@ -222,7 +224,8 @@ def _try_on(model: nn.Module, name: str, image_shape: tuple[int, int, int], clas
     except _REFUSALS as error:
         raise UserError(
             f"model.name is {name!r}, which cannot take {shape} images: {reason(error)}; "
-            "write another --options data.resolution=... or model.name=..."
+            f"write {caller.fields({'data.resolution': ...})} or "
+            f"{caller.fields({'model.name': ...})}"
         ) from error
     finally:
         model.train(was_training)

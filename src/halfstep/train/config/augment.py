@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict, field_validator, model_validator
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.train.config.section import Section
 
@@ -160,9 +161,9 @@ class AugmentConfig(Section):
         mean, std = self.mean or defaults[0], self.std or defaults[1]
         for name, one in (("mean", mean), ("std", std)):
             if len(one) != channels:
+                instead = caller.fields({f"data.augment.{name}": [0.5] * channels})
                 raise UserError(
                     f"data.augment.{name} has {len(one)} values, but the images have {channels} "
-                    f"channels; write --options data.augment.{name}="
-                    f"[{', '.join(['0.5'] * channels)}] with {channels} values of your own"
+                    f"channels; write {instead} with {channels} values of your own"
                 )
         return mean, std

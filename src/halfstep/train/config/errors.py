@@ -1,21 +1,34 @@
 """Converts pydantic's errors about a config to one line that tells the user what to change.
 
-The line names the source of the value (a file, `--options`), the field, the value and the allowed
-values; for an unknown key it names the closest valid one.
+The line names the source of the value (a file, or an argument of the caller), the field, the value
+and the allowed values; for an unknown key it names the closest valid one.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from halfstep import caller
 from halfstep.errors import closest
 
-Source = tuple[str, Mapping[str, Any]]
-"""The label of a source in messages ("digits.yaml", "--options"), and its values."""
+
+class Source(NamedTuple):
+    """Values of a config that come from one place.
+
+    Attributes:
+        label: The place in messages, such as "digits.yaml".
+        values: The values.
+        is_config: Whether the place is a config, and not an argument of the caller.
+    """
+
+    label: str
+    values: Mapping[str, Any]
+    is_config: bool = True
+
 
 _OF_RECIPES = {"name", "description", "recipe"}
 """Keys of a file that has only a recipe; `files` adds name and description to every file."""
@@ -34,21 +47,21 @@ def one_line(
     first, *others = error.errors(include_url=False)
     path = _path(first["loc"], given)
     dotted = ".".join(path)
-    files = [label for label, _ in sources if not label.startswith("--")]
-    holding = [label for label, values in sources if _holds(values, path)]
-    where = (holding or files or ["config"])[-1]
+    configs = [source for source in sources if source.is_config]
+    holding = [source.label for source in sources if _holds(source.values, path)]
+    where = (holding or [source.label for source in configs] or ["config"])[-1]
     section = ".".join(path[:-1])
     if first["type"] == "extra_forbidden":
         said = _unknown_key(dotted, section, first["loc"], config)
     elif first["type"] == "missing":
-        said = f"{dotted} is missing; write it in the file or as --options {dotted}=..."
-        if any(values.keys() == _OF_RECIPES for label, values in sources if label in files):
+        said = f"{dotted} is missing; write it in the config or as {caller.fields({dotted: ...})}"
+        if any(source.values.keys() == _OF_RECIPES for source in configs):
             said += ". The file has only a recipe: write it into a config, or pass it to Engine"
     elif first["type"] in {"union_tag_invalid", "union_tag_not_found"}:
         said = _unknown_kind(first, dotted)
     elif first["type"] == "value_error":
         reason = str(first["ctx"]["error"])
-        said = reason if where == f"--{dotted}" or not dotted else f"{dotted}: {reason}"
+        said = reason if where == caller.name(dotted) or not dotted else f"{dotted}: {reason}"
     else:
         is_section = first["type"] in {"model_type", "model_attributes_type", "dict_type"}
         allowed = "a mapping" if is_section else first["msg"].removeprefix("Input should be ")
@@ -86,7 +99,7 @@ def _unknown_kind(error: Any, dotted: str) -> str:
     context = error["ctx"]
     if "tag" not in context:
         if isinstance(error["input"], Mapping):
-            return f"{dotted}.name is missing; write --options {dotted}.name=..."
+            return f"{dotted}.name is missing; write {caller.fields({f'{dotted}.name': ...})}"
         return f"{dotted} is {error['input']!r}; allowed: a mapping with the key 'name'"
     expected = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
     return (

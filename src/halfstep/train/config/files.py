@@ -1,6 +1,7 @@
-"""Finds a config by name or path, and merges its `base`, the config and the command line.
+"""Finds a config by name or path, and merges its `base`, the config and the caller's overrides.
 
     halfstep train digits --recipe fp16 --options optimizer.lr=0.02 epochs=3
+    halfstep.train("digits", recipe="fp16", overrides={"optimizer.lr": 0.02, "epochs": 3})
 
 Later values override earlier ones: mappings are merged key by key, other values are replaced, and
 an empty mapping (`args: {}`) clears the earlier one. If the `name` of a section changes, the
@@ -18,6 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from halfstep import caller
 from halfstep.errors import UserError, closest
 from halfstep.recipe.table import is_file, written_out
 from halfstep.train.config.data import of_every_source
@@ -27,7 +29,10 @@ from halfstep.yaml_text import dump, parse
 
 _FOLDER = Path(__file__).parents[2] / "configs"
 _SUFFIXES = (".yaml", ".yml")
-_OPTION = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)
+_KEY = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_OPTION = re.compile(rf"({_KEY.pattern})=(.*)", re.DOTALL)
+Overrides = Sequence[str] | Mapping[str, Any]
+"""Fields to override: texts "key.sub=value" with the value in YAML, or data by dotted name."""
 
 
 def shipped() -> dict[str, Path]:
@@ -38,7 +43,7 @@ def shipped() -> dict[str, Path]:
 
 def load(
     config: str | Mapping[str, Any],
-    options: Sequence[str] = (),
+    options: Overrides = (),
     flags: Mapping[str, Any] | None = None,
     *,
     point: Sequence[str] = (),
@@ -48,9 +53,9 @@ def load(
     Args:
         config: The name of a shipped config, the path of a YAML file, or the contents of such a
             file as a mapping.
-        options: Overrides "key.sub=value", with the value in YAML.
-        flags: Values of command-line flags by field ("recipe", "seed", "device"); None means not
-            given. `options` may not set the same field.
+        options: Overrides of fields.
+        flags: Values of the caller's arguments by field ("recipe", "seed", "device"); None means
+            not given. `options` may not set the same field.
         point: Overrides from one point of `--grid`, in the form of `options`, which they override.
 
     Raises:
@@ -58,25 +63,34 @@ def load(
     """
     sources = _sources(config)
     sources += [
-        (f"--{key}", {key: value}) for key, value in (flags or {}).items() if value is not None
+        Source(
+            caller.name(key),
+            {key: _Cleared(value) if isinstance(value, Mapping) else value},
+            is_config=False,
+        )
+        for key, value in (flags or {}).items()
+        if value is not None
     ]
     merged: dict[str, Any] = {
         "recipe": Config.model_fields["recipe"].default,
         "data": {"name": Config.model_fields["data"].default.name},
     }
-    for label, values in sources:
-        merged = merge(merged, _expanded(label, values, merged["recipe"]))
-    of_grid = parse_options(point, "--grid")
-    overlay = parse_options([*options, *point])
+    for source in sources:
+        merged = merge(merged, _expanded(source.label, source.values, merged["recipe"]))
+    of_options, of_grid = _assignments(options, "overrides"), _assignments(point, "grid")
+    overlay = _nested([*of_options, *of_grid])
     _refuse_twice(flags or {}, overlay)
     if "fp16" in overlay:
-        # --recipe is on the same command line, so another recipe there contradicts fp16.
+        # The flag is in the same call, so another recipe there contradicts fp16.
         flag = (flags or {}).get("recipe")
         overlay = ({} if flag is None else {"recipe": flag}) | overlay
-        overlay = _expanded("--options", overlay, merged["recipe"])
+        overlay = _expanded(caller.name("overrides"), overlay, merged["recipe"])
     if isinstance(overlay.get("recipe"), Mapping):
         _spell_out(merged)
-    sources += [("--options", overlay), ("--grid", of_grid)]
+    sources += [
+        Source(caller.name("overrides"), overlay, is_config=False),
+        Source(caller.name("grid"), _nested(of_grid), is_config=False),
+    ]
     return check(merge(merged, overlay), sources)
 
 
@@ -145,23 +159,41 @@ def find(config: str) -> Path:
     )
 
 
-def parse_options(options: Sequence[str], flag: str = "--options") -> dict[str, Any]:
-    """Convert options such as "optimizer.lr=0.02" to nested data; of equal keys the last counts.
+def parse_options(options: Overrides, argument: str = "overrides") -> dict[str, Any]:
+    """Convert overrides to nested data; of equal keys the last counts.
+
+    Args:
+        options: The overrides.
+        argument: The caller's argument with the overrides, for messages.
 
     Raises:
-        UserError: If an option is not key=value, or its value is not YAML.
+        UserError: If a text is not key=value, its value is not YAML, or a key is not a name.
     """
+    return _nested(_assignments(options, argument))
+
+
+def _assignments(options: Overrides, argument: str) -> list[tuple[str, Any]]:
+    """Return the overrides as pairs of dotted name and plain data."""
+    flag = caller.name(argument)
+    if isinstance(options, Mapping):
+        for key in options:
+            if not (isinstance(key, str) and _KEY.fullmatch(key)):
+                raise UserError(
+                    f"{flag} has the key {key!r}; allowed: the name of a field, with dots; write "
+                    f"{caller.fields({'optimizer.lr': 0.02})}"
+                )
+        return list(options.items())
+    matches = [(option, _OPTION.fullmatch(option)) for option in options]
+    wrong = next((option for option, match in matches if match is None), None)
+    if wrong is not None:
+        raise UserError(f"{flag} takes key=value, not {wrong!r}; write {flag} optimizer.lr=0.02")
+    return [(match[1], parse(match[2], f"{flag} {option}")) for option, match in matches if match]
+
+
+def _nested(assignments: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     overlay: dict[str, Any] = {}
-    for option in options:
-        match = _OPTION.fullmatch(option)
-        if match is None:
-            raise UserError(
-                f"{flag} takes key=value, not {option!r}; write {flag} optimizer.lr=0.02"
-            )
-        key, text = match.groups()
-        nested = parse(text, f"{flag} {option}")
-        if nested == {}:
-            nested = _Cleared()
+    for key, value in assignments:
+        nested = _Cleared() if value == {} else value
         for part in reversed(key.split(".")):
             nested = {part: nested}
         if isinstance(nested.get("recipe"), Mapping):
@@ -171,13 +203,13 @@ def parse_options(options: Sequence[str], flag: str = "--options") -> dict[str, 
 
 
 def _refuse_twice(flags: Mapping[str, Any], overlay: Mapping[str, Any]) -> None:
-    """Refuse a field that a flag sets and `--options` too; a field below it may be set."""
+    """Refuse a field that an argument sets and the overrides too; a field below it may be set."""
     set_by_options = flat(overlay)
     for key, value in flags.items():
         if value is not None and key in set_by_options:
             raise UserError(
-                f"--{key} {value} and --options {key}={set_by_options[key]} both set {key}; "
-                "write one"
+                f"{caller.setting(**{key: value})} and {caller.fields({key: set_by_options[key]})} "
+                f"both set {key}; write one"
             )
 
 
@@ -228,7 +260,7 @@ def _sources(config: str | Mapping[str, Any]) -> list[Source]:
         return _with_bases(find(config), ())
     values = {"name": "python", "description": "", **config}
     base = values.pop("base", None)
-    return [*(_with_bases(find(str(base)), ()) if base else []), ("config", values)]
+    return [*(_with_bases(find(str(base)), ()) if base else []), Source("config", values)]
 
 
 def _with_bases(file: Path, above: tuple[Path, ...]) -> list[Source]:
@@ -250,7 +282,7 @@ def _with_bases(file: Path, above: tuple[Path, ...]) -> list[Source]:
         values.setdefault("name", _name(file))
         values.setdefault("description", "")
     if base is None:
-        return [(str(file), values)]
+        return [Source(str(file), values)]
     if not isinstance(base, str):
         raise UserError(f"{file}: base is {base!r}; allowed: a config's name or a relative path")
     beside = file.parent / base
@@ -258,7 +290,7 @@ def _with_bases(file: Path, above: tuple[Path, ...]) -> list[Source]:
         below = beside if beside.is_file() else find(base)
     except UserError as error:
         raise UserError(f"{file}: base: {error}") from error
-    return [*_with_bases(below, (*above, here)), (str(file), values)]
+    return [*_with_bases(below, (*above, here)), Source(str(file), values)]
 
 
 def _expanded(label: str, values: Mapping[str, Any], below: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.train.run.signals import Stopped
 from halfstep.train.store import checkpoint, rotation, run_directory
@@ -59,7 +60,8 @@ def declare_over(run: Path, summary: Summary, unsaved: Collection[Which]) -> Non
     ended = f"{summary.status}: {summary.error}; " if summary.error else ""
     raise UserError(
         f"{ended}the run in {str(run)!r} is not finished, because {' and '.join(missing)} could "
-        f"not be written{reason}; make room and write --resume auto, which {begins}"
+        f"not be written{reason}; make room and write {caller.setting(resume='auto')}, which "
+        f"{begins}"
     )
 
 
@@ -121,6 +123,7 @@ def what_is_left(training: Training) -> str:
     else:
         kept = "no finished epoch was saved"
     newest = rotation.newest_first(run)
-    on = f"; --resume auto continues from {newest[0].name}" if newest else ""
+    again = caller.setting(resume="auto")
+    on = f"; {again} continues from {newest[0].name}" if newest else ""
     interrupted = training.progress.epoch
     return f"interrupted in epoch {interrupted}; the run is in {str(run)!r}; {kept}{on}"

@@ -209,14 +209,13 @@ def _is_over(training: Training) -> bool:
 
 def _finish_epoch(loop: Loop) -> None:
     training, observers = loop.training, loop.observers
-    config, setup, progress = training.config, training.setup, training.progress
-    epoch = progress.epoch
+    setup, progress = training.setup, training.progress
+    epoch, due = progress.epoch, training.validation_due
     names: list[Which] = []
     confusion: torch.Tensor | None = None
     seen = observers.figures("epoch_done")
     if seen:
         observers.record("probe", {"epoch": epoch, "step": training.step, **seen})
-    due = epoch % config.val_every == 0 or epoch == config.epochs or training.all_steps_done
     if due:
         figures = validate(setup)
         setup.schedules.per_epoch(figures.scalars())

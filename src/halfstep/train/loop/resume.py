@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.train.config import Config
 from halfstep.train.config.files import flat
@@ -76,9 +77,8 @@ def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> S
             return None
         if newest is None:
             raise UserError(
-                f"--resume is {wanted!r}, which holds no checkpoint to resume from; write a file "
-                "in "
-                "the checkpoints of a run, or --resume auto"
+                f"{caller.name('resume')} is {wanted!r}, which holds no checkpoint to resume from; "
+                f"write a file in the checkpoints of a run, or {caller.setting(resume=AUTO)}"
             )
         file, found = newest
     else:
@@ -144,8 +144,8 @@ def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, proc
         fits = images // processes if images % processes == 0 else stored.config["batch_size"]
         needs = processes if images % processes == 0 else made_by
         raise UserError(
-            f"--resume {wanted}: the checkpoint was made by {made_by} processes with batch_size="
-            f"{stored.config['batch_size']}, and now there are {processes} with "
+            f"{caller.setting(resume=wanted)}: the checkpoint was made by {made_by} processes with "
+            f"batch_size={stored.config['batch_size']}, and now there are {processes} with "
             f"{config.batch_size}; write batch_size={fits} for {needs} processes, so that a batch "
             f"keeps its {images} images"
         )
@@ -156,9 +156,9 @@ def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, proc
         now, before = here.get(key), there.get(key)
         if now != before:
             raise UserError(
-                f"--resume {wanted}: the checkpoint was made with {key}={json.dumps(before)}, and "
-                f"the config says {json.dumps(now)}; write the same, or leave --resume out to "
-                "start from the beginning"
+                f"{caller.setting(resume=wanted)}: the checkpoint was made with "
+                f"{key}={json.dumps(before)}, and the config says {json.dumps(now)}; write the "
+                f"same, or leave {caller.name('resume')} out to start from the beginning"
             )
 
 
@@ -177,31 +177,31 @@ def _refuse_inexact(stored: Checkpoint, config: Config, file: Path) -> None:
     if not is_another_length(stored, config):
         return
     before, now = stored.config["epochs"], config.epochs
-    said = f"--resume: the run in {str(file.parent.parent)!r} was started with epochs={before}"
+    again, run = caller.name("resume"), str(file.parent.parent)
+    said = f"{again}: the run in {run!r} was started with epochs={before}"
     if stored.epoch >= now:
         raise UserError(
-            f"{said} and has finished {stored.epoch}, and the config says {now}; write --options "
-            f"epochs={max(before, stored.epoch + 1)}"
+            f"{said} and has finished {stored.epoch}, and the config says {now}; write "
+            f"{caller.fields({'epochs': max(before, stored.epoch + 1)})}"
         )
     reason = _of_the_schedule(config, min(before, now))
     if reason:
-        weights = file.with_name("last.pt")
+        weights = {"model.weights": str(file.with_name("last.pt")), "epochs": now - stored.epoch}
         raise UserError(
-            f"{said}, and {reason}, so it cannot be extended to {now}; write --tag NEW "
-            f"--options model.weights={weights} epochs={now - stored.epoch} without --resume for a "
-            f"new run that starts from its weights, or --resume with epochs={before}"
+            f"{said}, and {reason}, so it cannot be extended to {now}; write "
+            f"{caller.setting(tag='NEW')} and {caller.fields(weights)} without {again} for a new "
+            f"run that starts from its weights, or {again} with epochs={before}"
         )
     if config.max_steps is not None and stored.step >= config.max_steps:
         raise UserError(
             f"{said} and was ended by max_steps={config.max_steps}, so more epochs would change "
-            f"nothing; write --resume with epochs={before}"
+            f"nothing; write {again} with epochs={before}"
         )
     stopping = config.early_stopping
     if stopping is not None and waited(stored.observers) >= stopping.patience:
         raise UserError(
             f"{said} and was stopped early after {stored.epoch}, so more epochs would change "
-            "nothing; "
-            f"write --resume with epochs={before}"
+            f"nothing; write {again} with epochs={before}"
         )
 
 

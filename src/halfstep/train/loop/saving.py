@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from halfstep import caller
 from halfstep.train.run import metrics, restore
 from halfstep.train.store import background, parts, random_state, replaced, rotation
 from halfstep.train.store.background import Background
@@ -151,7 +152,8 @@ class CheckpointWriter:
         if "best" in outcome.names and "best" not in self.unsaved:
             rotation.warn(
                 f"best.pt of epoch {outcome.epochs} could not be saved; until a better best.pt is "
-                "saved, no newer checkpoint is written, so --resume auto repeats that epoch"
+                "saved, no newer checkpoint is written, so "
+                f"{caller.setting(resume='auto')} repeats that epoch"
             )
         self.unsaved.update(outcome.names)
 

@@ -14,9 +14,10 @@ from halfstep.train.observers.memory import PeakMemory
 from halfstep.train.observers.meter import Meter
 from halfstep.train.observers.nonfinite import NonFinite, NonFiniteSteps
 from halfstep.train.observers.probes import Probes
+from halfstep.train.observers.progress_report import ProgressReport
 from halfstep.train.observers.statistics import StatisticsKeeper
 from halfstep.train.observers.step_times import StepTimes
-from halfstep.train.observers.tracking import Bar, MetricsLines, Sinks
+from halfstep.train.observers.tracking import MetricsLines, Sinks
 from halfstep.train.run.observer import Observer, overrides
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def of_run(training: Training, own: Sequence[Observer], *, quiet: bool) -> list[
     """Return all observers of a run, in the order of their calls; `own` are those of the user."""
     config, device, processes = training.config, training.setup.device, training.processes
     memory = PeakMemory(device)
-    recording = [MetricsLines(), Bar(memory.peak, quiet=quiet), Sinks()]
+    recording = [MetricsLines(), ProgressReport(memory.peak, quiet=quiet), Sinks()]
     return [
         memory,
         Energy(device, processes),

@@ -185,7 +185,7 @@ def refuse_too_few_gpus(name: str, processes: int) -> None:
     if processes > gpus:
         raise UserError(
             f"{processes} processes on this machine want a GPU each, and there are {gpus}; write "
-            f"--nproc-per-node {gpus} (with halfstep train, --processes {gpus}), or device=cpu"
+            f"torchrun --nproc-per-node {gpus} or halfstep train --processes {gpus}, or device=cpu"
         )
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from halfstep import step_observer
+from halfstep import caller, step_observer
 from halfstep.errors import UserError, in_a_line
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ class Observers:
                     raise
                 raise UserError(
                     f"observer {each.name!r}: load_state_dict raised {in_a_line(error)}; "
-                    "--debug shows where"
+                    f"{caller.traceback()}"
                 ) from error
 
 

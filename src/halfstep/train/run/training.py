@@ -91,6 +91,12 @@ class Training:
         """Whether the run has reached `max_steps` or the last step of its last epoch."""
         return self.step >= self.setup.steps
 
+    @property
+    def validation_due(self) -> bool:
+        """Whether a validation follows when the current epoch has ended."""
+        epoch, epochs = self.progress.epoch, self.config.epochs
+        return epoch % self.config.val_every == 0 or epoch == epochs or self.all_steps_done
+
     def leave_out(self) -> None:
         """Skip a step: discard the window that closes, and count the step."""
         engine = self.setup.engine

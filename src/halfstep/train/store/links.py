@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfstep import caller
 from halfstep.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def refuse(directory: Path, written: Iterable[Path]) -> None:
                 raise UserError(
                     f"{str(link)!r} is a symbolic link to {target!r}, outside of "
                     f"{str(directory)!r}; links out of the directory are not followed: remove it, "
-                    "or write --out with another directory, which may itself be a link"
+                    f"or write {caller.name('out')} with another directory, which may itself be a "
+                    "link"
                 )
 
 

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from halfstep.files import json_text, parse_json, write_atomically
+from halfstep.train.store.line_file import LineFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,9 +27,7 @@ class MetricsLog:
     """Writes the lines of a run. A run that `goes_on` appends to the existing lines."""
 
     def __init__(self, run: Path, *, goes_on: bool) -> None:
-        # Unbuffered, so that lines that a full disk refuses stay in `_unwritten`.
-        self._file = (run / FILE).open("ab" if goes_on else "wb", buffering=0)
-        self._unwritten = b""
+        self._lines = LineFile(run / FILE, goes_on=goes_on)
         self._written = -math.inf
 
     def append(self, kind: str, figures: Mapping[str, Any]) -> None:
@@ -39,15 +38,14 @@ class MetricsLog:
         Raises:
             OSError: If the file cannot be written. The line is kept for the next write.
         """
-        self._unwritten += f"{json_text({'kind': kind, **figures})}\n".encode()
+        self._lines.add(json_text({"kind": kind, **figures}))
         if kind != "train" or time.monotonic() - self._written >= EVERY_S:
             self.write_out()
 
     def write_out(self) -> None:
         """Write all lines that are not written yet, including those whose write failed."""
         self._written = time.monotonic()
-        while self._unwritten:
-            self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+        self._lines.write_out()
 
     def close(self) -> None:
         """Write the remaining lines, and close the file.
@@ -58,7 +56,7 @@ class MetricsLog:
         try:
             self.write_out()
         finally:
-            self._file.close()
+            self._lines.close()
 
 
 def exists(run: Path) -> bool:

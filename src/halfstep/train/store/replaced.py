@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from halfstep.train.store import diagnosis_file, metrics_log
+from halfstep.train.store import diagnosis_file, line_file, metrics_log
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +20,7 @@ LEFT_BY_A_RUN = (
     "summary.json",
     "checkpoints",
     metrics_log.FILE,
+    line_file.LOG,
     "environment.json",
     "tensorboard",
     "tracking.json",

@@ -12,14 +12,14 @@ from __future__ import annotations
 import re
 import shutil
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
 from halfstep.train.store import background, checkpoint, parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from halfstep.train.store.checkpoint import Checkpoint, Which
@@ -34,6 +34,15 @@ class CheckpointWarning(UserWarning):
 def warn(line: str) -> None:
     """Warn of a file that could not be written or read."""
     warnings.warn(line, CheckpointWarning, stacklevel=3)
+
+
+@contextmanager
+def going_on(name: str) -> Iterator[None]:
+    """Warn if the file `name` cannot be written, instead of ending the run."""
+    try:
+        yield
+    except OSError as error:
+        warn(f"{name} could not be written: {error.strerror or error}")
 
 
 def path(run: Path, step: int) -> Path:

@@ -1,8 +1,8 @@
 """The run directory: its name, its lock, and its summary.
 
     runs/digits/fp16-seed0/
-        config.yaml  environment.json  metrics.jsonl  tensorboard/  checkpoints/  summary.json
-        classes.csv  confusion.csv
+        config.yaml  environment.json  metrics.jsonl  log.txt  tensorboard/  checkpoints/
+        classes.csv  confusion.csv  summary.json
 
 `summary.json` is written last: a directory without it contains a run that did not finish. Only one
 run at a time may write into the directory; see `lock`.
@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.files import json_text, parse_json, write_atomically
 from halfstep.train.config.files import resolved
@@ -140,7 +141,8 @@ def place(config: Config, tag: str | None = None, root: Path = Path("runs")) -> 
     """
     if tag is not None and not re.fullmatch(r"[\w+-][\w.+-]*", tag):
         raise UserError(
-            f"--tag is {tag!r}; allowed: letters, digits and . _ + -; write --tag baseline"
+            f"{caller.name('tag')} is {tag!r}; allowed: letters, digits and . _ + -; write "
+            f"{caller.setting(tag='baseline')}"
         )
     recipe_name = re.sub(r"[^\w.+-]", "_", config.build_recipe().name)
     return root / config.name / (tag or f"{recipe_name}-seed{config.seed}")
@@ -168,8 +170,8 @@ def claimed(run: Path, *, patience: float = 0.0) -> Iterator[None]:
 
 def _in_use(run: Path, holder: str) -> str:
     return (
-        f"{str(run)!r} is in use: {holder} trains in it; wait for it, end it, or write --tag or "
-        "--out with a new name"
+        f"{str(run)!r} is in use: {holder} trains in it; wait for it, end it, or write "
+        f"{caller.name('tag')} or {caller.name('out')} with a new name"
     )
 
 
@@ -210,8 +212,8 @@ def refuse_missing(resume: str) -> None:
     """Refuse a path to resume from that does not exist."""
     if not (Path(resume).is_file() or Path(resume).is_dir()):
         raise UserError(
-            f"--resume is {resume!r}, which does not exist; allowed: auto, a checkpoint's path, or "
-            "a run directory"
+            f"{caller.name('resume')} is {resume!r}, which does not exist; allowed: auto, a "
+            "checkpoint's path, or a run directory"
         )
 
 
@@ -221,7 +223,7 @@ def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:
     Args:
         run: The run directory.
         config: The config of the new run.
-        auto: Whether the user wrote `--resume auto`, but the directory has nothing to resume from.
+        auto: Whether the user wrote `resume="auto"`, but the directory has nothing to resume from.
 
     Raises:
         UserError: If the earlier run has checkpoints, or a summary. With `auto`, the summary of a
@@ -231,10 +233,11 @@ def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:
     if not replaced.holds_checkpoints(run) and (not finished or (auto and same)):
         return
     held = "a finished run" if finished else "the checkpoints of a run that has not finished"
-    go_on = "--resume auto to continue it, " if same and not auto else ""
+    go_on = f"{caller.setting(resume='auto')} to continue it, " if same and not auto else ""
     raise UserError(
-        f"{str(run)!r} holds {held}{'' if same else ' of another config'}; write {go_on}--tag with "
-        "a new name to keep both, or --overwrite to replace it"
+        f"{str(run)!r} holds {held}{'' if same else ' of another config'}; write {go_on}"
+        f"{caller.name('tag')} with a new name to keep both, or "
+        f"{caller.setting(overwrite=True)} to replace it"
     )
 
 
@@ -286,7 +289,8 @@ def explained(run: Path) -> Iterator[None]:
         full = error.errno in {errno.ENOSPC, errno.EDQUOT}
         raise UserError(
             f"cannot write the run directory {str(run)!r}: {error.strerror or error}; "
-            f"{'make room, or ' if full else ''}write --out with a directory that you may write to"
+            f"{'make room, or ' if full else ''}write {caller.name('out')} with a directory that "
+            "you may write to"
         ) from error
 
 
@@ -301,7 +305,8 @@ def _refuse_foreign(run: Path) -> None:
     )
     if found is not None:
         raise UserError(
-            f"{str(run)!r} holds {found!r} but no run; write --out with a new or empty directory"
+            f"{str(run)!r} holds {found!r} but no run; write {caller.name('out')} with a new or "
+            "empty directory"
         )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from halfstep.compare.cells.directory import prepare
 from halfstep.compare.cells.results import Result
-from halfstep.compare.output.columns import notes
+from halfstep.compare.output.notes import notes
 from halfstep.compare.output.records import flat_records
 from halfstep.compare.output.report.page import page
 

@@ -144,7 +144,7 @@ def test_classes_come_from_the_data_set_or_the_config(blobs):
     assert open_import().classes == ("left", "right")
     assert open_import(classes=3).classes == ("0", "1", "2")
     with pytest.raises(
-        UserError, match=r"does not say which classes it has; write --options data.classes=N"
+        UserError, match=r"does not say which classes it has; write --options data.classes=\.\.\."
     ):
         open_import("blob_data:odd")
 

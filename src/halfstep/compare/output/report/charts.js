@@ -1,7 +1,7 @@
 // Which charts there are: the curves of every run, and accuracy against time.
 (function charts() {
   const host = document.getElementById("charts");
-  const percent = { write: (y) => `${(100 * y).toFixed(2)} %`, tick: (y) => `${compact(100 * y)} %` };
+  const percent = { write: (y) => `${(100 * y).toFixed(2)} %`, scale: 100, suffix: " %" };
   const kinds = [
     ["train_loss", { title: "Training loss" }],
     ["val_accuracy", { title: "Validation accuracy", ...percent }],
@@ -52,12 +52,12 @@
     const toY = (y) => MARGIN.top + (height - MARGIN.top - MARGIN.bottom) * (1 - (y - low) / (high - low));
     const said = known.map((arm) => `${arm.label} ${(100 * arm.accuracy).toFixed(2)} % in ${compact(arm.seconds)} s`);
     const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": said.join("; ") });
-    for (const tick of niceTicks(low, high, 4)) {
-      svg.append(make("line", { class: "grid-line", x1: MARGIN.left, x2: width - MARGIN.right, y1: toY(tick), y2: toY(tick) }));
-      svg.append(make("text", { x: MARGIN.left - 6, y: toY(tick) + 4, "text-anchor": "end" }, compact(tick)));
+    for (const { value, label } of ticksOf(low, high, 4)) {
+      svg.append(make("line", { class: "grid-line", x1: MARGIN.left, x2: width - MARGIN.right, y1: toY(value), y2: toY(value) }));
+      svg.append(make("text", { x: MARGIN.left - 6, y: toY(value) + 4, "text-anchor": "end" }, label));
     }
-    for (const tick of niceTicks(left, right, Math.max(2, Math.floor(width / 120)))) {
-      svg.append(make("text", { x: toX(tick), y: height - 8, "text-anchor": "middle" }, compact(tick)));
+    for (const { value, label } of ticksOf(left, right, Math.max(2, Math.floor(width / 120)))) {
+      svg.append(make("text", { x: toX(value), y: height - 8, "text-anchor": "middle" }, label));
     }
     const markers = known.map((arm) => ({ arm, x: toX(arm.seconds), y: toY(100 * arm.accuracy) + 4 }));
     const taken = markers.map(({ arm, x, y }) => ({ arm, left: x - 8, right: x + 8, y }));

@@ -13,22 +13,19 @@ from halfstep.compare.cells.directory import COMPARISON
 from halfstep.compare.output.columns import (
     DISTURBED,
     ON_FRONT,
-    REHEARSED,
     columns,
-    disturbed_note,
-    front_note,
-    notes,
     title,
 )
+from halfstep.compare.output.notes import disturbed_note, front_note, notes
 from halfstep.compare.output.report import facts
 from halfstep.compare.output.report.curves import read_curves
 from halfstep.compare.plan.grid import flat
 from halfstep.compare.rows import predicted as of_gpus
-from halfstep.compare.rows.measures import one_line
 from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
 from halfstep.compare.rows.verdict import verdicts
-from halfstep.show.document import TableCell, document
+from halfstep.show.document import CHART, TableCell, document
+from halfstep.show.table import REHEARSED, one_line
 from halfstep.show.units import points
 
 if TYPE_CHECKING:
@@ -46,7 +43,7 @@ _TEMPLATE = _HERE / "page.html"
 _SCRIPTS = (
     "state.js",
     "tables.js",
-    "chart.js",
+    *CHART,
     _HERE / "charts.js",
     "legend.js",
     _HERE / "diff.js",
@@ -64,6 +61,7 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
     shown = columns(grid, results, everything=True)
     first = {column.title for column in columns(grid, results, everything=False)}
     found = conclusions(grid, rows, predicted)
+    shown_verdicts = verdicts(grid, rows, predicted) if found is None else found.verdicts
     return document(
         _TEMPLATE,
         scripts=_SCRIPTS,
@@ -73,7 +71,7 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
         done=sum(result.status != "pending" for result in results),
         total=len(results),
         conclusions=found,
-        verdicts=_verdicts(rows, verdicts(grid, rows) if found is None else found.verdicts),
+        verdicts=_verdicts(rows, shown_verdicts),
         differences=_differences(rows),
         span=_span(rows),
         text_headers=["recipe", *grid.axes, "seed", "status"],

@@ -16,7 +16,7 @@ _STATISTICS = "running_"
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find non-finite running statistics in a model with finite parameters after a skipped step."""
-    skips = evidence.numbers.skips
+    skips = 0 if evidence.numbers.left_out else evidence.numbers.skips
     if not skips and not evidence.evaluation.bad:
         return None
     skipped = (

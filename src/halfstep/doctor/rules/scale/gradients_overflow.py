@@ -1,4 +1,4 @@
-"""fp16 gradients become inf because the loss is too large, and no scaler skips the step."""
+"""fp16 gradients become inf because the loss is too large, and there is no scaler."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _MAX = 65504.0
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find fp16 gradients that overflow in an applied step, and are finite for a smaller loss."""
+    """Find fp16 gradients that overflow without a scaler, and are finite for a smaller loss."""
     bad = evidence.numbers.first_bad
     smaller = [each for each in evidence.replays if each.name == "smaller loss" and each.finite]
     births = [each for each in evidence.births if each.culprit]
     if evidence.loop.of("scale") or bad is None or not smaller or not births:
         return None
-    if evidence.stays_finite:
-        return None  # All parameters stay finite, so the optimizer skips such steps.
+    if evidence.stays_finite and not evidence.numbers.left_out:
+        return None  # All parameters stay finite, so the loop itself adapts to such steps.
     replay, birth = smaller[-1], births[0]
     if birth.phase != "backward" or birth.output.format != "fp16" or not birth.overflowed:
         return None

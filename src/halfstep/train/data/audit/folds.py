@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
 from halfstep.train.data.sources import class_names, csv_list, csv_rows, duplicates, row_files
@@ -80,14 +81,16 @@ def split(
     if any(row.split for row in rows):
         raise UserError(f"{file} has a column split, which folds would contradict; remove it")
     located = row_files.locate(str(file), rows, root)
-    missing = csv_list.missing(located, root, "--root FOLDER")
+    missing = csv_list.missing(located, root, caller.setting(root="FOLDER"))
     if missing is not None:
         raise missing
     rows = located.rows
     notices = (*located.notices(), *class_names.examine(csv_list.classes(rows)))
     groups = duplicates.groups([root / row.image for row in rows])
     if len(groups) < k:
-        raise UserError(f"{file} has {len(groups)} distinct images; allowed: --k 2 to that many")
+        raise UserError(
+            f"{file} has {len(groups)} distinct images; allowed: {caller.setting(k=2)} to that many"
+        )
     labels = [rows[group[0]].label for group in groups]
     _refuse_rare(file, labels, k)
     chosen = stratified(labels, k=k, seed=seed)
@@ -135,7 +138,8 @@ def write(folds: Sequence[Fold], out: Path, *, overwrite: bool = False) -> list[
     there = [path for path in contents if path.exists()]
     if there and not overwrite:
         raise UserError(
-            f"{there[0]} is there already; write --overwrite to replace it, or --out FOLDER"
+            f"{there[0]} is there already; write {caller.setting(overwrite=True)} to replace it, "
+            f"or {caller.setting(out='FOLDER')}"
         )
     for path, content in contents.items():
         write_atomically(path, content)
@@ -161,7 +165,7 @@ def _refuse_rare(file: Path, labels: Sequence[str], k: int) -> None:
     if most < k:
         raise UserError(
             f"{file}: no class has {k} distinct images (the most has {name!r}: {most}); "
-            f"write --k {max(most, 2)} or less"
+            f"write {caller.setting(k=max(most, 2))} or less"
         )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from halfstep.train.config.data import ColumnsConfig, DataConfig
     from halfstep.train.data.pipeline.samples import Shape
+    from halfstep.train.data.sources.csv_rows import CsvRow
     from halfstep.train.data.sources.source import Split
 
 Labelled = tuple["torch.Tensor", str]
@@ -55,18 +56,17 @@ def of_csv(
     file: Path, root: Path, split: str = "", columns: ColumnsConfig = csv_rows.STANDARD
 ) -> list[Entry]:
     """Return the images that a CSV file lists; `split` applies to rows without a split."""
-    rows = csv_rows.read(file, columns)
-    located = row_files.locate(str(file), rows, root)
+    spellings = row_files.Spellings(root)
     return [
         Entry(
             image=row.image,
             split=row.split or split,
-            read=partial(_read_file, root / on_disk.image, row.label),
+            read=partial(_read_row, row, root, spellings),
             label=row.label,
             file=str(file),
             row=row.number,
         )
-        for row, on_disk in zip(rows, located.rows, strict=True)
+        for row in csv_rows.read(file, columns)
     ]
 
 
@@ -91,8 +91,14 @@ def of_config(config: DataConfig) -> list[Entry]:
     ]
 
 
-def _read_file(path: Path, label: str) -> Labelled:
-    return read_image(path), label
+def _read_row(row: CsvRow, root: Path, spellings: row_files.Spellings) -> Labelled:
+    try:
+        return read_image(root / row.image), row.label
+    except FileNotFoundError:
+        path = spellings.on_disk(row.image)
+        if path is None:
+            raise
+        return read_image(root / path), row.label
 
 
 def _read(split: Split, index: int, classes: Sequence[str], shape: Shape) -> Labelled:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image, UnidentifiedImageError
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
 from halfstep.train.config.data import FolderConfig
@@ -59,14 +60,22 @@ def propose(place: Path, out: Path, *, overwrite: bool = False) -> list[str]:
         DataWarning: About the notices of the data set.
     """
     if out.exists() and not overwrite:
-        raise UserError(f"{out} is there already; write --overwrite to replace it, or --out FILE")
+        raise UserError(
+            f"{out} is there already; write {caller.setting(overwrite=True)} to replace it, or "
+            f"{caller.setting(out='FILE')}"
+        )
 
     def split_files(listed: Path) -> tuple[Path, Path]:
         names = [out.with_name(f"{out.stem}_{split}.csv") for split in ("train", "valid")]
         for file in names:
             if file.exists() and (not overwrite or file.samefile(listed)):
-                ways = "--out FILE" if overwrite else "--overwrite to replace it, or --out FILE"
-                raise UserError(f"{file}, for the split of {out}, is there already; write {ways}")
+                replace = (
+                    "" if overwrite else f"{caller.setting(overwrite=True)} to replace it, or "
+                )
+                raise UserError(
+                    f"{file}, for the split of {out}, is there already; write {replace}"
+                    f"{caller.setting(out='FILE')}"
+                )
         return names[0], names[1]
 
     found = layout.look(place, split_files)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.plurals import counted
 from halfstep.train.data.pipeline.order import Order
@@ -46,7 +47,7 @@ def refuse(config: Config, images: int, processes: int = 1) -> None:
     if size > images:
         most = images // processes
         instead = (
-            f"write --options batch_size={propose(most)}, or at most {most}"
+            f"write {caller.fields({'batch_size': propose(most)})}, or at most {most}"
             if most
             else "train with fewer processes"
         )
@@ -55,6 +56,6 @@ def refuse(config: Config, images: int, processes: int = 1) -> None:
     if config.accumulate > batches:
         raise UserError(
             f"accumulate is {config.accumulate} and {given}, but {there}, which are "
-            f"{counted(batches, 'batch', 'batches')}; write --options accumulate={batches} or "
-            "less, or a smaller batch_size"
+            f"{counted(batches, 'batch', 'batches')}; write "
+            f"{caller.fields({'accumulate': batches})} or less, or a smaller batch_size"
         )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from halfstep import step_observer
+from halfstep import caller, step_observer
 from halfstep.errors import UserError, reason
 from halfstep.train.processes.orphans import end_with, end_with_distant
 
@@ -41,8 +41,8 @@ def dead_workers_explained() -> Iterator[None]:
             raise
         raise UserError(
             f"a process that loads images has died ({reason(error)}), often because memory ran "
-            "out; write a smaller data.workers, and --resume auto to continue from the newest "
-            "checkpoint"
+            f"out; write a smaller data.workers, and {caller.setting(resume='auto')} to continue "
+            "from the newest checkpoint"
         ) from error
 
 

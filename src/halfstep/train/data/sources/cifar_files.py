@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torchvision.datasets import CIFAR10, CIFAR100
 
+from halfstep import caller
 from halfstep.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def _unpickle(path: Path) -> dict[str, Any]:
             content = _Arrays(file, encoding="latin1").load()
     except OSError as error:
         raise UserError(
-            f"{path} cannot be read: {error.strerror}; write --options data.root=FOLDER"
+            f"{path} cannot be read: {error.strerror}; write "
+            f"{caller.fields({'data.root': 'FOLDER'})}"
         ) from error
     except Exception as error:  # a damaged pickle may raise anything
         raise UserError(f"{path} is damaged or not a CIFAR file: {error}") from error

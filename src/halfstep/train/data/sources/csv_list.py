@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.train.data.sources import csv_rows, duplicates, row_files, spelling
 from halfstep.train.data.sources.faults import SHOWN, DataWarning, Unusable, listing
@@ -76,7 +77,7 @@ def files(config: CsvConfig, root: Path) -> dict[str, Path]:
     if not found:
         raise UserError(
             "data.train.ann_file and data.val.ann_file are both null; "
-            "write --options data.train.ann_file=train.csv"
+            f"write {caller.fields({'data.train.ann_file': 'train.csv'})}"
         )
     return found
 
@@ -84,7 +85,7 @@ def files(config: CsvConfig, root: Path) -> dict[str, Path]:
 def refusals(located: Sequence[LocatedRows], root: Path) -> list[UserError]:
     """Return all reasons why the splits cannot be used; the first split is for training."""
     found: list[UserError | None] = [
-        missing(split, root, "--options data.root=FOLDER") for split in located
+        missing(split, root, caller.fields({"data.root": "FOLDER"})) for split in located
     ]
     train, *others = located
     names = classes(train.rows)

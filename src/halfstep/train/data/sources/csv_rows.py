@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from halfstep import caller
 from halfstep.errors import UserError, closest
 from halfstep.train.config.data import ColumnsConfig
 from halfstep.train.data.sources.class_names import is_missing
@@ -67,18 +68,23 @@ def read(file: Path, columns: ColumnsConfig = STANDARD, *, labelled: bool = True
         raise UserError(f"{file} cannot be read as CSV in UTF-8: {error}") from error
 
 
-def columns_of(text: str) -> ColumnsConfig:
-    """Return the columns that an option such as `--columns image=filename,label=species` names."""
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    named = {key.strip(): name.strip() for key, _, name in pairs}
+def columns_of(given: str | Mapping[str, str]) -> ColumnsConfig:
+    """Return the columns that a mapping names, or a text such as "image=filename,label=species"."""
+    pairs = (
+        [pair.partition("=")[::2] for pair in given.split(",")]
+        if isinstance(given, str)
+        else list(given.items())
+    )
+    named = {str(key).strip(): str(name).strip() for key, name in pairs}
     wrong = [
         key for key, name in named.items() if key not in ColumnsConfig.model_fields or not name
     ]
     if wrong or len(named) < len(pairs):
         allowed = ", ".join(ColumnsConfig.model_fields)
+        example = caller.setting(columns={"image": "filename", "label": "species"})
         raise UserError(
-            f"--columns is {text!r}; allowed: {allowed}, each once, with the name of its column, "
-            "such as --columns image=filename,label=species"
+            f"{caller.name('columns')} is {given!r}; allowed: {allowed}, each once, with the name "
+            f"of its column, such as {example}"
         )
     return ColumnsConfig(**named)
 
@@ -173,7 +179,7 @@ class _Reader:
             f"allowed: {','.join(map(self._name, self._needed))} and perhaps "
             f"{self._name('split')}, separated by commas{closest(wanted, header)}; or say which "
             f"column it is, with data.columns.{key}={example} in a config and "
-            f"--columns {key}={example} beside a CSV file"
+            f"{caller.setting(columns={key: example})} beside a CSV file"
         )
 
     def _problem(self, row: Mapping[str, str], values: Sequence[str], columns: int) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.train.data.sources import image_tree, spelling
 from halfstep.train.data.sources.image_tree import SUFFIXES, LeftOut
@@ -69,7 +70,7 @@ def _by_class(root: Path, name: str, key: str, left_out: LeftOut) -> dict[str, l
         there = f"it has {', '.join(known[:10])}" if known else "it has no folders"
         raise UserError(
             f"data.{key}.folder is {name!r}, which {str(root)!r} does not hold; {there}; "
-            f"write --options data.{key}.folder=..."
+            f"write {caller.fields({f'data.{key}.folder': ...})}"
         )
     found = image_tree.by_class(split, left_out)
     if not found:

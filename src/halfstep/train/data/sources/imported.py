@@ -17,6 +17,7 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 from torchvision.transforms.v2 import functional
 
+from halfstep import caller
 from halfstep.errors import UserError, in_a_line, reason
 from halfstep.feed.pixels import UnknownRange, to_rgb
 from halfstep.train.config import import_path
@@ -142,7 +143,7 @@ def load(config: ImportConfig) -> Source:
         raise UserError(
             f"{splits[0].where(index)} is float32 and so taken as it is, with height and width "
             f"{tuple(image.shape[1:])}, but data.resolution is {config.resolution}; "
-            f"write --options data.resolution={image.shape[1]} if they are equal"
+            f"write {caller.fields({'data.resolution': image.shape[1]})} if they are equal"
         )
     channels = image.shape[0]
     return Source(
@@ -169,9 +170,9 @@ def _first(split: Imported, config: ImportConfig) -> tuple[torch.Tensor, int]:
 
 
 def _failed(what: str, error: BaseException) -> UserError:
-    """Convert an error of the user's code to a one-line error; --debug shows the traceback."""
+    """Convert an error of the user's code to a one-line error, with the traceback as a note."""
     said = in_a_line(error) if str(error) else type(error).__name__
-    failed = UserError(f"{what} raised {said}; --debug shows where")
+    failed = UserError(f"{what} raised {said}; {caller.traceback()}")
     # As a note, because an exception loses its cause when a worker sends it.
     failed.add_note("".join(traceback.format_exception(error)).rstrip())
     return failed
@@ -224,8 +225,8 @@ def _classes(config: ImportConfig, train: Any, val: Any) -> tuple[str, ...]:
         return tuple(str(name) for name in own)
     if config.classes is None:
         raise UserError(
-            f"{config.train.target} does not say which classes it has; write --options "
-            "data.classes=N"
+            f"{config.train.target} does not say which classes it has; write "
+            f"{caller.fields({'data.classes': ...})}"
         )
     return tuple(str(number) for number in range(config.classes))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from halfstep import caller
 from halfstep.errors import UserError
 
 if TYPE_CHECKING:
@@ -102,7 +103,9 @@ def locate(given: str, root: Path, key: str) -> Path:
         if is_there(path):
             return path
     places = " or ".join(dict.fromkeys((str(Path(given)), str(root / given))))
-    raise UserError(f"{key} is {given!r}, but there is no file {places}; write --options {key}=...")
+    raise UserError(
+        f"{key} is {given!r}, but there is no file {places}; write {caller.fields({key: ...})}"
+    )
 
 
 def folder(given: str) -> Path:
@@ -111,4 +114,6 @@ def folder(given: str) -> Path:
     if root.is_dir():
         return root
     problem = "is a file" if root.exists() else "does not exist"
-    raise UserError(f"data.root is {given!r}, which {problem}; write --options data.root=FOLDER")
+    raise UserError(
+        f"data.root is {given!r}, which {problem}; write {caller.fields({'data.root': 'FOLDER'})}"
+    )

@@ -55,12 +55,12 @@ def locate(file: str, rows: Sequence[CsvRow], root: Path) -> LocatedRows:
     Folders are listed only for rows whose file does not exist under the name in the CSV file.
     """
     located = LocatedRows(file, [], [], [])
-    folders: dict[Path, dict[str, list[str]]] = {}
+    spellings = Spellings(root)
     for row in rows:
         if is_there(root / row.image):
             located.rows.append(row)
             continue
-        path = _spelled_as_on_disk(root, row.image, folders)
+        path = spellings.on_disk(row.image)
         if path is None:
             located.missing.append(row)
             located.rows.append(row)
@@ -70,29 +70,36 @@ def locate(file: str, rows: Sequence[CsvRow], root: Path) -> LocatedRows:
     return located
 
 
-def _spelled_as_on_disk(
-    root: Path, image: str, folders: dict[Path, dict[str, list[str]]]
-) -> str | None:
-    """Return the path under `root` of the only file that `image` may name; None without one."""
-    path = Path()
-    for part in Path(image).parts:
-        folder = root / path
-        if folder not in folders:
-            folders[folder] = _names(folder)
-        names = folders[folder].get(spelling.key(part), [])
-        if part in names or part in {os.pardir, os.sep}:
-            path /= part
-        elif len(names) == 1:
-            path /= names[0]
-        else:
-            return None
-    return path.as_posix() if is_there(root / path) else None
+class Spellings:
+    """Finds files below a folder by names in another spelling; lists each folder only once.
 
+    Args:
+        root: The folder that all paths start from.
+    """
 
-def _names(folder: Path) -> dict[str, list[str]]:
-    """Return the names in a folder by their `spelling.key`; none if it cannot be listed."""
-    found: dict[str, list[str]] = {}
-    with suppress(OSError):
-        for file in folder.iterdir():
-            found.setdefault(spelling.key(file.name), []).append(file.name)
-    return found
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folders: dict[Path, dict[str, list[str]]] = {}
+
+    def on_disk(self, image: str) -> str | None:
+        """Return the path on disk of the only file that `image` may name; None without one."""
+        path = Path()
+        for part in Path(image).parts:
+            names = self._names(self._root / path).get(spelling.key(part), [])
+            if part in names or part in {os.pardir, os.sep}:
+                path /= part
+            elif len(names) == 1:
+                path /= names[0]
+            else:
+                return None
+        return path.as_posix() if is_there(self._root / path) else None
+
+    def _names(self, folder: Path) -> dict[str, list[str]]:
+        """Return the names in a folder by their `spelling.key`; none if it cannot be listed."""
+        if folder not in self._folders:
+            found: dict[str, list[str]] = {}
+            with suppress(OSError):
+                for file in folder.iterdir():
+                    found.setdefault(spelling.key(file.name), []).append(file.name)
+            self._folders[folder] = found
+        return self._folders[folder]

@@ -15,6 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfstep import caller
 from halfstep.errors import UserError, in_a_line
 from halfstep.files import write_atomically
 
@@ -61,7 +62,7 @@ def _on_disk(name: str, root: Path, key: str) -> list[Path]:
     if not found:
         raise UserError(
             f"{key} names {name!r}, which no file matches, neither in the working directory nor in "
-            f"{str(root)!r}; write --options {key}=..."
+            f"{str(root)!r}; write {caller.fields({key: ...})}"
         )
     return found
 

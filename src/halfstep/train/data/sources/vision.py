@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torchvision import datasets
 
+from halfstep import caller
 from halfstep.errors import UserError, reason
 from halfstep.train.data.sources import cifar_files
 from halfstep.train.data.sources.source import Arrays, Source, limited
@@ -66,17 +67,18 @@ def _why_not(config: VisionConfig, where: str, error: Exception) -> str:
     if config.download:
         return (
             f"{config.name} could not be downloaded into {where!r}: {reason(error)}; fetch it "
-            "where there is a network, and write --options data.root=FOLDER"
+            f"where there is a network, and write {caller.fields({'data.root': 'FOLDER'})}"
         )
     folder = cifar_files.LAYOUTS.get(config.name)
     if folder is not None and Path(where, folder.base_folder).is_dir():
         return (
             f"{where!r} holds {config.name}, but not with the checksums of the published files; "
-            "write --options data.verify=false to take it as it is, or data.download=true"
+            f"write {caller.fields({'data.verify': False})} to take it as it is, or "
+            f"{caller.fields({'data.download': True})}"
         )
     return (
-        f"{config.name} is not in {where!r}; write --options data.download=true to fetch it there, "
-        "or data.root=FOLDER where it is"
+        f"{config.name} is not in {where!r}; write {caller.fields({'data.download': True})} to "
+        f"fetch it there, or {caller.fields({'data.root': 'FOLDER'})} where it is"
     )
 
 

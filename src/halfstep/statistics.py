@@ -2,7 +2,7 @@
 
 Both runs of a pair start from the same weights and see the same images in the same order. So they
 differ only by the recipe, and by the noise that rounding errors cause. Pairing removes the effect
-of the seed that both runs have in common.
+of the seed that both runs have in common. `noise` estimates what is left from all rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Estimate:
         seeds_needed: The approximate number of seeds that would show that a mean of this size is
             not zero. None if the interval already excludes zero, if there is only one seed, if the
             mean is exactly zero, or if the number is above `MOST_SEEDS`.
-        sd: The sample standard deviation; None for one seed.
+        sd: The estimated standard deviation for a single seed; None if there is only one seed.
+        freedom: The degrees of freedom of `sd`; None for one seed.
+        equal: Whether there are several seeds, and the value of each is exactly zero.
     """
 
     mean: float
@@ -50,6 +52,8 @@ class Estimate:
     seeds: int
     seeds_needed: int | None = None
     sd: float | None = None
+    freedom: float | None = None
+    equal: bool = False
 
     @property
     def covers_zero(self) -> bool:
@@ -62,9 +66,9 @@ class Estimate:
         The number is larger than `seeds`. It is None if the standard deviation is unknown (one
         seed) or zero, if the mean is not above `bar`, or if the number is above `MOST_SEEDS`.
         """
-        if not self.sd or self.mean <= bar:
+        if not self.sd or self.freedom is None or self.mean <= bar:
             return None
-        needed = seeds_needed(self.mean - bar, self.sd)
+        needed = seeds_needed(self.mean - bar, self.sd, self.freedom - self.seeds + 1)
         return needed and max(needed, self.seeds + 1)
 
 
@@ -113,19 +117,28 @@ class Ratio:
         return needed and max(needed, self.seeds + 1)
 
 
-def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
-    """Estimate a mean from one value per seed; None if there are no values."""
+def estimate(values: Sequence[float], noise: tuple[float, float] | None = None) -> Estimate | None:
+    """Estimate a mean from one value per seed; None if there are no values.
+
+    Args:
+        values: One value per seed.
+        noise: The variance for a single seed, and its degrees of freedom; default: the sample
+            variance of the values.
+    """
     if not values:
         return None
     count, mean = len(values), statistics.fmean(values)
     if count == 1:
         return Estimate(mean, None, None, 1)
-    low, high = interval(np.array(values), confidence).tolist()
-    sd = statistics.stdev(values)
-    found = Estimate(mean, low, high, count, sd=sd)
+    variance, freedom = noise or (statistics.variance(values), count - 1)
+    sd = math.sqrt(variance)
+    half = _edge(CONFIDENCE, freedom) * sd / math.sqrt(count)
+    found = Estimate(
+        mean, mean - half, mean + half, count, sd=sd, freedom=freedom, equal=not any(values)
+    )
     if not found.covers_zero or mean == 0.0:
         return found
-    needed = seeds_needed(mean, sd, confidence=confidence)
+    needed = seeds_needed(mean, sd, freedom - count + 1)
     return replace(found, seeds_needed=needed and max(needed, count + 1))
 
 
@@ -166,7 +179,7 @@ def interval(values: Values, confidence: float = CONFIDENCE) -> Values:
         return np.array(ttest_1samp(values, 0.0, axis=-1).confidence_interval(confidence))
 
 
-def power(effect: float, sd: float, seeds: int, confidence: float = CONFIDENCE) -> float:
+def power(effect: float, sd: float, seeds: int, lent: float = 0.0) -> float:
     """Return the probability that the confidence interval over `seeds` pairs excludes zero.
 
     This is the power of the paired two-sided t test (Cohen, "Statistical Power Analysis", 2nd
@@ -178,29 +191,27 @@ def power(effect: float, sd: float, seeds: int, confidence: float = CONFIDENCE) 
         effect: The true mean difference.
         sd: The standard deviation of the differences.
         seeds: The number of pairs, at least 2.
-        confidence: The confidence level of the interval, 0 to 1.
+        lent: The degrees of freedom that `sd` has besides those of the pairs.
     """
     from scipy.special import ncfdtr
 
-    freedom = seeds - 1
-    edge = _edge(confidence, freedom) ** 2
+    freedom = seeds - 1 + lent
+    edge = _edge(CONFIDENCE, freedom) ** 2
     return 1.0 - float(ncfdtr(1, freedom, seeds * (effect / sd) ** 2, edge))
 
 
-def seeds_needed(
-    effect: float, sd: float, *, confidence: float = CONFIDENCE, wanted: float = POWER
-) -> int | None:
-    """Return the smallest number of seeds with which `power` is at least `wanted`.
+def seeds_needed(effect: float, sd: float, lent: float = 0.0) -> int | None:
+    """Return the smallest number of seeds with which `power` is at least `POWER`.
 
     Returns:
         A number of at least 2; None if it is above `MOST_SEEDS`.
     """
-    if power(effect, sd, MOST_SEEDS, confidence) < wanted:
+    if power(effect, sd, MOST_SEEDS, lent) < POWER:
         return None
     low, high = 1, MOST_SEEDS  # `low` is always too few, `high` is always enough
     while high - low > 1:
         middle = (low + high) // 2
-        if power(effect, sd, middle, confidence) >= wanted:
+        if power(effect, sd, middle, lent) >= POWER:
             high = middle
         else:
             low = middle

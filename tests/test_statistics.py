@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from halfstep.compare.rows.statistics import (
+from halfstep.statistics import (
     Ratio,
     estimate,
     estimate_ratio,
