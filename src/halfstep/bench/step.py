@@ -22,7 +22,7 @@ from halfstep.errors import UserError
 from halfstep.recipe.parse import parse_recipes
 from halfstep.show.units import milliseconds
 from halfstep.train.build.setup import set_up
-from halfstep.train.config.files import load
+from halfstep.train.config.files import load, parse_options
 from halfstep.train.config.loop import CheckpointsConfig
 from halfstep.train.environment import on_threads, pick_device
 from halfstep.train.loop.epoch import train_epoch
@@ -171,13 +171,13 @@ def _configs(
     own = load(config, options, {"device": device})
     if recipes is None:
         return {own.build_recipe().name: own}
+    if not isinstance(parse_options(options).get("recipe", {}), dict):
+        raise UserError("--options sets 'recipe', which bench sets for each row; write --recipes")
     spelled_out = own.build_recipe() if isinstance(own.recipe, dict) else None
     found = {}
     for name in parse_recipes(recipes, spelled_out):
         mine = None if spelled_out is not None and name == spelled_out.name else name
         found[name] = load(config, options, {"device": device, "recipe": mine})
-        if found[name].build_recipe().name != name:
-            raise UserError("--options sets 'recipe', which bench sets for each row")
     return found
 
 
