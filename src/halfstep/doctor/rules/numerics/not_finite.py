@@ -40,7 +40,11 @@ def _skipped(births: list[Birth], bad: StepNumbers | None, evidence: Evidence) -
     """Return a finding on a skipped step, unless the loss scale is the cause."""
     lower = [each for each in evidence.replays if each.name == "lower scale" and not each.note]
     in_loss = bad is not None and _is_bad(bad.loss)
-    if not births or not (in_loss or lower or evidence.numbers.left_out) or any(each.finite for each in lower):
+    if (
+        not births
+        or not (in_loss or lower or evidence.numbers.left_out)
+        or any(each.finite for each in lower)
+    ):
         return None
     return _made_by(births[0], evidence, _LEFT_OUT)
 
