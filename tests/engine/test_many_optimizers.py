@@ -331,14 +331,10 @@ def test_what_is_no_optimizer_is_refused_in_a_line() -> None:
     model = mlp()
     with Engine(model, SGD(model.parameters(), lr=1.0)) as engine:
         loss = model(torch.ones(2, 6)).mean()
-        said = (
-            r"^optimizers is of type (int|Linear); allowed: a torch Optimizer or a list of them; "
-        )
+        said = r"^optimizers is of type (int|Linear); allowed: a torch Optimizer or a list of them"
         for wrong in (0, model[0], [model[0]]):
-            with pytest.raises(
-                TypeError, match=said + r"write optimizers=engine\.optimizers\[0\]$"
-            ):
+            with pytest.raises(TypeError, match=said):
                 engine.backward(loss, optimizers=wrong)
         twice = [engine.optimizer] * 2
-        with pytest.raises(ValueError, match="or one twice; allowed: the entries of engine.opt"):
+        with pytest.raises(ValueError, match=r"or one twice; allowed: the entries of engine\.opt"):
             engine.backward(loss, optimizers=twice)

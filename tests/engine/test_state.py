@@ -206,19 +206,19 @@ def without(state: dict[str, Any], *path: Any) -> dict[str, Any]:
 WRONG = {
     "nothing": (
         lambda _: {},
-        "lacks recipe, settings, accumulate, .*, statistics, techniques; load",
+        "lacks recipe, settings, accumulate, .*, techniques; load",
     ),
     "no mapping": (lambda _: None, "is a NoneType; load what engine"),
     "a list": (lambda state: [state], "is a list; load what engine"),
     "of the model": (lambda _: mlp().state_dict(), r"lacks .* \(it has '0\.weight', '0\.bias', "),
     "of the optimizer": (
         lambda state: state["optimizers"][0],
-        r"lacks recipe, .* \(it has 'state', 'param_groups'\); load what engine\.state_dict\(\) ret",
+        r"lacks recipe, .* \(it has 'state', 'param_groups'\); load what engine\.state",
     ),
     "a whole checkpoint": (lambda state: {"engine": state}, r"lacks .* \(it has 'engine'\)"),
     "one part": (
         lambda state: without(state, "steps"),
-        r"^the state of an engine lacks steps; load",
+        r"^the state of an engine lacks steps; ",
     ),
     "two parts": (
         lambda state: without(without(state, "scales"), "windows"),

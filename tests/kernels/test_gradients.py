@@ -74,9 +74,11 @@ def test_checking_finds_one_element_and_leaves_all_values(dtype: torch.dtype) ->
         if bad is not None:
             grads[0][1, 2] = bad
         before = [grad.clone() for grad in grads]
+        versions = [grad._version for grad in grads]
         found = torch.zeros(())
         check(grads, found)
         assert float(found) == (bad is not None)
+        assert [grad._version for grad in grads] == versions
         for grad, its in zip(grads, before, strict=True):
             torch.testing.assert_close(grad, its, rtol=0, atol=0, equal_nan=True)
 

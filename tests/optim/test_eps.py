@@ -85,7 +85,7 @@ def test_every_group_and_only_what_is_trained_counts() -> None:
     assert zero_eps_of(optimizer) is None
     optimizer.param_groups[1]["params"] = [half]
     assert str(zero_eps_of(optimizer)) == "eps = 1e-08 is 0 in fp16"
-    half.requires_grad_(False)
+    half.requires_grad = False
     assert zero_eps_of(optimizer) is None
 
 

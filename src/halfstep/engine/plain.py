@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from halfstep.engine.assemble import Assembly
     from halfstep.engine.passes.batches import Loops
     from halfstep.engine.passes.weights import MicroBatchWeights
+    from halfstep.techniques import LossScaler
 
 OPEN_WINDOW = StepResult((OPEN,))
 """The result of a micro-step that closes no window."""
@@ -209,23 +210,15 @@ class PlainSteps:
         self, number: int, reached: list[torch.Tensor], grads: list[torch.Tensor]
     ) -> StepResult:
         """Unscale and clip `grads`, the gradients of the parameters `reached`; step or skip."""
-        window, scaler, assembly = self._window, self._scaler, self._assembly
+        window, assembly = self._window, self._assembly
         window.reached = reached
         if self._widens:
             gradients.widen(reached)
             grads = [param.grad for param in reached if param.grad is not None]
-        if scaler:
-            window.loss_scale = scaler.scale
-            window.found_inf = found_inf = torch.zeros((), device=assembly.device)
-            window.found = {None: found_inf}
-            gradients.unscale(grads, scaler.inverse(), found_inf)
-            step_observer.active.unscales(scaler, window.optimizer)
+        if self._scaler:
+            self._unscale(grads, self._scaler)
         elif self._checks:
-            found_inf = torch.zeros((), device=assembly.device)
-            gradients.check(grads, found_inf)
-            # If the host reads the flag anyway, a finite step is from here on as an unchecked one.
-            if self._supports_skipping or bool(found_inf):
-                window.found_inf = found_inf
+            self._check(grads)
         norm: torch.Tensor | GradientNorm
         if self._norm_can_wait():
             norm = GradientNorm(grads)
@@ -243,14 +236,29 @@ class PlainSteps:
             self._take_step(grads)
         else:
             take_step(self._hooks, window, None)
-        if scaler:
-            updates = assembly.scales.update([window], ())
+        updates = assembly.scales.update([window], ()) if self._scaler else ()
+        if window.found_inf is not None:
             assembly.settlement.add(outcome_of(number, [window], updates))
-        elif window.found_inf is not None:
-            assembly.settlement.add(outcome_of(number, [window], ()))
         elif self._schedules or assembly.settlement.in_a_row:
             assembly.settlement.add(self._stepped)
         return StepResult((done,))
+
+    def _unscale(self, grads: list[torch.Tensor], scaler: LossScaler) -> None:
+        """Unscale gradients, and check them for inf and NaN."""
+        window = self._window
+        window.loss_scale = scaler.scale
+        window.found_inf = found_inf = torch.zeros((), device=self._assembly.device)
+        window.found = {None: found_inf}
+        gradients.unscale(grads, scaler.inverse(), found_inf)
+        step_observer.active.unscales(scaler, window.optimizer)
+
+    def _check(self, grads: list[torch.Tensor]) -> None:
+        """Check gradients for inf and NaN, without a loss scale."""
+        found_inf = torch.zeros((), device=self._assembly.device)
+        gradients.check(grads, found_inf)
+        # If the host reads the flag anyway, a finite step is from here on as an unchecked one.
+        if self._supports_skipping or bool(found_inf):
+            self._window.found_inf = found_inf
 
     def _refuse_nonfinite(self, number: int) -> None:
         """Raise an error if a gradient is not finite, and restore the running statistics first."""

@@ -130,12 +130,10 @@ class LossScales:
         Returns:
             One entry for each scale that was updated.
         """
-        if self._settings is None:
-            return []
         found: dict[Hashable, torch.Tensor] = {}
         for window in closing:
             for loss_id, own in window.found.items():
-                if loss_id not in window.counted:
+                if loss_id in self.scalers and loss_id not in window.counted:
                     before = found.get(loss_id)
                     found[loss_id] = own if before is None else torch.maximum(before, own)
         updates = []

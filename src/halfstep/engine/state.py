@@ -139,14 +139,15 @@ def refuse_foreign(state: Mapping[str, Any]) -> None:
     """Refuse a state that `Engine.state_dict` did not return, or that has lost a part.
 
     Raises:
-        ValueError: If it is no mapping, lacks a part, or if a part is of another type.
+        ValueError: If it is no mapping, lacks a part, or if a part is of another type. It is the
+            same error for all, because one file was given for another, or is damaged.
     """
     if not isinstance(state, Mapping):
-        raise ValueError(f"the state of an engine is a {type(state).__name__}; {_WRITE}")  # noqa: TRY004  (bad input, whatever is wrong with it)
+        raise ValueError(f"the state of an engine is a {type(state).__name__}; {_WRITE}")  # noqa: TRY004
     _refuse_gaps("the state of an engine", state, _PARTS)
     for name, kind in _PARTS.items():
         if not isinstance(state[name], kind) or isinstance(state[name], bool):
-            raise ValueError(
+            raise ValueError(  # noqa: TRY004
                 f"the state of an engine has {state[name]!r:.60} as {name}, which no engine saves; "
                 "the file is damaged, so load another one"
             )

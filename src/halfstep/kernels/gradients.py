@@ -87,11 +87,13 @@ def check(grads: Sequence[torch.Tensor], found_inf: torch.Tensor) -> None:
     """Check gradients for inf and NaN, in one pass for each format and device.
 
     Args:
-        grads: Dense gradients of any shape, format and device; their values stay the same.
+        grads: Dense gradients of any shape, format and device. Their values and their version
+            counters stay the same.
         found_inf: fp32 scalar, set to 1 if a gradient contains inf or NaN.
     """
-    real = [torch.view_as_real(grad) if grad.is_complex() else grad for grad in grads]
-    for group in _alike(real):
+    # The kernel writes a product with 1. Through .data, the version counters do not show it.
+    same = [torch.view_as_real(grad.data) if grad.is_complex() else grad.data for grad in grads]
+    for group in _alike(same):
         device = group[0].device
         if device.type == "cpu" or group[0].dtype != torch.bfloat16:
             _unscale_alike(group, torch.ones_like(found_inf), found_inf)

@@ -1,7 +1,8 @@
 """Finds an optimizer's eps that is zero in the format in which the optimizer computes.
 
-The eps keeps the divisor of an update above zero. If it rounds to zero in fp16, so do the squares of
-small gradients, and the update becomes 0 / 0 or x / 0. The engine, doctor and advise ask this module.
+The eps keeps the divisor of an update above zero. If it rounds to zero in fp16, so do the squares
+of small gradients, and the update becomes 0 / 0 or x / 0. The engine, doctor and advise all ask
+this module.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ INPUTS = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
 
 
 def take_step(engine: Engine, *, bad: bool = False, forward: bool = True) -> StepResult:
-    """Take a step whose gradients are inf or NaN if `bad`, from the forward pass on if `forward`."""
+    """Take a step; if `bad`, its gradients are not finite, nor its activations if `forward`."""
     with engine.autocast():
         output = engine.models[0](INPUTS * (math.inf if bad and forward else 1))
         if bad and not forward:
@@ -151,10 +151,10 @@ def test_raise_names_the_step_and_the_parameters_and_updates_nothing(general: bo
             engine._plain = None
         assert take_step(engine).stepped
         before = snapshot(engine)
+        with engine.autocast():
+            output = model(INPUTS)
+        engine.backward((output + model[3].weight.sum() * math.inf).mean())
         with pytest.raises(NonFiniteGradients, match=r"at step 2: 3\.weight") as caught:
-            with engine.autocast():
-                output = model(INPUTS)
-            engine.backward((output + model[3].weight.sum() * math.inf).mean())
             engine.step()
         assert (caught.value.step, caught.value.parameters) == (2, ("3.weight",))
         assert "\n" not in str(caught.value)

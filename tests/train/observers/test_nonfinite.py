@@ -1,5 +1,6 @@
 """What becomes of a step whose loss is not finite, in whole runs of which one batch is poisoned."""
 
+import itertools
 import json
 import math
 import signal
@@ -8,6 +9,8 @@ import pytest
 import torch
 from batches_left_out import leave_out
 
+from engine.tiny import with_infinite_gradient
+from halfstep.engine import Engine, EngineWarning
 from halfstep.recipe import recipe as find_recipe
 from halfstep.train.data import Data
 from halfstep.train.loop.loop import train
@@ -215,3 +218,79 @@ def test_statistics_of_compiled_code_are_put_back_too(tiny, tmp_path, poison, mo
     train(config, tmp_path / "run", quiet=True)
     state = last(tmp_path / "run").model
     assert all(bool(value.isfinite().all()) for value in state.values())
+
+
+@pytest.fixture
+def burst(monkeypatch):
+    """Make the gradients of some backward passes, counted from 0, inf; the losses stay finite."""
+
+    def bursting(*numbers, always_from=math.inf):
+        real, passes = Engine.backward, itertools.count()
+
+        def backward(self, loss, **settings):
+            number = next(passes)
+            if number in numbers or number >= always_from:
+                loss = with_infinite_gradient(loss)
+            real(self, loss, **settings)
+
+        monkeypatch.setattr(Engine, "backward", backward)
+
+    return bursting
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "bf16"])
+def test_skip_leaves_gradients_out_that_are_not_finite_though_the_loss_is(
+    tiny, tmp_path, burst, recipe, monkeypatch
+):
+    burst(2)
+    config = tiny("on_nonfinite=skip", "log_every=1", "schedule.name=constant", recipe=recipe)
+    summary = train(config, tmp_path / "skip", quiet=True)
+    assert (summary.status, summary.skipped_steps, summary.steps) == ("finished", 1, 12)
+    assert summary.first_nonfinite_step == 3
+    monkeypatch.undo()
+    leave_out(monkeypatch, {(1, 2)})
+    train(tiny("schedule.name=constant", recipe=recipe), tmp_path / "without", quiet=True)
+    assert same(last(tmp_path / "skip").model, last(tmp_path / "without").model)
+
+
+def test_stop_applies_gradients_that_are_not_finite_and_ends_the_run(tiny, tmp_path, burst):
+    burst(2)
+    summary = train(tiny("log_every=1"), tmp_path, quiet=True)
+    assert (summary.status, summary.first_nonfinite_step, summary.skipped_steps) == (
+        "nonfinite",
+        4,
+        0,
+    )
+
+
+def test_rollback_returns_after_gradients_that_are_not_finite(tiny, tmp_path, burst, monkeypatch):
+    burst(4)
+    config = tiny("on_nonfinite=rollback", "epochs=1", "checkpoints.every_steps=2")
+    summary = train(config, tmp_path / "run", quiet=True)
+    assert (summary.status, summary.steps, summary.skipped_steps) == ("finished", 6, 1)
+    monkeypatch.undo()
+    leave_out(monkeypatch, {(1, 4)})
+    train(tiny("epochs=1"), tmp_path / "without", quiet=True)
+    assert same(last(tmp_path / "run").model, last(tmp_path / "without").model)
+
+
+def test_a_loss_scale_that_is_still_too_high_is_no_reason_to_roll_back(tiny, tmp_path, burst):
+    burst(2, 3)
+    config = tiny("on_nonfinite=rollback", "epochs=1", recipe="fp16")
+    summary = train(config, tmp_path, quiet=True)
+    assert (summary.status, summary.skipped_steps) == ("finished", 2)
+    assert summary.first_nonfinite_step is None
+
+
+def test_skip_gives_up_on_gradients_too_and_counts_across_a_resume(
+    tiny, tmp_path, burst, monkeypatch
+):
+    monkeypatch.setattr(nonfinite, "MOST_IN_A_ROW", 5)
+    burst(always_from=4)
+    config = tiny("on_nonfinite=skip", "schedule.name=constant", "epochs=1")
+    assert train(config, tmp_path, quiet=True).status == "finished"  # 2 skips of 6 steps
+    config = tiny("on_nonfinite=skip", "schedule.name=constant", "epochs=5")
+    with pytest.warns(EngineWarning, match="has skipped 3 steps in a row"):
+        summary = train(config, tmp_path, quiet=True, go_on="auto")
+    assert (summary.status, summary.steps, summary.skipped_steps) == ("nonfinite", 9, 5)
+    assert "loss or gradients were not finite in 5 steps in a row" in summary.error

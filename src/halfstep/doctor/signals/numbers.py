@@ -62,6 +62,8 @@ class Series:
     """Collects the numbers of all steps.
 
     Attributes:
+        checked: Whether found_inf of the next step is the engine's check of gradients without a
+            loss scale; the owner of the series sets it.
         troubles: Number of steps that were skipped or not finite.
         bad_owners: See `Numbers`; the owner of the series sets it.
         spoiled: See `Numbers`; the owner of the series sets it.
@@ -85,7 +87,7 @@ class Series:
         self._first_bad: StepNumbers | None = None
         self._before_bad: tuple[StepNumbers, ...] = ()
         self.bad_owners: tuple[int, ...] = ()
-        self.spoiled = False
+        self.spoiled = self.checked = False
         self.troubles = 0
 
     def take(
@@ -100,7 +102,6 @@ class Series:
         scale: torch.Tensor | None,
         skipped: bool,
         found_inf: torch.Tensor | None = None,
-        checked: bool = False,
         at_once: bool = False,
     ) -> list[torch.Tensor]:
         """Record the numbers of a step; on an accelerator, they are read at the next step.
@@ -115,7 +116,6 @@ class Series:
             scale: The loss scale of the step; None without one.
             skipped: Whether the step is already known to be skipped.
             found_inf: Scalar, nonzero if the optimizer skips the step on the device.
-            checked: Whether found_inf is the engine's check of gradients without a loss scale.
             at_once: Whether to wait for an accelerator, and read the numbers now.
 
         Returns:
@@ -127,7 +127,7 @@ class Series:
         with torch.no_grad():
             if norm is None and gradients and self._goes_through(gradients, optimizer, device):
                 norm = gradient_norm(gradients)
-            reading = Reading(iteration, optimizer, learning_rate, skipped, checked)
+            reading = Reading(iteration, optimizer, learning_rate, skipped, self.checked)
             self._send(reading, (loss, norm, scale, found_inf), device, at_once=at_once)
         return [each for each in (loss, norm) if each is not None]
 

@@ -165,7 +165,7 @@ class EngineObserver(StepObserver):
     ) -> Iterator[None]:
         receiver = self._receiver
         receiver.measuring.known_norm = grad_norm
-        receiver.measuring.checked = scaler is None and found_inf is not None
+        receiver.measuring.series.checked = scaler is None and found_inf is not None
         if self.rest is not None:
             self.rest.stepped()
         try:
@@ -179,7 +179,7 @@ class EngineObserver(StepObserver):
             with receiver.scaling.step(scaler, optimizer, calling_line(), lambda: found_inf):
                 yield
         finally:
-            receiver.measuring.known_norm, receiver.measuring.checked = None, False
+            receiver.measuring.known_norm, receiver.measuring.series.checked = None, False
 
     def _steps_of(self, optimizer: Optimizer) -> int:
         optimizers = self._receiver.registry.optimizers

@@ -38,7 +38,6 @@ class Measuring:
         recent: Number and calls of each of the latest iterations with a step.
         loss: The tensor that backward was last called on, without its loss scale.
         known_norm: The norm of the current step's gradients, if it is known already.
-        checked: Whether the engine has checked the current step's gradients, without a loss scale.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class Measuring:
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
         self.loss: torch.Tensor | None = None
         self.known_norm: torch.Tensor | None = None
-        self.checked = False
         self._checked = 0
 
     def take(
@@ -96,7 +94,6 @@ class Measuring:
             scale=self._registry.optimizer(optimizer).scale,
             skipped=skipped,
             found_inf=found_inf,
-            checked=self.checked,
             at_once=at_once and not self._investigation.done,
         )
 

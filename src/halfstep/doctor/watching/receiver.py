@@ -436,7 +436,9 @@ class Receiver:
 
     def skipped_unscaled(self, optimizer: Optimizer, found_inf: torch.Tensor) -> None:
         """Record that the engine skips a step of unscaled, non-finite gradients."""
-        self.grammar.add("drop", calling_line(), optimizer=self._known(optimizer))
+        number, mark = self._known(optimizer), calling_line()
+        self.grammar.notice_writes(mark)
+        self.grammar.add("drop", mark, optimizer=number)
         self.registry.optimizer(optimizer).skipped += 1
         self._skipped(optimizer, found_inf)
 

@@ -33,9 +33,9 @@ class NonFiniteGradients(RuntimeError):  # noqa: N818  (a noun, as LossScaleColl
     def __init__(self, step: int, parameters: Sequence[str]) -> None:
         self.step, self.parameters = step, tuple(parameters)
         super().__init__(
-            f"gradients not finite at step {step}: {shortened(parameters)}. Nothing was updated. Look "
-            "for inf or NaN in the inputs, the loss or the forward pass; lower the learning rate; "
-            "or write nonfinite='skip', which skips such steps"
+            f"gradients not finite at step {step}: {shortened(parameters)}. Nothing was updated. "
+            "Look for inf or NaN in the inputs, the loss or the forward pass; lower the learning "
+            "rate; or write nonfinite='skip', which skips such steps"
         )
 
 

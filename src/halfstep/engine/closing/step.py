@@ -76,8 +76,7 @@ def close_windows(
                     take_step(assembly.hooks, window, found_inf, closure)
             if window.average:
                 window.average.update(window.found_inf)
-        if assembly.moving:
-            _settle_statistics(assembly, closing)
+        _settle_statistics(assembly, closing)
         if moving and (scales or checks or assembly.settlement.schedulers):
             waiting = [window for window in assembly.windows if window not in closing]
             updates = scales.update(closing, waiting)

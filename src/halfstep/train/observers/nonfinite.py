@@ -1,9 +1,9 @@
 """Handles non-finite steps, as the field `on_nonfinite` of a config says.
 
-With "stop", the engine applies every step, and `NonFiniteSteps` ends the run afterwards. With "skip"
-and "rollback", the engine skips steps with non-finite gradients. Before that, `NonFinite` vetoes
-steps with a non-finite loss: such a step must not lower a loss scale, and its gradients may be
-finite. After a step that was vetoed, or skipped without a loss scale:
+With "stop", the engine applies every step, and `NonFiniteSteps` ends the run afterwards. With
+"skip" and "rollback", the engine skips steps with non-finite gradients. Before that, `NonFinite`
+vetoes steps with a non-finite loss: such a step must not lower a loss scale, and its gradients may
+be finite. After a step that was vetoed, or skipped without a loss scale:
 
 - "skip" continues.
 - "rollback" loads the newest checkpoint and continues with the next batch. Batches since that
