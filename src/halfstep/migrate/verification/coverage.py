@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.program.call_graph import CallGraph
 from halfstep.migrate.program.names import Imports, all_names, bound
 from halfstep.migrate.program.program import Program
 from halfstep.migrate.program.source import inner
@@ -36,7 +35,7 @@ def uncovered(source: Source, models: set[str], scaler: str) -> list[ast.Call]:
         scaler: The expression that refers to the engine or scaler.
     """
     program = Program(source, Imports(source.tree), all_names(source.tree), models=models)
-    found = Flow(program, CallGraph(program), scaler).expressions.reaching
+    found = Flow(program, scaler).expressions.reaching
     made = [
         each
         for each in inner(source.tree)

@@ -6,8 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.program.names import dotted, last_name, parameters
-from halfstep.migrate.program.source import Function, inner
+from halfstep.migrate.program.names import dotted, parameters
 from halfstep.migrate.verification.values import (
     FILLING,
     MODEL,
@@ -15,9 +14,11 @@ from halfstep.migrate.verification.values import (
     OUTPUT,
     PROPERTIES,
     Kind,
+    Unknown,
     Value,
     autocasts,
     constructs_module,
+    counted,
     moved,
 )
 from halfstep.migrate.verification.variables import Frame, Values, Variables, key_of
@@ -25,7 +26,8 @@ from halfstep.migrate.verification.variables import Frame, Values, Variables, ke
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfstep.migrate.program.call_graph import CallGraph
+    from halfstep.migrate.program.source import Function
+    from halfstep.migrate.verification.callables import Callables
 
 _DEEPEST = 10
 """The largest number of nested calls that are followed."""
@@ -38,7 +40,7 @@ class Expressions:
 
     Args:
         variables: The variables of the program.
-        graph: Its call graph.
+        callables: Its functions and classes.
         sinks: The functions whose first argument is a loss to scale, such as "engine.backward".
         execute: Executes the body of the function of a frame.
 
@@ -48,29 +50,20 @@ class Expressions:
     """
 
     variables: Variables
-    graph: CallGraph
+    callables: Callables
     sinks: set[str]
     execute: Callable[[Frame], None]
     reaching: set[ast.Call] = field(default_factory=set)
     visited: set[Function] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Index the classes of the program."""
-        tree = self.variables.program.source.tree
-        self._classes = {each.name: each for each in inner(tree) if isinstance(each, ast.ClassDef)}
-        self._instances = {
-            last_name(target): self._classes[path]
-            for each in inner(tree)
-            if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)
-            if (path := dotted(each.value.func)) in self._classes
-            for target in each.targets
-        }
+        """Begin outside of all functions."""
         self._stack: list[Function] = []
         self.forget()
 
     def forget(self) -> None:
         """Forget which functions have been executed, and their results."""
-        self._results: dict[object, tuple[Value, Values, Values]] = {}
+        self._results: dict[object, tuple[set[tuple[Value, ...]], Values, Values]] = {}
         self.visited.clear()
 
     def value(self, node: ast.AST | None, frame: Frame) -> Value:
@@ -79,7 +72,7 @@ class Expressions:
             case None | ast.Constant() | ast.JoinedStr():
                 value = NOTHING
             case ast.Call():
-                value = self._call(node, frame)
+                value = NOTHING.union(*(one for each in self._call(node, frame) for one in each))
             case ast.Name() | ast.Attribute():
                 value = self._variable(node, frame)
             case ast.NamedExpr(target=target, value=given):
@@ -96,22 +89,17 @@ class Expressions:
                 parts = ast.iter_child_nodes(node)
                 value = NOTHING.union(*(self.value(each, frame) for each in parts))
         if isinstance(node, ast.Yield | ast.YieldFrom):
-            frame.returned |= value
+            frame.returned.add((value,))
         return value
 
-    def called(self, node: ast.Call) -> list[Function]:
-        """Return the functions of the program that a call may execute, if their code is known.
-
-        For a class, this is `__init__`; for an object, `__call__`.
-        """
-        class_ = self._class(node)
-        if class_ is not None:
-            return _methods(class_, "__init__")
-        of_super = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call)
-        known = [] if of_super else self.graph.called(node)
-        if not known and last_name(node.func) in self._instances:
-            known = _methods(self._instances[last_name(node.func)], "__call__")
-        return [each for each in known if not _is_abstract(each)]
+    def results(self, node: ast.expr | None, frame: Frame) -> set[tuple[Value, ...]]:
+        """Return the values that an expression may have: those of a tuple, or one value."""
+        if isinstance(node, ast.Tuple | ast.List):
+            if not any(isinstance(each, ast.Starred) for each in node.elts):
+                return {tuple(self.value(each, frame) for each in node.elts)}
+        elif isinstance(node, ast.Call):
+            return self._call(node, frame) or {(NOTHING,)}
+        return {(self.value(node, frame),)}
 
     def _variable(self, node: ast.Name | ast.Attribute, frame: Frame) -> Value:
         path = dotted(node)
@@ -143,48 +131,54 @@ class Expressions:
         frame.values, frame.repeated = outer, repeated
         return value
 
-    def _call(self, node: ast.Call, frame: Frame) -> Value:
+    def _call(self, node: ast.Call, frame: Frame) -> set[tuple[Value, ...]]:
         arguments = [*node.args, *(each.value for each in node.keywords)]
         values = {each: self.value(each, frame) for each in arguments}
         given = NOTHING.union(*values.values())
         if dotted(node.func) in self.sinks and arguments:
-            self.reaching |= {each for each in values[arguments[0]] if isinstance(each, ast.Call)}
-            return NOTHING
+            self.reaching |= counted(values[arguments[0]])
+            return {(NOTHING,)}
         owner = self.value(node.func, frame)
-        functions = self.called(node)
+        functions, class_ = self.callables.functions(node), self.callables.class_of(node)
         if functions and Kind.OUTPUT not in owner:
             results = [self._enter(each, node, values, frame) for each in functions]
-            if self._class(node) is None:
-                return NOTHING.union(*results)
-        if self._constructs_module(node):
-            return given | MODEL
+            if class_ is None:
+                return set().union(*results)
+        if class_ is not None or constructs_module(node):
+            module = class_ is None or self.callables.is_module(class_)
+            return {(given | MODEL if module else given,)}
         if isinstance(node.func, ast.Attribute) and node.func.attr in FILLING:
             self.variables.add(node.func.value, given, frame)
         value = moved(node, owner, given)
-        return self._computed(node, owner, given, frame) if value is None else value
+        return {(self._computed(node, owner, given, frame) if value is None else value,)}
 
     def _computed(self, node: ast.Call, owner: Value, given: Value, frame: Frame) -> Value:
         """Return the value of a call that runs a model, or computes with its outputs.
 
         A call that only passes a model to a function of another file may also prepare the model.
-        It counts only in a loop.
+        It counts only in a loop. Without a model, only autocast tells that a call computes.
         """
         method = isinstance(node.func, ast.Attribute) and dotted(node.func.value) != "self"
         if not method:  # an object that is called is no tensor
             owner = frozenset(each for each in owner if isinstance(each, Kind))
-        kinds = {each for each in owner | given if isinstance(each, Kind)}
-        counts = not frame.covered and bool(owner or Kind.OUTPUT in kinds or frame.repeated)
-        return ((owner | given) - kinds) | OUTPUT | ({node} if counts else NOTHING)
+        kinds = (owner | given) & {Kind.MODEL, Kind.OUTPUT}
+        calls = (owner | given) - kinds
+        if frame.covered:
+            return calls | OUTPUT
+        if not kinds:
+            return calls | {Unknown(node)}
+        counts = owner & kinds or Kind.OUTPUT in kinds or frame.repeated
+        return calls | OUTPUT | {node} if counts else calls
 
     def _enter(
         self, function: Function, call: ast.Call, values: dict[ast.expr, Value], frame: Frame
-    ) -> Value:
-        """Execute a function of the program with the values of a call, and return its result."""
+    ) -> set[tuple[Value, ...]]:
+        """Execute a function of the program with the values of a call, and return its results."""
         if function in self._stack or len(self._stack) == _DEEPEST:
-            return NOTHING.union(*values.values())
+            return {(NOTHING.union(*values.values()),)}
         own = isinstance(call.func, ast.Attribute) and dotted(call.func.value) == "self"
         nested = self.variables.program.source.function(function) is not None
-        passed = dict(self.graph.passed(call, function))
+        passed = dict(self.callables.graph.passed(call, function))
         rest = NOTHING.union(*(values[each] for each in values if each not in passed.values()))
         known = {key: value for key, value in (frame.values or {}).items() if nested or own}
         start = {key: value for key, value in known.items() if nested or key.startswith("self.")}
@@ -196,53 +190,25 @@ class Expressions:
         if key not in self._results:
             inside = Frame(function, start, covered, frame.repeated)
             self._results[key] = self.executed(inside)
-        returned, attributes, added = self._results[key]
-        if own and frame.values is not None:
-            frame.values |= attributes
+        returned, changed, added = self._results[key]
+        if frame.values is not None:
+            frame.values |= {name: changed[name] for name in changed if own or "." not in name}
         for name, given in passed.items():
             self.variables.add(given, added.get(name, NOTHING), frame)
         return returned
 
-    def executed(self, frame: Frame) -> tuple[Value, Values, Values]:
+    def executed(self, frame: Frame) -> tuple[set[tuple[Value, ...]], Values, Values]:
         """Execute the function of a frame.
 
         Returns:
-            Its result, the values of the attributes of `self` after it, and what it added to its
-            parameters.
+            Its results, the values of the attributes of `self` and of outer variables after it, and
+            what it added to its parameters.
         """
         assert frame.function is not None
         self.visited.add(frame.function)
         self._stack.append(frame.function)
         self.execute(frame)
         self._stack.pop()
-        last = frame.values or {}
-        attributes = {key: value for key, value in last.items() if key.startswith("self.")}
-        return frame.returned, attributes, frame.added
-
-    def _class(self, node: ast.Call) -> ast.ClassDef | None:
-        return self._classes.get(dotted(node.func) or "")
-
-    def _constructs_module(self, node: ast.Call) -> bool:
-        """Tell whether a call creates a module of torch or of the program."""
-        class_ = self._class(node)
-        seen: set[ast.ClassDef] = set()
-        while class_ is not None and class_ not in seen:
-            seen.add(class_)
-            bases = [dotted(each) or "" for each in class_.bases]
-            if any(each.rpartition(".")[2] == "Module" for each in bases):
-                return True
-            class_ = next((self._classes[each] for each in bases if each in self._classes), None)
-        return constructs_module(node)
-
-
-def _methods(class_: ast.ClassDef, name: str) -> list[Function]:
-    return [each for each in class_.body if isinstance(each, Function) and each.name == name]
-
-
-def _is_abstract(function: Function) -> bool:
-    """Tell whether a function has no code: a subclass in another file replaces it."""
-    return all(
-        isinstance(each, ast.Pass | ast.Raise)
-        or (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
-        for each in function.body
-    )
+        last = self.variables.joined([frame.values, *frame.ends], frame) or {}
+        kept = {key for key in last if key.startswith("self.") or key in frame.outer}
+        return frame.returned, {key: last[key] for key in kept}, frame.added

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.migrate.program.names import calls, dotted, elements
 from halfstep.migrate.program.source import Function, inner, suites
+from halfstep.migrate.verification.callables import Callables
 from halfstep.migrate.verification.expressions import Expressions
 from halfstep.migrate.verification.values import NOTHING, autocasts
 from halfstep.migrate.verification.variables import Frame, Variables
@@ -19,7 +20,6 @@ from halfstep.migrate.verification.variables import Frame, Variables
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from halfstep.migrate.program.call_graph import CallGraph
     from halfstep.migrate.program.program import Program
     from halfstep.migrate.verification.values import Value
     from halfstep.migrate.verification.variables import Values
@@ -30,18 +30,18 @@ class Flow:
 
     Args:
         program: The program; `program.models` are the expressions that refer to models.
-        graph: Its call graph.
         scaler: The expression that refers to the engine or scaler.
 
     Attributes:
         expressions: Evaluates the expressions, and collects the calls that reach a scaled loss.
     """
 
-    def __init__(self, program: Program, graph: CallGraph, scaler: str) -> None:
+    def __init__(self, program: Program, scaler: str) -> None:
         self._source = program.source
         self._variables = Variables(program, {scaler})
+        self._callables = Callables(program)
         sinks = {f"{scaler}.backward", f"{scaler}.scale"}
-        self.expressions = Expressions(self._variables, graph, sinks, self._execute)
+        self.expressions = Expressions(self._variables, self._callables, sinks, self._execute)
         self._value = self.expressions.value
         self._run()
 
@@ -51,7 +51,7 @@ class Flow:
         called = {
             function
             for call in calls(self._source.tree)
-            for function in self.expressions.called(call)
+            for function in self._callables.functions(call)
             if function not in self._source.above(call)
         }
         functions.sort(key=lambda each: each in called)
@@ -96,14 +96,19 @@ class Flow:
                 self._variables.bind(target, both, frame)
             case ast.Expr() | ast.Assert():
                 self._value(node, frame)
-            case ast.Return(value=returned):
-                frame.returned |= self._value(returned, frame)
-                frame.values = None
-            case ast.Break() | ast.Continue():
-                frame.jumps.append(frame.values)
-                frame.values = None
-            case ast.Raise():
-                frame.values = None
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                frame.outer.update(names)
+            case ast.Return() | ast.Break() | ast.Continue() | ast.Raise():
+                self._leave(node, frame)
+
+    def _leave(self, node: ast.Return | ast.Break | ast.Continue | ast.Raise, frame: Frame) -> None:
+        """Leave the function or the current turn of a loop."""
+        if isinstance(node, ast.Return):
+            frame.returned |= self.expressions.results(node.value, frame)
+            frame.ends.append(frame.values)
+        elif isinstance(node, ast.Break | ast.Continue):
+            frame.jumps.append(frame.values)
+        frame.values = None
 
     def _compound(self, node: ast.stmt, frame: Frame) -> None:
         match node:
@@ -120,14 +125,14 @@ class Flow:
                 self._match(node, frame)
 
     def _assign(self, target: ast.expr, node: ast.expr, frame: Frame) -> None:
-        """Assign an expression to a target; of two tuples, each entry to its own."""
-        targets, nodes = elements(target), elements(node)
-        starred = any(isinstance(each, ast.Starred) for each in (*targets, *nodes))
-        if len(targets) != len(nodes) or starred:
-            targets, nodes = [target], [node]
-        values = [self._value(each, frame) for each in nodes]
-        for one, value in zip(targets, values, strict=True):
-            self._variables.bind(one, value, frame)
+        """Assign an expression to a target; of a tuple, each entry to its own target."""
+        results, targets = self.expressions.results(node, frame), elements(target)
+        starred = any(isinstance(each, ast.Starred) for each in targets)
+        if starred or any(len(each) != len(targets) for each in results):
+            whole = NOTHING.union(*(value for each in results for value in each))
+            results, targets = {(whole,)}, [target]
+        for one, values in zip(targets, zip(*results, strict=True), strict=True):
+            self._variables.bind(one, NOTHING.union(*values), frame)
 
     def _either(
         self, ways: Iterable[tuple[list[str], list[ast.stmt]]], value: Value, frame: Frame

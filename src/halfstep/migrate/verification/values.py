@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+from dataclasses import dataclass
 from enum import Enum
 
 from halfstep.migrate.program.call_graph import NO_FORWARD
@@ -18,7 +19,14 @@ class Kind(Enum):
     OUTPUT = "computed by a model, or from its outputs"
 
 
-Value = frozenset[ast.Call | Kind]
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A call outside of autocast that may run a model: its code is in another file."""
+
+    call: ast.Call
+
+
+Value = frozenset[ast.Call | Unknown | Kind]
 """The kinds of a value, and the calls outside of autocast from whose results it is computed.
 
 It is empty for data, settings and other values that no model has computed.
@@ -31,8 +39,12 @@ FILLING = {"append", "appendleft", "extend", "insert", "update", "add", "setdefa
 """Methods that add their arguments to an object."""
 PROPERTIES = {"shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "training"}
 """Attributes that do not depend on the numbers in a tensor."""
-_NUMBERS = {"item", "size", "dim", "numel", "nelement", "tolist", "get_device", "data_ptr"}
-"""Methods with the same property, or that return Python numbers."""
+_NUMBERS = {
+    *("item", "size", "dim", "numel", "nelement", "tolist", "get_device", "data_ptr"),
+    *("zeros_like", "ones_like", "rand_like", "randn_like", "empty_like", "full_like"),
+    *("new_zeros", "new_ones", "new_full", "new_empty"),
+}
+"""Functions with the same property, or that return Python numbers."""
 _PASSING = {
     *("sum", "max", "min", "abs", "list", "tuple", "dict", "set", "zip", "enumerate", "sorted"),
     *("reversed", "iter", "next", "getattr", "vars", "pow", "divmod"),
@@ -47,12 +59,13 @@ _MOVING = {
     *("chunk", "split", "unbind", "narrow", "index_select", "gather", "masked_select", "select"),
     *("stack", "cat", "concat", "concatenate", "requires_grad_", "retain_grad", "numpy"),
     *("pop", "popleft", "get", "items", "keys", "values", *FILLING),
-    *("zeros_like", "ones_like", "rand_like", "randn_like"),
-    *("new_zeros", "new_ones", "new_tensor", "new_full", "empty_like", "full_like", "as_tensor"),
-    *("tensor", "from_numpy", "backward", "zero_grad", "step", "zero_", "fill_", "register_hook"),
+    *("new_tensor", "as_tensor", "tensor", "from_numpy", "zero_", "fill_", "register_hook"),
+    *("backward", "zero_grad", "step"),
     *("deepcopy", "clear", "remove", "state_dict", "parameters", "train", "eval"),
 }
 """Functions that move, copy or convert tensors, or have no tensor as a result."""
+_LIBRARIES = {"torch", "nn", "F", "dist", "np", "numpy", "math", "random", "os", "time", "logging"}
+"""Modules without models: their functions compute with a model only if it is an argument."""
 
 
 def is_builtin(call: ast.Call, names: set[str]) -> bool:
@@ -70,8 +83,6 @@ def moved(call: ast.Call, owner: Value, given: Value) -> Value | None:
     """
     name = last_name(call.func)
     values = owner | given
-    if not values:
-        return NOTHING
     if is_builtin(call, set(dir(builtins)) - _RUNNING):
         return given if name in _PASSING else NOTHING
     if name in _NUMBERS:
@@ -80,7 +91,8 @@ def moved(call: ast.Call, owner: Value, given: Value) -> Value | None:
         return values
     if name in NO_FORWARD and Kind.MODEL in owner and isinstance(call.func, ast.Attribute):
         return MODEL
-    return None
+    library = (dotted(call.func) or "").partition(".")[0] in _LIBRARIES
+    return NOTHING if library and not values else None
 
 
 def constructs(call: ast.Call) -> bool:
@@ -106,3 +118,12 @@ def autocasts(node: ast.expr, *, otherwise: bool) -> bool:
         return otherwise
     off = (each.value for each in node.keywords if each.arg == "enabled")
     return not any(isinstance(each, ast.Constant) and not each.value for each in off)
+
+
+def counted(value: Value) -> set[ast.Call]:
+    """Return the calls that must be under autocast if a value is a loss.
+
+    Calls of unknown functions count only if no known model has computed the loss.
+    """
+    unknown = [] if Kind.OUTPUT in value else [each for each in value if isinstance(each, Unknown)]
+    return {each for each in value if isinstance(each, ast.Call)} | {each.call for each in unknown}

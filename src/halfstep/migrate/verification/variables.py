@@ -28,8 +28,10 @@ class Frame:
         values: The value of each variable and of each `self.x`; None after a `return`.
         covered: Whether the current statement is under autocast.
         repeated: Whether the current statement may run several times.
-        returned: The values returned so far, together.
+        returned: What the `return`s so far return: the values of a tuple, or one value.
+        ends: The values at each `return` so far.
         added: What has been added to a variable without an assignment, as by `x.append(y)`.
+        outer: The names that are declared `global` or `nonlocal`.
         jumps: The values at each `break` and `continue` of the innermost loop.
     """
 
@@ -37,8 +39,10 @@ class Frame:
     values: Values | None
     covered: bool = False
     repeated: bool = False
-    returned: Value = NOTHING
+    returned: set[tuple[Value, ...]] = field(default_factory=set)
+    ends: list[Values | None] = field(default_factory=list)
     added: Values = field(default_factory=dict)
+    outer: set[str] = field(default_factory=set)
     jumps: list[Values | None] = field(default_factory=list)
 
 
@@ -94,7 +98,7 @@ class Variables:
         """Assign a value to a variable."""
         if frame.values is not None:
             frame.values[key] = value
-        if key.startswith("self.") or frame.function is None:
+        if key.startswith("self.") or frame.function is None or key in frame.outer:
             self._share(key, value, frame)
 
     def add(self, node: ast.expr, value: Value, frame: Frame) -> None:
