@@ -229,7 +229,10 @@ def check_what_fsdp_cannot_do_is_refused(processes, given) -> None:
         ("model.compile=true", "write model.compile=false"),
         ("model.channels_last=true", "write model.channels_last=false"),
         ("probes=true", "write probes=false"),
-        ("distributed.strategy=dp", "write distributed.strategy=ddp, and --gpus N"),
+        (
+            "distributed.strategy=dp",
+            "write distributed.strategy=ddp, and run halfstep train --gpus N",
+        ),
     ):
         config = given.tiny(FSDP, option)
         with pytest.raises(UserError, match=said):

@@ -13,7 +13,9 @@ CPU = torch.device("cpu")
 
 def test_data_parallel_needs_gpus_and_says_so_before_anything_is_written(tiny, tmp_path):
     run = tmp_path / "run"
-    with pytest.raises(UserError, match=r"needs GPUs, but device is 'cpu'.*=ddp, and --gpus N"):
+    with pytest.raises(
+        UserError, match=r"needs GPUs, but device is 'cpu'.*=ddp, and run halfstep train --gpus N"
+    ):
         train(tiny("distributed.strategy=dp"), run, quiet=True)
     assert not run.exists()
 

@@ -82,7 +82,7 @@ def refuse(config: Config, device: torch.device, processes: Processes) -> None:
 
 
 def _refuse_dp(config: Config, device: torch.device, processes: Processes) -> None:
-    instead = "write distributed.strategy=ddp, and start halfstep train --gpus N for N GPUs"
+    instead = "write distributed.strategy=ddp, and run halfstep train --gpus N for N GPUs"
     if processes.joined:
         raise UserError(
             "distributed.strategy is 'dp', which is one process on several GPUs, but torchrun or "

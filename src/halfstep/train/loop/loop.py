@@ -59,7 +59,7 @@ def train(
     """Train a config and write the run directory `run`.
 
     If several processes train the run, each of them calls this function. The first process reads
-    checkpoints, writes files and shows the progress bar. The directory is locked against other runs
+    checkpoints, writes files and reports the progress. The directory is locked against other runs
     during the call. If the run replaces an earlier one, the checkpoints of the earlier run stay in
     `replaced/` until the new run has saved one. See `halfstep.train` for the arguments and the
     result; `go_on` is its `resume`.
