@@ -26,7 +26,7 @@ def rows(at: At) -> Iterator[Row]:
         images=images,
         workers=[0] if at.toy else [8],
         rounds=1 if at.toy else 2,
-        model="resnet10t" if at.toy else "resnet18",
+        model="test_resnet" if at.toy else "resnet18",
     )
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:

@@ -10,6 +10,7 @@ from torch import nn
 
 from gpu_items.steps import Task, by_engine, by_torch
 from gpu_items.turns import COMPILES, TO_START, Variant, alternate
+from halfstep import recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,12 +29,13 @@ def rows(at: At) -> Iterator[Row]:
     "bf16 weights" are in bf16 without autocast, as torchao's FP8 is mostly used; the other weights
     are in fp32, under autocast to bf16.
     """
+    yield {"of": "fp8", "how": str(recipe("fp8").resolve(at.device))}
     task = blocks(at)
     eager = [
         Variant(PEER, lambda _: by_torch(task, "bf16")),
         *(
-            Variant(f"engine, {recipe}", partial(by_engine, task, recipe), PEER)
-            for recipe in ("bf16", "fp8", "fp8-delayed")
+            Variant(f"engine, {name}", partial(by_engine, task, name), PEER)
+            for name in ("bf16", "fp8", "fp8-delayed")
         ),
     ]
     backend = "eager" if at.toy else "inductor"
@@ -98,5 +100,5 @@ def by_torchao(at: At, weights: torch.dtype | None, backend: str) -> Step:
         convert_to_float8_training(model, config=replace(config, emulate=not at.on_gpu))
         return model, torch.optim.SGD(model.parameters(), 0.01, fused=at.on_gpu)
 
-    recipe = "bf16" if weights is None else "fp32"
-    return by_torch(Task(plain.of, make, plain.loss), recipe, backend=backend)
+    autocast = "bf16" if weights is None else "fp32"
+    return by_torch(Task(plain.of, make, plain.loss), autocast, backend=backend)

@@ -93,7 +93,7 @@ class Queue:
             self._write_out()
 
     def _take(self, item: Item, ended: Ended, left: float, scratch: Path) -> None:
-        """Measure an item if it is due, if it can be measured, and if it fits what is left of the time."""
+        """Measure an item if it is due, if its packages are here, and if there is time for it."""
         if not self.force and is_fresh(item, self.results):
             ended.state = SKIPPED
             return

@@ -55,8 +55,8 @@ def images(name: str, batch: int, pixels: int, at: At, *, channels_last: bool = 
     settings: dict[str, Any] = {}
     if at.toy:
         batch, pixels = 2, 32
-        name = "vit_tiny_patch16_224" if name.startswith("vit") else "resnet10t"
-        settings = {"img_size": pixels, "depth": 1} if name.startswith("vit") else {}
+        is_vit = name.startswith("vit")
+        name, settings = ("test_vit", {"img_size": pixels}) if is_vit else ("test_resnet", {})
     layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def make() -> tuple[nn.Module, torch.optim.Optimizer]:
