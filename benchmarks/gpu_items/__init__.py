@@ -71,7 +71,7 @@ ITEMS = (
         "Do the tests that need a GPU pass?",
         "gpu_tests.py",
         90,
-        needs=("pytest", "hypothesis", "sklearn"),
+        needs=("pytest", "hypothesis", "sklearn", *_CONFIGS),
         also=("tests",),
     ),
     Item(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 REASON = "needs a GPU"
 """What the reason of their mark `skipif` says."""
+MARK = re.compile(rf'skipif\(.*reason="{REASON}"')
 RESERVE = 6.0
 """Seconds before the deadline in which no test begins."""
 
@@ -26,22 +27,28 @@ def rows(at: At) -> Iterator[Row]:
     files = [
         str(file)
         for file in sorted((ROOT / "tests").rglob("test_*.py"))
-        if REASON in file.read_text()
+        if MARK.search(file.read_text())
     ]
     seen = Seen(at)
     project = ("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-o", "addopts=")
     options = ("-q", "-p", "no:cacheprovider", "-m", "not slow", "--continue-on-collection-errors")
-    pytest.main([*project, *options, *(files[:2] if at.toy else files)], plugins=[seen])
+    code = pytest.main([*project, *options, *(files[:2] if at.toy else files)], plugins=[seen])
+    if not seen.chosen:
+        raise RuntimeError(f"pytest found no test that needs a GPU, and ended with {code!r}")
     yield seen.row()
 
 
 class Seen:
-    """A plugin of pytest that leaves out other tests, and records how these end."""
+    """A plugin of pytest that leaves out other tests, and records how these end.
+
+    Attributes:
+        chosen: The number of tests that need a GPU.
+    """
 
     def __init__(self, at: At) -> None:
         self._at = at
         self._session: pytest.Session | None = None
-        self._chosen = 0
+        self.chosen = 0
         self._ended: dict[str, str] = {}
         self._reasons: dict[str, dict[str, str]] = {"failed": {}, "skipped": {}}
 
@@ -53,7 +60,7 @@ class Seen:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave out the tests that need no GPU."""
         items[:] = [item for item in items if needs_gpu(item)]
-        self._chosen = len(items)
+        self.chosen = len(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record a file that cannot be collected, for example because a package is missing."""
@@ -83,7 +90,7 @@ class Seen:
         """Return the counts and the reasons."""
         hows = list(self._ended.values())
         counts = {how: hows.count(how) for how in ("passed", "failed", "skipped")}
-        not_run = self._chosen - sum("::" in node for node in self._ended)
+        not_run = self.chosen - sum("::" in node for node in self._ended)
         reasons = {f"reasons_of_{how}": found for how, found in self._reasons.items()}
         return {"of": "tests that need a GPU", **counts, "not_run": not_run, **reasons}
 

@@ -62,7 +62,7 @@ def images(name: str, batch: int, pixels: int, at: At, *, channels_last: bool = 
     def make() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = timm.create_model(name, num_classes=1000, **settings)
-        model = model.to(at.device, memory_format=layout)
+        model = model.to(at.device).to(memory_format=layout)
         return model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=at.on_gpu)
 
     generator = torch.Generator().manual_seed(0)
@@ -188,8 +188,7 @@ def _launches(step: Step, at: At) -> int | str:
             if at.on_gpu:
                 torch.cuda.synchronize()
         return sum(
-            each.device_type == torch.autograd.DeviceType.CUDA
-            and not getattr(each, "is_user_annotation", False)
+            each.device_type.name == "CUDA" and not getattr(each, "is_user_annotation", False)
             for each in profile.events()
         )
     except RuntimeError as error:

@@ -31,7 +31,7 @@ import gpu
 from gpu_items import ITEMS
 
 configs = ("pydantic", "ruamel", "ruamel.yaml")
-without = [item.name for item in ITEMS if not {*configs} & {*item.needs} and item.name != "tests"]
+without = [item.name for item in ITEMS if not {*configs} & {*item.needs}]
 others = [item.name for item in ITEMS if item.name not in without]
 sys.modules |= dict.fromkeys(configs)  # an import of these fails
 codes = [gpu.main(["--dry-run", "--out", sys.argv[1] + "/without", "--only", ",".join(without)])]
@@ -338,6 +338,124 @@ def test_a_tree_that_is_not_installed_has_metadata(tmp_path, script, monkeypatch
         "halfstep",
         importlib.import_module("halfstep").__version__,
     )
+
+
+class Gpu:
+    """Stands for the parts of `torch.cuda` that are measured with; its clock is set by steps."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.milliseconds, self.allocated, self.peak = 0.0, 0, 0
+        self.waits, self.refuses = 0, False
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing):
+                assert enable_timing
+
+            def record(self):
+                self.at = gpu.milliseconds
+
+            def elapsed_time(self, end):
+                return end.at - self.at
+
+        def synchronize():
+            self.waits += 1
+
+        def reset():
+            self.peak = self.allocated
+
+        def mode(name):
+            self.refuses = name == "error"
+
+        functions = {
+            "Event": Event,
+            "synchronize": synchronize,
+            "memory_allocated": lambda: self.allocated,
+            "max_memory_allocated": lambda: self.peak,
+            "reset_peak_memory_stats": reset,
+            "set_sync_debug_mode": mode,
+        }
+        for name, function in functions.items():
+            monkeypatch.setattr(f"torch.cuda.{name}", function)
+
+    def step(self, milliseconds, megabytes, log):
+        """Return a step of some milliseconds that needs some MiB while it runs."""
+
+        def step():
+            log.append(milliseconds)
+            self.milliseconds += milliseconds
+            self.peak = max(self.peak, self.allocated + megabytes * 2**20)
+
+        return step
+
+
+def test_variants_take_turns_in_an_order_that_is_reversed(script, monkeypatch):
+    turns = script("gpu_items.turns")
+    monkeypatch.setattr(turns, "WARM_SECONDS", 0.0)
+    gpu, log = Gpu(monkeypatch), []
+
+    def variant(name, milliseconds, megabytes, peer=""):
+        def start(opened):
+            gpu.allocated += 2**20  # of the model
+            return gpu.step(milliseconds, megabytes, log)
+
+        return turns.Variant(name, start, peer)
+
+    def fails(opened):
+        raise ValueError("no such recipe")
+
+    at = script("gpu_items").At("cuda", toy=False, deadline=float("inf"))
+    rows = turns.alternate(
+        [
+            variant("theirs", 100.0, 3),
+            variant("ours", 250.0, 5, "theirs"),
+            turns.Variant("none", fails, "theirs"),
+        ],
+        at,
+    )
+    theirs, ours, none = rows
+    assert theirs["ms"] == {"mean": 100, "median": 100, "low": 100, "high": 100, "n": turns.ROUNDS}
+    assert (theirs["steps_a_turn"], ours["steps_a_turn"]) == (2, 1)
+    assert (theirs["peak_MiB"], ours["peak_MiB"]) == (4, 6)
+    assert ours["ratio"]["median"] == 2.5
+    assert ours["peer"] == "theirs"
+    assert none == {"variant": "none", "refused": "ValueError: no such recipe"}
+    assert turns.ROUNDS >= 10
+    # A step before each turn is not timed, and is on an idle device.
+    first, second = [100.0] * 3, [250.0] * 2
+    assert log[-10:] == [*first, *second, *second, *first]
+    assert gpu.waits > len(log) / 2
+
+
+def test_figures_are_mean_median_and_quartiles(script):
+    spread = script("gpu_items.turns").spread
+    assert spread([4.0, 1.0, 2.0, 3.0, 10.0]) == {
+        "mean": 4.0, "median": 3.0, "low": 2.0, "high": 4.0, "n": 5,
+    }  # fmt: skip
+    assert spread([7.0]) == {"mean": 7.0, "median": 7.0, "low": 7.0, "high": 7.0, "n": 1}
+
+
+def test_no_variant_starts_when_the_time_is_over(script, monkeypatch):
+    turns = script("gpu_items.turns")
+    Gpu(monkeypatch)
+    at = script("gpu_items").At("cuda", toy=False, deadline=0.0)
+    (row,) = turns.alternate([turns.Variant("late", lambda _: pytest.fail)], at)
+    assert row == {"variant": "late", "refused": "no time was left for it"}
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_a_step_that_reads_the_device_is_told(script, monkeypatch):
+    steps = script("gpu_items.steps")
+    gpu = Gpu(monkeypatch)
+    at = script("gpu_items").At("cuda", toy=False, deadline=float("inf"))
+
+    def reads():
+        if gpu.refuses:
+            raise RuntimeError("called a synchronizing CUDA operation\nand more")
+
+    assert steps.inspection(at)(reads)["device_reads"] == "called a synchronizing CUDA operation"
+    assert not gpu.refuses
+    assert steps.inspection(at)(lambda: None) == {"launches": 0, "device_reads": "none"}
 
 
 @pytest.mark.parametrize(
