@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test oldest soak check site bench clean
+.PHONY: demo test oldest soak check site bench gpu clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,9 @@ site: $(VENV)/installed  ## the documentation as a site, in build/site; a broken
 
 bench: $(VENV)/installed  ## measure every claim on a quiet machine; results go to benchmarks/results
 	$(BIN)/python benchmarks/campaign.py
+
+gpu: $(VENV)/installed  ## what needs a GPU, in ten minutes
+	PYTHONPATH=src $(BIN)/python benchmarks/gpu.py
 
 clean:
 	rm -rf $(VENV) .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

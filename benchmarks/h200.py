@@ -214,7 +214,7 @@ def predict(document: dict[str, Any]) -> None:
             continue
         model = setting(row)[:-1]
         if model not in forecasters:
-            forecasters[model] = _forecaster(*model)
+            forecasters[model] = forecaster(*model)
         try:
             forecast = forecasters[model].predict(find_recipe(row["recipe"]), at)
         except UserError:  # advise does not predict this recipe
@@ -223,7 +223,7 @@ def predict(document: dict[str, Any]) -> None:
         row["predicted"] = {name: predicted[name] for name in _PREDICTED}
 
 
-def _forecaster(name: str, batch: int, pixels: int, nhwc: bool) -> Forecaster:
+def forecaster(name: str, batch: int, pixels: int, nhwc: bool) -> Forecaster:
     """Return what predicts the steps of a model."""
     layout = torch.channels_last if nhwc else torch.contiguous_format
     images = torch.zeros(batch, 3, pixels, pixels).contiguous(memory_format=layout)

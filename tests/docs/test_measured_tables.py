@@ -222,7 +222,7 @@ def test_compiled_models(script):
 
 
 def test_steps_on_an_h100(script):
-    module = script("gpu_steps")
+    module = script("h100")
     result = json.loads(module.RESULTS.read_text())
     assert between(module.PAGE, "h100") == module.table(result)
     context, pieces = module.CONTEXT, module.PIECES

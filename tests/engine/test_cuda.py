@@ -7,7 +7,7 @@ from torch import nn
 from halfstep import Engine, recipes
 from halfstep.engine.average import EMA
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def network() -> nn.Module:

@@ -39,7 +39,7 @@ def test_process_alone_takes_no_notice_of_fsdp(tiny):
         assert not any(hasattr(each, "to_local") for each in engine.model.parameters())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="DataParallel splits over GPUs")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_data_parallel_is_the_engines_on_gpus(tiny):
     with set_up(tiny("distributed.strategy=dp"), torch.device("cuda")).engine as engine:
         assert isinstance(engine.model, torch.nn.DataParallel)
