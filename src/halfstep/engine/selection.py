@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from halfstep.engine.window import Window
+    from halfstep.engine.window.window import Window
 
 _Item = TypeVar("_Item")
 

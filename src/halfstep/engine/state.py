@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.engine.assemble import Assembly
-    from halfstep.engine.parallel.ranks import Ranks
     from halfstep.engine.passes.weights import MicroBatchWeights
+    from halfstep.engine.processes.ranks import Ranks
 
 
 def save_assembly(assembly: Assembly, recipe: Recipe, weights: MicroBatchWeights) -> dict[str, Any]:
