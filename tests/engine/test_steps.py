@@ -293,3 +293,18 @@ def test_a_hook_that_writes_to_the_gradient_of_a_loss_changes_its_own_step_only(
     once, doubled, again = (gradient(hooked=hooked) for hooked in (False, True, False))
     assert torch.equal(doubled, 2 * once)
     assert torch.equal(again, once)
+
+
+def test_a_dropped_engine_releases_its_parts_without_the_garbage_collector():
+    model = net()
+    engine = Engine(model, SGD(model.parameters(), lr=0.1), recipe="fp16", clip_norm=1.0)
+    step(engine)
+    parts = [
+        weakref.ref(each) for each in (engine._plan, engine._passes, *engine._assembly.windows)
+    ]
+    gc.disable()
+    try:
+        del engine
+        assert not [each for each in parts if each() is not None]
+    finally:
+        gc.enable()

@@ -161,6 +161,8 @@ class Engine:
         self.resolution = self._assembly.resolution
         self._passes = BackwardPasses(self._assembly, self._weights)
         self._plan = StepPlan(self._assembly)
+        self._scaled = bool(self._assembly.scales)
+        self._evaluates_inside = self._assembly.evaluates_inside
         self._closed = False
 
     def __del__(self) -> None:
@@ -387,12 +389,12 @@ class Engine:
         windows = self._chosen(optimizers)
         if closure is None:
             pending = [window for window in windows if window.pending]
-            if not pending or assembly.evaluates_inside:
+            if not pending or self._evaluates_inside:
                 refuse_untimely(windows)
         else:
             refuse_closure(len(windows), self.accumulate, assembly.clipping, self.recipe)
             pending = windows
-        if assembly.scales and any(window.is_touched for window in pending):
+        if self._scaled and any(window.is_touched for window in pending):
             misuse.warn_touched()
         for window in pending:
             window.end_micro_step()
@@ -508,13 +510,15 @@ class Engine:
         """Refresh all windows; return those of `optimizers`, by default all."""
         for window in self._assembly.windows:
             window.refresh()
-        return selected(self._assembly.windows, optimizers)
+        windows = self._assembly.windows
+        return windows if optimizers is None else selected(windows, optimizers)
 
     def _closing(self, windows: Sequence[Window], ahead: int = 0) -> list[Window]:
         """Return the windows to close: those full in `ahead` micro-steps; at a last batch, all."""
+        if self._weights.accumulate == 1:
+            return [*windows]  # full anyway, so the loops need not be checked
         full = self._weights.accumulate - ahead
-        # With accumulate=1 every window is full anyway, so the loops need not be checked.
-        if full > 1 - ahead and self._loops.at_last_batch:
+        if self._loops.at_last_batch:
             full = 0
         return [window for window in windows if window.micro_steps >= full]
 

@@ -125,14 +125,19 @@ def check_a_collapse_is_raised_everywhere(rank: int, world: int) -> None:
 
 def check_one_small_sum_a_step_and_none_without_a_scale(rank: int, world: int) -> None:
     images, labels = (share(t, rank, world) for t in nets.batches(1)[0])
-    for recipe, expected in (("bf16", []), ("fp16", [1])):
+    for recipe, policy, expected in (
+        ("bf16", "apply", []),
+        ("bf16", "skip", [1]),
+        ("fp16", "skip", [1]),
+    ):
         model = net("alexnet")
-        with Engine(model, nets.sgd(model), recipe=recipe, parallel="ddp", accumulate=2) as engine:
+        options = {"parallel": "ddp", "accumulate": 2, "nonfinite": policy}
+        with Engine(model, nets.sgd(model), recipe=recipe, **options) as engine:
             for _ in range(2):
                 with reductions() as noted:
                     nets.backward(engine, images, labels)
                     engine.step()
-            # One flag for each scale of each optimizer.
+            # One flag for each scale of each optimizer, or for its check without a scale.
             assert [size for _, size in noted] == expected
 
 

@@ -31,6 +31,7 @@ class BackwardPasses:
     def __init__(self, assembly: Assembly, weights: MicroBatchWeights) -> None:
         self._assembly, self._weights = assembly, weights
         self._hooks, self._scales = assembly.hooks.before_backward, assembly.scales
+        self._scaled = bool(assembly.scales)
         self._root = RootGradient()
 
     def accumulate(
@@ -63,7 +64,7 @@ class BackwardPasses:
         weight = self._weights.count(loss, samples, windows, assembly.ranks)
         try:
             inputs = _inputs(windows, of_all=assembly.windows) if limited else None
-            apart = bool(self._scales) and loss_id is not None
+            apart = self._scaled and loss_id is not None
             loss, root = self._begun(loss, weight, windows, apart=apart)
             for window in windows:
                 if window.true_grads:
@@ -86,7 +87,7 @@ class BackwardPasses:
             assembly.zero_grad(windows)
             raise
         for window in windows:
-            window.after_backward(scaled=bool(self._scales))
+            window.after_backward(scaled=self._scaled)
 
     def _begun(
         self, loss: torch.Tensor, weight: Weight | None, windows: Sequence[Window], *, apart: bool

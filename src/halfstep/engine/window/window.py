@@ -13,7 +13,6 @@ from halfstep.engine.closure import needs_closure
 from halfstep.engine.guard import StepGuard
 from halfstep.engine.processes.shards import is_sharded, local
 from halfstep.engine.window.norm import GradientNorm, is_steady
-from halfstep.formats.dtypes import HALVES
 from halfstep.kernels import gradients
 from halfstep.optim.zero import local_optimizer
 
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
 
     from halfstep.engine.average import WeightAverage
     from halfstep.mechanisms.technique import Technique
+
+
+_ORDINARY = {(torch.float32, False), (torch.float64, False)}
+"""The dtypes of gradients that need no cast, and whether they are sparse."""
 
 
 class Window:
@@ -165,15 +168,13 @@ class Window:
         params = self.params
         grads = [grad for param in params if (grad := param.grad) is not None]
         kinds = {(grad.dtype, grad.is_sparse) for grad in grads}
-        sparse = any(is_sparse for _, is_sparse in kinds)
-        half = widens and any(dtype in HALVES for dtype, _ in kinds)
-        if sparse:
+        if kinds <= _ORDINARY:
+            return [local(grad) for grad in grads] if self.sharded else grads
+        if any(is_sparse for _, is_sparse in kinds):
             gradients.coalesce(params)
-        if half:
+        if widens:
             gradients.widen(params)
-        if sparse or half:
-            grads = gradients.dense(params)
-        return [local(grad) for grad in grads] if self.sharded else grads
+        return [local(grad) for grad in gradients.dense(params)]
 
     def collect(self, *, widens: bool) -> None:
         """Set `grads` and `reached`; see `dense_gradients`."""
@@ -255,7 +256,7 @@ class Window:
             now: Whether the step needs the norms. If not, they are computed only if they cannot be
                 computed later, when they are read (`norm_can_wait`).
         """
-        if self.grads and (now or not self.norm_can_wait):
+        if self.each_norm is None and self.grads and (now or not self.norm_can_wait):
             self.each_norm = gradients.norms(self.grads)
             self.grad_norm = torch.linalg.vector_norm(self.each_norm)
 
