@@ -65,6 +65,27 @@ BUILDING_BLOCKS = {
 }
 
 
+# The rooms of the engine, from the lowest: a room imports from itself and from rooms before it. A
+# subfolder is a room, and so are the files of its root that are in one layer.
+ENGINE_ROOMS: dict[str, tuple[str, ...]] = {
+    "processes": ("processes",),
+    "foundations": (
+        *("average", "closure", "compatibility", "evaluate", "guard", "hooks", "misuse"),
+        *("recompute", "thread_state"),
+    ),
+    "window": ("window",),
+    "over windows": ("scales", "selection"),
+    "passes": ("passes",),
+    "parallel": ("parallel",),
+    "closing": ("closing",),
+    "assembly": ("assemble",),
+    "plan": ("plan",),
+    "the engine": ("engine", "state"),
+    "checkpoints": ("checkpoints",),
+    "public names": ("",),
+}
+
+
 def room(path: Path) -> str:
     """Return the part of the package that a file belongs to."""
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
@@ -180,6 +201,34 @@ def test_rooms_of_one_part_do_not_import_each_other_in_a_circle() -> None:
                 edges.setdefault(".".join(here[:2]), set()).add(".".join(there[:2]))
     rooms = edges.keys() | {room for others in edges.values() for room in others}
     assert not circles({room: edges.get(room, set()) for room in rooms})
+
+
+def engine_room(module: str) -> str:
+    """Return the room of a module of the engine, such as "engine.closing.fused"."""
+    place = f"{module}.".split(".")[1]
+    (found,) = [name for name, places in ENGINE_ROOMS.items() if place in places]
+    return found
+
+
+def test_every_entry_of_the_engines_rooms_exists() -> None:
+    engine = SOURCE / "engine"
+    there = {path.stem for path in engine.iterdir() if path.name != "__pycache__"} - {"__init__"}
+    listed = [place for places in ENGINE_ROOMS.values() for place in places if place]
+    assert sorted(listed) == sorted(there)
+
+
+def test_rooms_of_the_engine_import_from_lower_rooms_only() -> None:
+    """So no two of them import each other; the files of the root are in rooms, too."""
+    known = {module_name(path) for path in FILES}
+    order = list(ENGINE_ROOMS)
+    for path in FILES:
+        if room(path) != "engine":
+            continue
+        here = order.index(engine_room(module_name(path)))
+        for other in imported_files(path, known):
+            if other.split(".")[0] == "engine":
+                there = order.index(engine_room(other))
+                assert there <= here, f"{path} imports {other}, of a higher room"
 
 
 def test_a_circle_over_a_third_file_is_found() -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
-from halfstep.engine.closing.closure import refuse_recipe
 from halfstep.engine.closing.nonfinite import checked_policy
 from halfstep.engine.closing.outcome import Settlement, refuse_schedulers
 from halfstep.engine.closing.statistics import RunningStatistics
+from halfstep.engine.closure import refuse_recipe
 from halfstep.engine.compatibility import refuse_misfits, refuse_unfit, refuse_unresolved
 from halfstep.engine.guard import ParameterGuard
 from halfstep.engine.hooks import Hooks
@@ -19,11 +19,11 @@ from halfstep.engine.misuse import warn_zero_eps
 from halfstep.engine.parallel.ddp import Replicas
 from halfstep.engine.parallel.dp import refuse_threads
 from halfstep.engine.parallel.fsdp import left_to_do, refuse_other_recipe, sharded_as
-from halfstep.engine.parallel.ranks import Ranks
 from halfstep.engine.parallel.wrappers import refuse_wrapped, refuse_zero
+from halfstep.engine.processes.ranks import Ranks
 from halfstep.engine.scales import LossScales
 from halfstep.engine.selection import parameter_names
-from halfstep.engine.window import Window
+from halfstep.engine.window.window import Window
 from halfstep.optim.eps import zero_eps_of
 from halfstep.recipe.resolution import LayerSupport
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.engine.parallel.shards import as_part_of, local
+from halfstep.engine.processes.shards import as_part_of, local
 from halfstep.optim.foreach import by_format, in_chunks
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """The engine: runs one training step under a recipe. Only the engine calls backward and step.
 
-`step.py` closes the accumulation windows. The techniques do everything that depends on a number
-format.
+`plan/` holds the course of a step. The techniques do everything that depends on a number format.
 """
 
 from __future__ import annotations
@@ -20,19 +19,20 @@ from halfstep.engine import misuse
 from halfstep.engine.assemble import assemble
 from halfstep.engine.average import EMA, SWA, averaged_state_dict
 from halfstep.engine.closing.clipping import Clipping
-from halfstep.engine.closing.closure import refuse_closure
-from halfstep.engine.closing.step import close_windows, refuse_untimely
+from halfstep.engine.closure import refuse_closure
 from halfstep.engine.evaluate import eval_mode
 from halfstep.engine.parallel.placement import Parallel
-from halfstep.engine.passes.backward import accumulate_gradients
 from halfstep.engine.passes.batches import Batches, Loops
-from halfstep.engine.passes.forward import ForwardPass
 from halfstep.engine.passes.grad import true_gradients
+from halfstep.engine.passes.traces import other_format_of_products
 from halfstep.engine.passes.weights import MicroBatchWeights
-from halfstep.engine.plain import OPEN_WINDOW, PlainSteps
+from halfstep.engine.plan.backward import BackwardPasses
+from halfstep.engine.plan.forward import ForwardPass
+from halfstep.engine.plan.step import StepPlan, refuse_untimely
 from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_assembly, save_assembly
 from halfstep.feed.prefetching import prefetch
+from halfstep.formats import torch_dtype
 from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse, LossScaler
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.engine.closing.result import StepResult
-    from halfstep.engine.window import Window
+    from halfstep.engine.window.window import Window
     from halfstep.mechanisms.technique import Technique
 
 _Item = TypeVar("_Item")
@@ -159,7 +159,10 @@ class Engine:
         )
         self.models, self.bare_models = self._assembly.models, self._assembly.bare_models
         self.resolution = self._assembly.resolution
-        self._plain = PlainSteps.of(self._assembly, self._weights, self._loops)
+        self._passes = BackwardPasses(self._assembly, self._weights)
+        self._plan = StepPlan(self._assembly)
+        self._scaled = bool(self._assembly.scales)
+        self._evaluates_inside = self._assembly.evaluates_inside
         self._closed = False
 
     def __del__(self) -> None:
@@ -268,16 +271,12 @@ class Engine:
         """
         if self._closed:
             refuse_closed()
-        plain = self._plain if optimizers is None and loss_id is None else None
-        if self._autocast_in_doubt:
-            plain = None
-        if not step_observer.active.listens:
-            if plain is None or not plain.backward(loss, samples, retain_graph=retain_graph):
+        observer = step_observer.active
+        if observer.listens:
+            with observer.work():
                 self._backward(loss, optimizers, loss_id, samples, retain_graph=retain_graph)
-            return
-        with step_observer.active.work():
-            if plain is None or not plain.backward(loss, samples, retain_graph=retain_graph):
-                self._backward(loss, optimizers, loss_id, samples, retain_graph=retain_graph)
+        else:
+            self._backward(loss, optimizers, loss_id, samples, retain_graph=retain_graph)
 
     def _backward(
         self,
@@ -288,27 +287,22 @@ class Engine:
         *,
         retain_graph: bool,
     ) -> None:
-        """Accumulate the gradients of a loss on the general path, which is not `PlainSteps`."""
         windows = self._chosen(optimizers)
         if torch.is_autocast_enabled(loss.device.type):
             misuse.warn_backward_in_autocast()
         if self._autocast_in_doubt:
             self._autocast_in_doubt = False
-            misuse.warn_outside_autocast(loss, self.recipe)
+            assert self.recipe.forward_format is not None
+            wanted = torch_dtype(self.recipe.forward_format)
+            misuse.warn_outside_autocast(other_format_of_products(loss, wanted), self.recipe)
         for window in windows:
             window.finish_norm()
             if window.lost_gradients:
                 misuse.warn_lost()
-        loss = self._weights.weigh(loss, samples, windows, self._assembly.ranks)
-        assembly, limited = self._assembly, optimizers is not None
-        try:
-            accumulate_gradients(
-                assembly, loss, windows, loss_id, limited=limited, retain_graph=retain_graph
-            )
-        except BaseException:
-            # After an error, such as out of memory, only some gradients were accumulated.
-            self.zero_grad(optimizers=optimizers)
-            raise
+        limited = optimizers is not None
+        self._passes.accumulate(
+            loss, windows, loss_id, samples, limited=limited, retain_graph=retain_graph
+        )
 
     def grad(
         self,
@@ -391,28 +385,23 @@ class Engine:
         except LossScaleCollapse:
             self.discard()
             raise
-        if self._plain and optimizers is None and closure is None:
-            result = self._plain.step(self.steps + 1, close=close)
-            if result is not None:
-                self.steps += result is not OPEN_WINDOW
-                return result
         assembly = self._assembly
         windows = self._chosen(optimizers)
         if closure is None:
             pending = [window for window in windows if window.pending]
-            if not pending or assembly.evaluates_inside:
+            if not pending or self._evaluates_inside:
                 refuse_untimely(windows)
         else:
             refuse_closure(len(windows), self.accumulate, assembly.clipping, self.recipe)
             pending = windows
-        if assembly.scales and any(window.is_touched for window in pending):
+        if self._scaled and any(window.is_touched for window in pending):
             misuse.warn_touched()
         for window in pending:
             window.end_micro_step()
         closing = pending if close else self._closing(pending)
         self._weights.set_remaining(closing, assembly.ranks)
         number = self.steps + bool(closing)
-        result = close_windows(assembly, closing, step=number, closure=closure)
+        result = self._plan.close(closing, number=number, closure=closure)
         self.steps = number
         return result
 
@@ -521,18 +510,20 @@ class Engine:
         """Refresh all windows; return those of `optimizers`, by default all."""
         for window in self._assembly.windows:
             window.refresh()
-        return selected(self._assembly.windows, optimizers)
+        windows = self._assembly.windows
+        return windows if optimizers is None else selected(windows, optimizers)
 
     def _closing(self, windows: Sequence[Window], ahead: int = 0) -> list[Window]:
         """Return the windows to close: those full in `ahead` micro-steps; at a last batch, all."""
+        if self._weights.accumulate == 1:
+            return [*windows]  # full anyway, so the loops need not be checked
         full = self._weights.accumulate - ahead
-        # With accumulate=1 every window is full anyway, so the loops need not be checked.
-        if full > 1 - ahead and self._loops.at_last_batch:
+        if self._loops.at_last_batch:
             full = 0
         return [window for window in windows if window.micro_steps >= full]
 
     def _give_back(self) -> None:
         step_observer.active.closes()
-        self._closed, self._plain = True, None
+        self._closed = True
         self.models = self.bare_models
         self._assembly.close()

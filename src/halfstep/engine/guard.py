@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from halfstep.engine.closing.closure import CLOSURE, needs_closure
+from halfstep.engine.closure import CLOSURE, needs_closure
 from halfstep.optim.zero import local_optimizer
 
 if TYPE_CHECKING:

@@ -1,13 +1,11 @@
-"""Warnings about wrong use of an engine in a loop, and about steps in a row that it skips."""
+"""Warnings about wrong use of an engine in a loop."""
 
 from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING
 
-from halfstep.engine.closing.nonfinite import A_FEW, shortened
-from halfstep.engine.passes.traces import other_format_of_products
-from halfstep.formats import format_name, torch_dtype
+from halfstep.formats import format_name
 from halfstep.optim.eps import LARGE_ENOUGH
 
 if TYPE_CHECKING:
@@ -33,15 +31,18 @@ def warn_backward_in_autocast() -> None:
     )
 
 
-def warn_outside_autocast(loss: torch.Tensor, recipe: Recipe) -> None:
-    """Warn about a loss whose products have a format other than that of the recipe's autocast."""
-    assert recipe.forward_format is not None
-    found = other_format_of_products(loss, torch_dtype(recipe.forward_format))
-    if found is not None:
+def warn_outside_autocast(products: torch.dtype | None, recipe: Recipe) -> None:
+    """Warn about a loss whose products have a format other than that of the recipe's autocast.
+
+    Args:
+        products: The format of the products; None if they may be in that of autocast.
+        recipe: The recipe, with a format of autocast.
+    """
+    if products is not None:
         warnings.warn(
             f"recipe {recipe.name!r} computes in {recipe.forward_format} inside "
             f"engine.autocast(), but this loss was computed outside of it, in "
-            f"{format_name(found)}; write "
+            f"{format_name(products)}; write "
             "`with engine.autocast(): loss = criterion(engine.model(inputs), targets)`",
             EngineWarning,
             stacklevel=4,
@@ -78,33 +79,6 @@ def warn_zero_eps(optimizer: str, lost: ZeroEps, recipe: Recipe) -> None:
         "updates fp32 master weights",
         EngineWarning,
         stacklevel=4,
-    )
-
-
-def warn_skipped(
-    optimizer: str, step: int, *, in_gradients: Sequence[str], in_weights: Sequence[str]
-) -> None:
-    """Warn that an optimizer has skipped a few steps in a row for non-finite gradients.
-
-    Args:
-        optimizer: Class of the optimizer.
-        step: Number of the last of these steps.
-        in_gradients: Names of the parameters whose gradients are not finite in this step.
-        in_weights: Names of those that are not finite themselves.
-    """
-    where = f" (in {shortened(in_gradients)})" if in_gradients else ""
-    warnings.warn(
-        f"{optimizer} has skipped {A_FEW} steps in a row, up to step {step}, because gradients are "
-        f"inf or NaN{where}; "
-        + (
-            f"the weights are inf or NaN too (in {shortened(in_weights)}), so all later steps will "
-            "be skipped: load weights from before, and lower the learning rate"
-            if in_weights
-            else "look for inf or NaN in the inputs, the loss or the forward pass, or write "
-            "nonfinite='raise' to stop at the first such step"
-        ),
-        EngineWarning,
-        stacklevel=6,
     )
 
 

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
-from halfstep.engine.parallel.thread_state import function_modes
+from halfstep.engine.thread_state import function_modes
 from halfstep.layers.swap import mix_in
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from halfstep import step_observer
-from halfstep.engine.parallel.shards import local
+from halfstep.engine.processes.shards import local
 from halfstep.kernels import gradients
 from halfstep.mechanisms.loss_scale.scaler import LossScaler
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from halfstep.engine.window import Window
+    from halfstep.engine.window.window import Window
     from halfstep.loss_scale import LossScale
 
 SHARED = None
@@ -64,7 +64,7 @@ class LossScales:
         """The shared loss scaler; None without loss scaling."""
         return self.scalers.get(SHARED)
 
-    def backward(
+    def backward_apart(
         self,
         loss: torch.Tensor,
         windows: Sequence[Window],
@@ -73,19 +73,15 @@ class LossScales:
         inputs: list[torch.Tensor] | None,
         retain_graph: bool,
     ) -> None:
-        """Run the backward of a loss with its loss scale.
+        """Run the backward of a loss with a scale of its own; its gradients go to `true_grads`.
 
         Args:
             loss: The loss, already weighted for its window.
             windows: Windows whose parameters the loss may reach.
-            loss_id: Key of the loss's own scale; None for the shared scale.
+            loss_id: Key of the loss's own scale.
             inputs: The parameters to which the backward is limited; None for no limit.
             retain_graph: Whether to keep the graph for another loss.
         """
-        if self._settings is None or loss_id is SHARED:
-            scaled = loss if self._settings is None else self.multiplied(loss, self.scalers[SHARED])
-            torch.autograd.backward(scaled, retain_graph=retain_graph, inputs=inputs)
-            return
         self._add(loss_id)
         scaler = self.scalers[loss_id]
         kept = [(param, param.grad) for window in windows for param in window.params]
@@ -104,21 +100,21 @@ class LossScales:
         """Unscale the gradients of a closing window, and add those of losses with their own scale.
 
         Args:
-            window: The window. Its gradients are already in fp32 or wider, sparse ones coalesced.
+            window: The window, with its gradients collected in fp32 or wider.
         """
         scaler, weight = self.scalers[SHARED], window.remaining_weight
         window.loss_scale = scaler.scale
-        shared = window.dense_gradients
-        if shared:
+        if window.grads:
             found = torch.zeros((), device=self._device)
             inverse = scaler.inverse() if weight == 1.0 else scaler.inverse() * weight
-            gradients.unscale(shared, inverse, found)
+            gradients.unscale(window.grads, inverse, found)
             window.found = {SHARED: found, **window.found}
         for param, grad in window.true_grads.items():
             if weight != 1.0:
                 grad.mul_(weight)
             gradients.put(param, grad if param.grad is None else param.grad.add_(grad))
-        step_observer.active.unscales(scaler, window.optimizer)
+        if window.true_grads:
+            window.collect(widens=False)
 
     def update(self, closing: Sequence[Window], waiting: Sequence[Window]) -> list[ScaleUpdate]:
         """Update each loss scale with which gradients of a step were computed, once.
@@ -136,7 +132,7 @@ class LossScales:
                 if loss_id in self.scalers and loss_id not in window.counted:
                     before = found.get(loss_id)
                     found[loss_id] = own if before is None else torch.maximum(before, own)
-        updates = []
+        updates: list[ScaleUpdate] = []
         for loss_id, found_inf in found.items():
             scaler = self.scalers[loss_id]
             scale_before = scaler.scale
@@ -203,8 +199,7 @@ def _rescale(window: Window, ratio: torch.Tensor) -> None:
     """Multiply the gradients of an open window by the ratio of the new scale to the old one."""
     window.hide_true_grads()
     gradients.widen(window.params)
-    gradients.coalesce(window.params)
-    for grad in window.dense_gradients:
+    for grad in window.dense_gradients(widens=False):
         grad.mul_(ratio.to(grad.device))
     window.show_true_grads()
     window.mark_gradients()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from halfstep.engine.window import Window
+    from halfstep.engine.window.window import Window
 
 _Item = TypeVar("_Item")
 
@@ -53,16 +53,14 @@ def only(given: Sequence[_Item], what: str) -> _Item:
 
 
 def selected(
-    windows: list[Window], optimizers: Optimizer | Iterable[Optimizer] | None
+    windows: Sequence[Window], optimizers: Optimizer | Iterable[Optimizer]
 ) -> list[Window]:
-    """Return the windows of one optimizer or several; all windows if it is None.
+    """Return the windows of one optimizer or several.
 
     Raises:
         TypeError: If something else is given.
         ValueError: If an optimizer does not belong to the engine, or is given twice.
     """
-    if optimizers is None:
-        return windows
     given = _items(optimizers, Optimizer, "optimizers", "write optimizers=engine.optimizers[0]")
     chosen = [window for window in windows if any(window.optimizer is each for each in given)]
     if len(chosen) != len(given):

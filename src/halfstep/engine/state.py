@@ -11,13 +11,13 @@ from halfstep.optim.zero import is_zero
 from halfstep.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sized
+    from collections.abc import Collection, Iterable, Sized
 
     from torch.optim import Optimizer
 
     from halfstep.engine.assemble import Assembly
-    from halfstep.engine.parallel.ranks import Ranks
     from halfstep.engine.passes.weights import MicroBatchWeights
+    from halfstep.engine.processes.ranks import Ranks
 
 
 def save_assembly(assembly: Assembly, recipe: Recipe, weights: MicroBatchWeights) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def refuse_foreign(state: Mapping[str, Any]) -> None:
     _refuse_gaps("scales in the state of an engine", state["scales"], ["scalers"])
 
 
-def _refuse_gaps(what: str, given: object, keys: Iterable[str]) -> None:
+def _refuse_gaps(what: str, given: object, keys: Collection[str]) -> None:
     held: Iterable[object] = given if isinstance(given, Mapping) else ()
     missing = [key for key in keys if key not in held]
     if missing:

@@ -7,7 +7,7 @@ for this time.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from halfstep.kernels import cpu_half as kernels
@@ -55,12 +55,14 @@ class CpuHalf(Technique):
 
     def __init__(self, *, autocast: bool) -> None:
         self._autocast = autocast
+        self._on_cpu = False
         self._held = ExitStack()
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Register the kernels and, if the recipe uses autocast, CUDA's autocast policy."""
         del optimizers
-        if "cpu" not in device_types(models):
+        self._on_cpu = "cpu" in device_types(models)
+        if not self._on_cpu:
             return
         self._held.enter_context(kernels.cpu_half())
         self._held.enter_context(half_gaps_filled())
@@ -69,7 +71,7 @@ class CpuHalf(Technique):
 
     def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
         """Update large parameters in one pass over memory, with the same bits."""
-        with large_in_one_pass(optimizer):
+        with large_in_one_pass(optimizer) if self._on_cpu else nullcontext():
             take()
 
     def close(self) -> None:

@@ -1,10 +1,13 @@
 """torch's SGD on large fp32 parameters: one pass over memory in C, instead of five.
 
 On a CPU, torch's SGD makes a pass for the weight decay, two for the momentum, one for Nesterov
-momentum and one for the weights. The tensors of a large model do not fit into a cache, so these
-passes take a quarter of a ResNet-18's step. The single pass gives the same bits as torch. It runs
-inside `optimizer.step()`, after the user's pre-hooks and before the post-hooks, so that all hooks
-see the same tensors as in a step of torch.
+momentum and one for the weights. The tensors of a large model do not fit into a cache. Of the step
+of a ResNet-18 under a half recipe (16 images), with Nesterov momentum and weight decay, the single
+pass saves 4 to 5 % at 64 px and 8 % at 32 px; under bf16-sr, where it rounds too, 9 % at 64 px.
+With momentum alone it saves less than 1 %, and 5 % under bf16-sr.
+
+The single pass gives the same bits as torch. It runs inside `optimizer.step()`, after the user's
+pre-hooks and before the post-hooks, so that all hooks see the same tensors as in a step of torch.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from torch.optim import SGD
 
 from halfstep.kernels.native.fused import SGDSettings, can_step_sgd, step_sgd
 from halfstep.kernels.rounding import LARGE
-from halfstep.optim.sgd import MOST
 from halfstep.optim.watched import has_dispatch_mode, is_replaced, torchs_step_of
 
 if TYPE_CHECKING:
@@ -106,6 +108,6 @@ def updates(
 
 
 def _has_large(optimizer: Optimizer) -> bool:
-    """Tell whether a parameter is large, in a model that is too large for `sgd.py`."""
+    """Tell whether a parameter of the optimizer is large."""
     sizes: list[int] = [p.numel() for group in optimizer.param_groups for p in group["params"]]
-    return sum(sizes) > MOST and max(sizes) >= LARGE
+    return max(sizes) >= LARGE

@@ -37,15 +37,6 @@ def has_hooks(optimizer: Optimizer) -> bool:
     return False
 
 
-def is_listened_to() -> bool:
-    """Tell whether a profiler, a dispatch mode or a torch-function mode observes calls of torch."""
-    return bool(
-        torch._C._autograd._profiler_enabled()  # noqa: SLF001
-        or has_dispatch_mode()
-        or torch._C._len_torch_function_stack()  # noqa: SLF001
-    )
-
-
 def has_dispatch_mode() -> bool:
     """Tell whether a `TorchDispatchMode` is active, which receives every operator call."""
     return bool(torch._C._len_torch_dispatch_stack())  # noqa: SLF001

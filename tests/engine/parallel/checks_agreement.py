@@ -153,7 +153,7 @@ def check_one_small_sum_a_step_and_none_if_nothing_is_checked(rank: int, world: 
                 with reductions() as noted:
                     nets.backward(engine, images, labels)
                     engine.step()
-            # One flag for each scale of each optimizer.
+            # One flag for each scale of each optimizer, or for its check without a scale.
             assert [size for _, size in noted] == expected
 
 

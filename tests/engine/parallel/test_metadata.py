@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
-from halfstep.engine.parallel.metadata import refuse_code
+from halfstep.engine.checkpoints.metadata import refuse_code
 
 
 class Asks:

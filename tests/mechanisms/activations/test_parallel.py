@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from halfstep import Engine, recipe
 from halfstep.engine import shard
-from halfstep.engine.parallel.thread_state import ThreadState
+from halfstep.engine.thread_state import ThreadState
 
 from .nets import Net, batch, cosine, gradients, net, saved
 

@@ -1,1 +1,1 @@
-"""What happens when an accumulation window closes: the step, and the work after it."""
+"""The parts of the work when windows close, and of the work after it."""

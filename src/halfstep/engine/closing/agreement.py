@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep.engine.parallel.shards import copies, is_sharded
+from halfstep.engine.processes.shards import copies, is_sharded
 from halfstep.kernels.gradients import multiply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfstep.engine.parallel.ranks import Ranks
-    from halfstep.engine.window import Window
+    from halfstep.engine.processes.ranks import Ranks
+    from halfstep.engine.window.window import Window
 
 
 def agree(windows: Sequence[Window], ranks: Ranks) -> None:
@@ -77,6 +77,6 @@ def _weigh(window: Window, samples: torch.Tensor, ranks: Ranks) -> None:
     if window.each_norm is None or window.grad_norm is None or window.full_samples is None:
         return
     weight = window.full_samples * ranks.size / torch.where(samples > 0, samples, 1.0)
-    multiply(window.dense_gradients, weight)
+    multiply(window.grads, weight)
     window.each_norm = (window.each_norm * weight).to(window.each_norm)
     window.grad_norm = (window.grad_norm * weight).to(window.grad_norm)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
+from halfstep.engine.misuse import EngineWarning
 from halfstep.kernels import gradients
 
 if TYPE_CHECKING:
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
 
-    from halfstep.engine.window import Window
+    from halfstep.engine.window.window import Window
 
 Policy = Literal["skip", "raise", "apply"]
 
@@ -53,26 +55,18 @@ def checked_policy(given: object) -> Policy:
 def refuse_nonfinite(
     step: int, windows: Iterable[Window], names: Mapping[torch.Tensor, str]
 ) -> None:
-    """Raise an error if gradients of closing windows are not finite; waits for the device.
+    """Raise the error for gradients that are not finite; waits for the device.
 
     Args:
         step: Number of the step.
-        windows: The closing windows; `found_inf` is the same on all processes.
+        windows: The closing windows with such a gradient.
         names: Names of the parameters.
-
-    Raises:
-        NonFiniteGradients: If a gradient is not finite.
     """
-    checked = [window for window in windows if window.found_inf is not None]
-    bad = [window for window in checked if bool(window.found_inf)]
-    if bad:
-        found = []
-        for window in bad:
-            norms = window.each_norm
-            if norms is None:
-                norms = gradients.norms(window.dense_gradients)
-            found += not_finite(window.reached, norms, names)
-        raise NonFiniteGradients(step, found)
+    found = []
+    for window in windows:
+        norms = gradients.norms(window.grads) if window.each_norm is None else window.each_norm
+        found += not_finite(window.reached, norms, names)
+    raise NonFiniteGradients(step, found)
 
 
 def not_finite(
@@ -96,6 +90,33 @@ def shortened(names: Sequence[str]) -> str:
     """Return the first names, and the number of the others."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
+
+
+def warn_skipped(
+    optimizer: str, step: int, *, in_gradients: Sequence[str], in_weights: Sequence[str]
+) -> None:
+    """Warn that an optimizer has skipped a few steps in a row for non-finite gradients.
+
+    Args:
+        optimizer: Class of the optimizer.
+        step: Number of the last of these steps.
+        in_gradients: Names of the parameters whose gradients are not finite in this step.
+        in_weights: Names of those that are not finite themselves.
+    """
+    where = f" (in {shortened(in_gradients)})" if in_gradients else ""
+    warnings.warn(
+        f"{optimizer} has skipped {A_FEW} steps in a row, up to step {step}, because gradients are "
+        f"inf or NaN{where}; "
+        + (
+            f"the weights are inf or NaN too (in {shortened(in_weights)}), so all later steps will "
+            "be skipped: load weights from before, and lower the learning rate"
+            if in_weights
+            else "look for inf or NaN in the inputs, the loss or the forward pass, or write "
+            "nonfinite='raise' to stop at the first such step"
+        ),
+        EngineWarning,
+        stacklevel=6,
+    )
 
 
 class SkipsInARow:

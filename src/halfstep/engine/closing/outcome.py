@@ -13,9 +13,8 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from halfstep.engine.closing.host_copy import HostCopy
-from halfstep.engine.closing.nonfinite import SkipsInARow, not_finite, shortened
-from halfstep.engine.misuse import warn_skipped
-from halfstep.engine.parallel.shards import local
+from halfstep.engine.closing.nonfinite import SkipsInARow, not_finite, shortened, warn_skipped
+from halfstep.engine.processes.shards import local
 from halfstep.kernels import gradients
 from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.engine.scales import ScaleUpdate
-    from halfstep.engine.window import Window
+    from halfstep.engine.window.window import Window
     from halfstep.mechanisms.loss_scale.scaler import LossScaler
 
 

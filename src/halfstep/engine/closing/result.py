@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from halfstep.engine.closing.norm import GradientNorm
+    from halfstep.engine.window.norm import GradientNorm
+    from halfstep.engine.window.window import Window
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that takes three times as long to create
@@ -70,6 +71,22 @@ class OptimizerStep:
             _found_inf=self._found_inf,
             _loss_scale=self._loss_scale,
         )
+
+
+def result_of(window: Window, *, by_closure: bool) -> OptimizerStep:
+    """Return the result of a step for the optimizer of a closing window.
+
+    Args:
+        window: The window, with unscaled gradients and their norm, if the step needs it.
+        by_closure: Whether the optimizer computes its gradients itself, with a closure.
+    """
+    return OptimizerStep(
+        True,  # noqa: FBT003  (names of arguments cost time here)
+        bool(window.grads) or by_closure,
+        window.found_inf,
+        window.norm(),
+        window.loss_scale,
+    )
 
 
 OPEN = OptimizerStep(closed=False)

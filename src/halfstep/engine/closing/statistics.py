@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.nn.modules.batchnorm import _NormBase
 
 from halfstep import step_observer
@@ -70,6 +71,8 @@ class RunningStatistics:
         return bool(self._layers)
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
+        if self._saved is not None:
+            return
         counts = torch.is_grad_enabled() or self._in_step
         if not torch.compiler.is_compiling() and counts and module.training:
             self._save()
@@ -104,9 +107,9 @@ class RunningStatistics:
             return
         for alike, then in self._saved:
             settled = torch.where(found_inf.to(then.device) > 0, then, _flat(alike))
-            # .data keeps the version counters, which a graph that still waits for its backward
-            # checks.
-            torch._foreach_copy_([buffer.data for buffer in alike], _parted(settled, alike))
+            # A graph that still waits for its backward checks the version counters.
+            with _unsafe_preserve_version_counter(tuple(alike)):
+                torch._foreach_copy_(alike, _parted(settled, alike))
         self._saved = None
 
     def forget(self) -> None:
@@ -140,12 +143,19 @@ class RunningStatistics:
             handle.remove()
 
 
-def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return all elements of tensors of one format as a new tensor, shape (elements,)."""
-    return torch.cat([each.flatten() for each in tensors])
+    if {each.dim() for each in tensors} == {0}:
+        return torch.stack([*tensors])
+    return torch.cat([each if each.dim() == 1 else each.flatten() for each in tensors])
 
 
 def _parted(flat: torch.Tensor, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return views of `flat` in the shapes of the buffers."""
+    if {buffer.dim() for buffer in buffers} == {0}:
+        return [*flat.unbind()]
     parts = flat.split([buffer.numel() for buffer in buffers])
-    return [part.view_as(buffer) for part, buffer in zip(parts, buffers, strict=True)]
+    return [
+        part if buffer.dim() == 1 else part.view_as(buffer)
+        for part, buffer in zip(parts, buffers, strict=True)
+    ]

@@ -1,1 +1,1 @@
-"""An engine on several devices: DDP, DataParallel, FSDP2, and their process groups."""
+"""An engine on several devices: DDP, DataParallel and FSDP2."""

@@ -26,8 +26,8 @@ from halfstep.mechanisms.technique import as_function
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from halfstep.engine.parallel.ranks import Ranks
-    from halfstep.engine.window import Window
+    from halfstep.engine.processes.ranks import Ranks
+    from halfstep.engine.window.window import Window
     from halfstep.recipe import Recipe
 
 

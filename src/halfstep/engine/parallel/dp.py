@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel
 from torch.nn.parallel.parallel_apply import parallel_apply
 
-from halfstep.engine.parallel.thread_state import ThreadState
+from halfstep.engine.thread_state import ThreadState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import GradBucket  # type: ignore[attr-defined]  # made in C++
 
-    from halfstep.engine.parallel.ranks import Ranks
+    from halfstep.engine.processes.ranks import Ranks
 
 _COMPRESSED: dict[torch.dtype, Callable[..., torch.futures.Future[torch.Tensor]]] = {
     torch.float16: fp16_compress_hook,

@@ -1,1 +1,1 @@
-"""One forward and backward pass, or micro-step, under a recipe."""
+"""What belongs to a micro-step: its batch, its weight and the gradient that it starts from."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from halfstep.engine.parallel.ranks import Ranks
-    from halfstep.engine.window import Window
+    from halfstep.engine.processes.ranks import Ranks
+    from halfstep.engine.window.window import Window
 
 
 class Weight(NamedTuple):
@@ -31,6 +31,12 @@ class Weight(NamedTuple):
     def of(self, value: torch.Tensor) -> torch.Tensor:
         """Apply this weight to `value`."""
         return self.operation(value, self.number)
+
+    def applied(self, loss: torch.Tensor) -> torch.Tensor:
+        """Apply this weight to a loss, and report it to the observer."""
+        weighted = self.of(loss)
+        step_observer.active.calls(self.operation, (loss, self.number), weighted)
+        return weighted
 
 
 @dataclass(slots=True)
@@ -53,20 +59,6 @@ class MicroBatchWeights:
     def __post_init__(self) -> None:
         if not isinstance(self.accumulate, int) or self.accumulate < 1:
             raise ValueError(f"accumulate is {self.accumulate!r}; allowed: 1 or more micro-steps")
-
-    def weigh(
-        self, loss: torch.Tensor, samples: int | None, windows: Sequence[Window], ranks: Ranks
-    ) -> torch.Tensor:
-        """Count a micro-batch, and return its mean loss multiplied by its weight in a full window.
-
-        The arguments are those of `count`; here `loss` must be a scalar.
-        """
-        weight = self.count(loss, samples, windows, ranks)
-        if weight is None:
-            return loss
-        weighted = weight.of(loss)
-        step_observer.active.calls(weight.operation, (loss, weight.number), weighted)
-        return weighted
 
     def count(
         self, loss: torch.Tensor, samples: int | None, windows: Sequence[Window], ranks: Ranks

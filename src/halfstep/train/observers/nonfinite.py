@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep.engine.parallel.shards import local
+from halfstep.engine.processes.shards import local
 from halfstep.train.processes.processes import ALONE
 from halfstep.train.run import restore
 from halfstep.train.run.observer import Observer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.engine import load_sharded
-from halfstep.engine.parallel.checkpoints import load_whole
+from halfstep.engine.checkpoints.sharded import load_whole
 from halfstep.errors import UserError
 from halfstep.train.store import rotation
 

@@ -16,7 +16,7 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from halfstep.engine.parallel.checkpoints import REST, read_sharded, save_sharded
+from halfstep.engine.checkpoints.sharded import REST, read_sharded, save_sharded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from halfstep.engine.closing.clipping import Clipping
     from halfstep.recipe import Recipe
 
 CLOSURE = (
@@ -49,13 +48,13 @@ def refuse_missing_closure(optimizer: Optimizer) -> None:
     raise TypeError(f"{type(optimizer).__name__} evaluates the loss inside its step; {CLOSURE}")
 
 
-def refuse_closure(optimizers: int, accumulate: int, clipping: Clipping, recipe: Recipe) -> None:
+def refuse_closure(optimizers: int, accumulate: int, clipping: object, recipe: Recipe) -> None:
     """Refuse a closure if the engine would have to change gradients, which the closure prevents.
 
     Args:
         optimizers: Number of optimizers to step.
         accumulate: Number of micro-steps in a full window.
-        clipping: The limit of clipping.
+        clipping: The limit of clipping, false if there is none.
         recipe: The recipe of the engine.
     """
     plain = optimizers == accumulate == 1 and not clipping

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 
-from halfstep.engine.parallel.metadata import refuse_code
-from halfstep.engine.parallel.shards import is_sharded
+from halfstep.engine.checkpoints.metadata import refuse_code
+from halfstep.engine.processes.shards import is_sharded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

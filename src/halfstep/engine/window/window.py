@@ -9,11 +9,10 @@ from weakref import ref
 
 import torch
 
-from halfstep.engine.closing.closure import needs_closure
-from halfstep.engine.closing.norm import GradientNorm, is_steady
-from halfstep.engine.closing.result import OptimizerStep
+from halfstep.engine.closure import needs_closure
 from halfstep.engine.guard import StepGuard
-from halfstep.engine.parallel.shards import local
+from halfstep.engine.processes.shards import is_sharded, local
+from halfstep.engine.window.norm import GradientNorm, is_steady
 from halfstep.kernels import gradients
 from halfstep.optim.zero import local_optimizer
 
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
 
     from halfstep.engine.average import WeightAverage
     from halfstep.mechanisms.technique import Technique
+
+
+_ORDINARY = {(torch.float32, False), (torch.float64, False)}
+"""The dtypes of gradients that need no cast, and whether they are sparse."""
 
 
 class Window:
@@ -55,7 +58,10 @@ class Window:
         remaining_weight: Factor on the gradients when the window closes; 1 for a full window.
         full_samples: Number of samples in a full window on one process. It is set only if the
             remaining weight depends on the samples of all processes; else None.
+        sharded: Whether a parameter is sharded, as of the last `refresh`.
         reached: The parameters that had a gradient when the window closed.
+        grads: The gradients of `reached` as `collect` found them: the local part of each, and for
+            a sparse gradient its values. They share memory with `.grad`.
         each_norm: 2-norm of each unscaled gradient before clipping, in the order of `reached`; None
             if there is no gradient or the step does not need the norms.
         grad_norm: 2-norm over all these gradients, a scalar; None in the same cases.
@@ -69,6 +75,7 @@ class Window:
         self.guard = StepGuard(optimizer, self._drop_gradients)
         self.average: WeightAverage | None = None
         self.params: list[torch.Tensor] = []
+        self.sharded = False
         self._techniques = techniques
         self._held: list[list[torch.Tensor]] = []
         self._closed = False
@@ -92,6 +99,7 @@ class Window:
         self.remaining_weight = 1.0
         self.full_samples: float | None = None
         self.reached: Sequence[torch.Tensor] = ()
+        self.grads: list[torch.Tensor] = []
         self.each_norm: torch.Tensor | None = None
         self.grad_norm: torch.Tensor | None = None
         self.found_inf: torch.Tensor | None = None
@@ -113,6 +121,7 @@ class Window:
         for technique in self._techniques:
             params = technique.model_params(params)
         self.params = params
+        self.sharded = any(map(is_sharded, params))
 
     def is_as_held(self) -> bool:
         """Tell whether the optimizer holds the same parameters as at the last `refresh`."""
@@ -150,10 +159,31 @@ class Window:
                 stack.enter_context(technique.loading(optimizer))
             optimizer.load_state_dict(saved)
 
-    @property
-    def dense_gradients(self) -> list[torch.Tensor]:
-        """The local part of each gradient; for a sparse gradient, its values."""
-        return [local(grad) for grad in gradients.dense(self.params)]
+    def dense_gradients(self, *, widens: bool) -> list[torch.Tensor]:
+        """Coalesce sparse gradients; return the local part of each gradient, or its values.
+
+        Args:
+            widens: Whether to cast half gradients to fp32 first.
+        """
+        params = self.params
+        grads = [grad for param in params if (grad := param.grad) is not None]
+        kinds = {(grad.dtype, grad.is_sparse) for grad in grads}
+        if kinds <= _ORDINARY:
+            return [local(grad) for grad in grads] if self.sharded else grads
+        if any(is_sparse for _, is_sparse in kinds):
+            gradients.coalesce(params)
+        if widens:
+            gradients.widen(params)
+        return [local(grad) for grad in gradients.dense(params)]
+
+    def collect(self, *, widens: bool) -> None:
+        """Set `grads` and `reached`; see `dense_gradients`."""
+        params = self.params
+        self.grads = self.dense_gradients(widens=widens)
+        if len(self.grads) == len(params):
+            self.reached = params
+        else:
+            self.reached = [param for param in params if param.grad is not None]
 
     @property
     def holds_gradients(self) -> bool:
@@ -220,18 +250,15 @@ class Window:
         self.pending = False
 
     def measure(self, *, now: bool) -> None:
-        """Set `reached` and `found_inf`, and compute the norms of the unscaled gradients.
+        """Compute the norms of the unscaled gradients.
 
         Args:
             now: Whether the step needs the norms. If not, they are computed only if they cannot be
                 computed later, when they are read (`norm_can_wait`).
         """
-        self.reached = [param for param in self.params if param.grad is not None]
-        self.update_found_inf()
-        if not self.reached or not (now or not self.norm_can_wait):
-            return
-        self.each_norm = gradients.norms(self.dense_gradients)
-        self.grad_norm = torch.linalg.vector_norm(self.each_norm)
+        if self.each_norm is None and self.grads and (now or not self.norm_can_wait):
+            self.each_norm = gradients.norms(self.grads)
+            self.grad_norm = torch.linalg.vector_norm(self.each_norm)
 
     @property
     def norm_can_wait(self) -> bool:
@@ -255,9 +282,13 @@ class Window:
         self._keeps_gradients = self._before_step == _versions(self.params)
         self._before_step = []
 
-    def wait_for(self, norm: GradientNorm) -> None:
-        """Remember a norm that holds the gradients of the step, for `finish_norm`."""
+    def norm(self) -> torch.Tensor | GradientNorm | None:
+        """Return the norm of the gradients, or what computes it later; None without gradients."""
+        if self.grad_norm is not None or not self.grads:
+            return self.grad_norm
+        norm = GradientNorm(self.grads)
         self._later = ref(norm)
+        return norm
 
     def update_found_inf(self) -> None:
         """Set `found_inf` to the maximum of `found` over all loss scales."""
@@ -266,24 +297,6 @@ class Window:
             for other in others:
                 first = torch.maximum(first, other)
             self.found_inf = first
-
-    def snapshot(self, *, by_closure: bool) -> OptimizerStep:
-        """Return the result of this step for the optimizer.
-
-        Args:
-            by_closure: Whether the optimizer computes its gradients itself, with a closure.
-        """
-        norm: torch.Tensor | GradientNorm | None = self.grad_norm
-        if norm is None and self.reached:
-            norm = GradientNorm([param.grad for param in self.reached if param.grad is not None])
-            self.wait_for(norm)
-        return OptimizerStep(
-            closed=True,
-            has_gradients=bool(self.reached) or by_closure,
-            _found_inf=self.found_inf,
-            _grad_norm=norm,
-            _loss_scale=self.loss_scale,
-        )
 
     def finish_norm(self) -> None:
         """Compute the norm of the last step if its result still exists; release the gradients."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim import SGD, Adam, AdamW
 
-from halfstep.engine.parallel.shards import local
 from halfstep.kernels import gradients
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ class GradientNorm:
     """2-norm over the gradients of one step, which it keeps in memory until it is computed.
 
     Args:
-        grads: Unscaled gradients of any shape, sparse ones coalesced. They must not change later.
+        grads: Unscaled dense gradients of any shape. They must not change later.
     """
 
     __slots__ = ("__weakref__", "_grads", "_value")
@@ -34,8 +33,7 @@ class GradientNorm:
     def compute(self) -> torch.Tensor:
         """Return the norm, a scalar on the device, and release the gradients."""
         if self._value is None:
-            dense = [local(grad.values() if grad.is_sparse else grad) for grad in self._grads]
-            self._value = torch.linalg.vector_norm(gradients.norms(dense))
+            self._value = torch.linalg.vector_norm(gradients.norms(self._grads))
             self._grads = []
         return self._value
 

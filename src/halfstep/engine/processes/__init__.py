@@ -1,0 +1,1 @@
+"""The processes that train together, and their parts of a sharded tensor."""
