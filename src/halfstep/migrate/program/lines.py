@@ -87,7 +87,8 @@ def width_of(lines: list[str], tree: ast.Module) -> str:
         body = getattr(node, "body", None)
         if isinstance(body, list) and not isinstance(node, ast.Module):
             outer, inner = _margin(lines, node), _margin(lines, body[0])
-            if len(outer) < len(inner) == body[0].col_offset:
+            continued = lines[body[0].lineno - 2].endswith("\\")
+            if len(outer) < len(inner) == body[0].col_offset and not continued:
                 return inner[len(outer) :]
     return "    "
 

@@ -150,13 +150,14 @@ class Flow:
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
         outer, repeated = frame.jumps, frame.repeated
+        entries = NOTHING if isinstance(node, ast.While) else self._value(node.iter, frame)
         before: Values | None = None
         while frame.values is not None and frame.values != before:
             before, frame.jumps, frame.repeated = dict(frame.values), [], True
             if isinstance(node, ast.While):
                 self._value(node.test, frame)
             else:
-                self._variables.bind(node.target, self._value(node.iter, frame), frame)
+                self._variables.bind(node.target, entries, frame)
             self._block(node.body, frame)
             frame.values = self._variables.joined([before, frame.values, *frame.jumps], frame)
         frame.jumps, frame.repeated = outer, repeated

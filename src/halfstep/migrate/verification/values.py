@@ -61,9 +61,11 @@ _MOVING = {
     *("pop", "popleft", "get", "items", "keys", "values", *FILLING),
     *("new_tensor", "as_tensor", "tensor", "from_numpy", "zero_", "fill_", "register_hook"),
     *("backward", "zero_grad", "step"),
-    *("deepcopy", "clear", "remove", "state_dict", "parameters", "train", "eval"),
+    *("clear", "remove", "state_dict", "parameters", "train", "eval"),
 }
-"""Functions that move, copy or convert tensors, or have no tensor as a result."""
+"""Methods that move, copy or convert tensors, or have no tensor as a result."""
+_COPYING = {"deepcopy", "cat", "stack", *WRAPPERS}
+"""Functions that return their arguments, perhaps in another object."""
 _LIBRARIES = {"torch", "nn", "F", "dist", "np", "numpy", "math", "random", "os", "time", "logging"}
 """Modules without models: their functions compute with a model only if it is an argument."""
 
@@ -87,9 +89,12 @@ def moved(call: ast.Call, owner: Value, given: Value) -> Value | None:
         return given if name in _PASSING else NOTHING
     if name in _NUMBERS:
         return NOTHING
-    if name in _MOVING or name in WRAPPERS or (constructs(call) and Kind.MODEL not in owner):
+    method = isinstance(call.func, ast.Attribute)
+    if name in _COPYING or (method and name in _MOVING):
         return values
-    if name in NO_FORWARD and Kind.MODEL in owner and isinstance(call.func, ast.Attribute):
+    if constructs(call) and Kind.MODEL not in owner:
+        return values
+    if method and name in NO_FORWARD and Kind.MODEL in owner:
         return MODEL
     library = (dotted(call.func) or "").partition(".")[0] in _LIBRARIES
     return NOTHING if library and not values else None
