@@ -68,7 +68,7 @@ class PlainSteps:
         )
         self._root = RootGradient()
         self._params: Sequence[torch.Tensor] = ()
-        self._sharded = self._widens = self._supports_skipping = False
+        self._sharded = self._widens = self._supports_skipping = self._on_cpu = False
 
     @classmethod
     def of(cls, assembly: Assembly, weights: MicroBatchWeights, loops: Loops) -> Self | None:
@@ -201,6 +201,9 @@ class PlainSteps:
         self._sharded = any(map(is_sharded, params))
         may_widen = bool(self._scaler or self._clipping)
         self._widens = may_widen and any(param.dtype in HALVES for param in params)
+        self._on_cpu = self._assembly.device.type == "cpu" and all(
+            param.device.type == "cpu" and not param.is_complex() for param in params
+        )
         may_skip = self._scaler is not None or (self._checks and not self._raises)
         self._supports_skipping = may_skip and supports_skipping(
             self._window.optimizer, params, self._assembly.techniques
@@ -255,7 +258,7 @@ class PlainSteps:
     def _check(self, grads: list[torch.Tensor]) -> None:
         """Check gradients for inf and NaN, without a loss scale."""
         found_inf = torch.zeros((), device=self._assembly.device)
-        gradients.check(grads, found_inf)
+        gradients.check(grads, found_inf, on_cpu=self._on_cpu)
         # If the host reads the flag anyway, a finite step is from here on as an unchecked one.
         if self._supports_skipping or bool(found_inf):
             self._window.found_inf = found_inf
