@@ -81,7 +81,8 @@ def breaks(subject: Subject, trial: Trial, without: str) -> bool:
     start = {name: param.detach().clone() for name, param in model.named_parameters()}
     skipped = 0
     try:
-        with Engine(model, subject.optimizer(model), recipe=spec) as engine:
+        optimizer = subject.optimizer(model)
+        with Engine(model, optimizer, recipe=spec, nonfinite="apply") as engine:
             for batch in subject.batches:
                 with engine.autocast():
                     found = subject.loss(engine.model, batch)

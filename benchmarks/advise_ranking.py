@@ -87,7 +87,7 @@ def final_loss(task: Task, recipe: str | Recipe, seed: int) -> float:
     model = task.model()
     optimizer = task.optimizer(model)
     try:
-        with Engine(model, optimizer, recipe=recipe, seed=seed) as engine:
+        with Engine(model, optimizer, recipe=recipe, seed=seed, nonfinite="apply") as engine:
             for batch in task.batches(seed + 100, STEPS):
                 with engine.autocast():
                     loss = task.loss(engine.model, batch)

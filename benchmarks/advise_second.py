@@ -78,7 +78,7 @@ def fails(net: Net, config: dict[str, Any]) -> bool:
     optimizer = torch.optim.SGD(model.parameters(), lr=net.lr, momentum=0.9)
     skipped = 0
     try:
-        with Engine(model, optimizer, recipe=config) as engine:
+        with Engine(model, optimizer, recipe=config, nonfinite="apply") as engine:
             for batch in batches:
                 with engine.autocast():
                     value = loss(engine.model, batch)

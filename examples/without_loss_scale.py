@@ -81,7 +81,7 @@ def train(
     optimizer = setting.optimizer(network.parameters(), lr=setting.lr, **momentum)
     order = torch.Generator().manual_seed(0)
     nonfinite_step = None
-    with Engine(network, optimizer, recipe=recipe) as engine:
+    with Engine(network, optimizer, recipe=recipe, nonfinite="apply") as engine:
         for step in range(1, steps + 1):
             chosen = torch.randint(0, len(labels), (128,), generator=order).to(DEVICE)
             with engine.autocast():

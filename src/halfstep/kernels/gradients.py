@@ -66,45 +66,48 @@ def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: tor
             multiplication.
     """
     for group in _alike(grads):
-        _unscale_alike(group, inverse, found_inf)
+        device = group[0].device
+        is_here = device == found_inf.device
+        here = found_inf if is_here else torch.zeros_like(found_inf, device=device)
+        factor = inverse.to(device)
+        if not half.unscale(group, factor, here):
+            torch._amp_foreach_non_finite_check_and_unscale_(group, here, factor)
+        if not is_here:
+            found_inf.copy_(torch.maximum(found_inf, here.to(found_inf.device)))
 
 
-def _unscale_alike(
-    group: list[torch.Tensor], inverse: torch.Tensor, found_inf: torch.Tensor
-) -> None:
-    """Unscale gradients of one device and one format; see `unscale`."""
-    device = group[0].device
-    is_here = device == found_inf.device
-    here = found_inf if is_here else torch.zeros_like(found_inf, device=device)
-    factor = inverse.to(device)
-    if not half.unscale(group, factor, here):
-        torch._amp_foreach_non_finite_check_and_unscale_(group, here, factor)
-    if not is_here:
-        found_inf.copy_(torch.maximum(found_inf, here.to(found_inf.device)))
-
-
-def check(grads: Sequence[torch.Tensor], found_inf: torch.Tensor) -> None:
+def check(grads: Sequence[torch.Tensor], found_inf: torch.Tensor, *, on_cpu: bool = False) -> None:
     """Check gradients for inf and NaN, in one pass for each format and device.
 
     Args:
         grads: Dense gradients of any shape, format and device. Their values and their version
             counters stay the same.
         found_inf: fp32 scalar, set to 1 if a gradient contains inf or NaN.
+        on_cpu: Whether all gradients are known to be real, and on the CPU as `found_inf` is. Then
+            one call takes them all, of whatever formats.
     """
+    if on_cpu:
+        _check_in_place([grad.data for grad in grads], found_inf)
+        return
     # The kernel writes a product with 1. Through .data, the version counters do not show it.
     same = [torch.view_as_real(grad.data) if grad.is_complex() else grad.data for grad in grads]
     for group in _alike(same):
         device = group[0].device
         if device.type == "cpu" or group[0].dtype != torch.bfloat16:
-            _unscale_alike(group, torch.ones_like(found_inf), found_inf)
-            continue
-        # The kernel of `unscale` does not take bf16 on CUDA. The largest magnitude is inf or NaN if
-        # an element is; it cannot overflow, as the 2-norm of finite gradients can.
-        filled = [grad for grad in group if grad.numel()]
-        if filled:
+            here = torch.zeros_like(found_inf, device=device)
+            _check_in_place(group, here)
+        else:
+            # The kernel does not take bf16 on CUDA. The largest magnitude is inf or NaN if an
+            # element is; it cannot overflow, as the 2-norm of finite gradients can.
+            filled = [grad for grad in group if grad.numel()] or [torch.zeros(1, device=device)]
             largest = torch.stack(torch._foreach_norm(filled, torch.inf))
-            here = largest.isfinite().all().logical_not().to(found_inf)
-            found_inf.copy_(torch.maximum(found_inf, here))
+            here = largest.isfinite().all().logical_not()
+        found_inf.copy_(torch.maximum(found_inf, here.to(found_inf)))
+
+
+def _check_in_place(grads: list[torch.Tensor], found_inf: torch.Tensor) -> None:
+    one = torch.ones((), device=found_inf.device)
+    torch._amp_foreach_non_finite_check_and_unscale_(grads, found_inf, one)
 
 
 def multiply(grads: Sequence[torch.Tensor], factor: torch.Tensor) -> None:

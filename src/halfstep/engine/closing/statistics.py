@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.nn.modules.batchnorm import _NormBase
 
 from halfstep import step_observer
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 class RunningStatistics:
     """Copies and restores the running statistics of one model.
 
-    The buffers of a format are copied as one tensor. A copy of each buffer would launch a hundred
-    kernels on a GPU.
+    The copies of all buffers of a format are parts of one tensor. A copy of each buffer would
+    launch a hundred kernels on a GPU.
 
     A forward pass in training mode makes the copy if gradients are enabled, or inside
     `engine.autocast()`. A forward pass under `torch.no_grad()` between steps does not: the caller
@@ -49,7 +48,8 @@ class RunningStatistics:
         self._params = frozenset(model.parameters())
         self._layers = layers
         self._buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
-        self._saved: list[tuple[list[torch.Tensor], torch.Tensor]] | None = None
+        self._copies: list[_Copies] = []
+        self._is_saved = False
         self._in_step = False
         self._handles: list[RemovableHandle] = []
         if layers:
@@ -71,16 +71,21 @@ class RunningStatistics:
         return bool(self._layers)
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
-        if self._saved is not None:
+        if torch.compiler.is_compiling() or self._is_saved or not module.training:
             return
-        counts = torch.is_grad_enabled() or self._in_step
-        if not torch.compiler.is_compiling() and counts and module.training:
+        if torch.is_grad_enabled() or self._in_step:
             self._save()
 
     def _save(self) -> None:
-        if self._saved is None:
-            with step_observer.active.work():
-                self._saved = [(alike, _flat(alike)) for alike in by_format(self._buffers)]
+        if self._is_saved:
+            return
+        with step_observer.active.work():
+            if self._copies:
+                for copies in self._copies:
+                    torch._foreach_copy_(copies.parts, copies.buffers)
+            else:
+                self._copies = [_Copies(alike) for alike in by_format(self._buffers)]
+        self._is_saved = True
 
     @contextmanager
     def step_going_on(self) -> Iterator[None]:
@@ -88,14 +93,25 @@ class RunningStatistics:
 
         If a norm layer is in training mode, the copy is made at once.
         """
-        before, self._in_step = self._in_step, True
-        # Compiled code does not run these hooks, so the copy must exist before it starts.
-        if any(layer.training for layer in self._layers):
-            self._save()
+        before = self.begin()
         try:
             yield
         finally:
-            self._in_step = before
+            self.end(before)
+
+    def begin(self) -> bool:
+        """Enter the context `step_going_on`; return an argument for `end`."""
+        before, self._in_step = self._in_step, True
+        # Compiled code does not run these hooks, so the copy must exist before it starts.
+        for layer in self._layers:
+            if layer.training:
+                self._save()
+                break
+        return before
+
+    def end(self, before: bool) -> None:
+        """Leave the context `step_going_on`."""
+        self._in_step = before
 
     def belong_to(self, params: Iterable[torch.Tensor]) -> bool:
         """Tell whether the model has any of `params`."""
@@ -103,39 +119,40 @@ class RunningStatistics:
 
     def settle(self, found_inf: torch.Tensor) -> None:
         """End a window: restore the statistics if `found_inf`, a scalar on any device, is not 0."""
-        if self._saved is None:
+        if not self._is_saved:
             return
-        for alike, then in self._saved:
+        for copies in self._copies:
+            then, alike = copies.whole, copies.buffers
             settled = torch.where(found_inf.to(then.device) > 0, then, _flat(alike))
-            # A graph that still waits for its backward checks the version counters.
-            with _unsafe_preserve_version_counter(tuple(alike)):
-                torch._foreach_copy_(alike, _parted(settled, alike))
-        self._saved = None
+            # .data keeps the version counters, which a graph that still waits for its backward
+            # checks.
+            torch._foreach_copy_([buffer.data for buffer in alike], _parted(settled, alike))
+        self._is_saved = False
 
     def forget(self) -> None:
         """End a window whose gradients are dropped, or whose statistics a loaded state replaced."""
-        self._saved = None
+        self._is_saved = False
 
     def state_dict(self) -> list[torch.Tensor] | None:
         """Return the copy of the statistics that an open window has, or None."""
-        if self._saved is None:
+        if not self._is_saved:
             return None
-        copies = {
+        copy_of = {
             buffer: part
-            for alike, saved in self._saved
-            for buffer, part in zip(alike, _parted(saved, alike), strict=True)
+            for copies in self._copies
+            for buffer, part in zip(copies.buffers, copies.parts, strict=True)
         }
-        return [copies[buffer] for buffer in self._buffers]
+        return [copy_of[buffer].clone() for buffer in self._buffers]
 
     def load_state_dict(self, saved: list[torch.Tensor] | None) -> None:
         """Load the copy that `state_dict` returned."""
-        self._saved = None
+        self._is_saved = False
         if saved is not None:
-            copies = dict(zip(self._buffers, saved, strict=False))
-            self._saved = [
-                (alike, _flat([copies[buffer].to(buffer.device) for buffer in alike]))
-                for alike in by_format([*copies])
-            ]
+            self._save()
+            copy_of = dict(zip(self._buffers, saved, strict=False))
+            for copies in self._copies:
+                for buffer, part in zip(copies.buffers, copies.parts, strict=True):
+                    part.copy_(copy_of[buffer])
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -143,19 +160,27 @@ class RunningStatistics:
             handle.remove()
 
 
-def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+class _Copies:
+    """Copies of buffers of one format, which every window overwrites.
+
+    Attributes:
+        buffers: The buffers.
+        whole: Their copies as one tensor, shape (elements,).
+        parts: The copies as views of `whole`, in the shapes of the buffers.
+    """
+
+    def __init__(self, buffers: list[torch.Tensor]) -> None:
+        self.buffers = buffers
+        self.whole = _flat(buffers)
+        self.parts = _parted(self.whole, buffers)
+
+
+def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """Return all elements of tensors of one format as a new tensor, shape (elements,)."""
-    if {each.dim() for each in tensors} == {0}:
-        return torch.stack([*tensors])
-    return torch.cat([each if each.dim() == 1 else each.flatten() for each in tensors])
+    return torch.cat([each.flatten() for each in tensors])
 
 
 def _parted(flat: torch.Tensor, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return views of `flat` in the shapes of the buffers."""
-    if {buffer.dim() for buffer in buffers} == {0}:
-        return [*flat.unbind()]
     parts = flat.split([buffer.numel() for buffer in buffers])
-    return [
-        part if buffer.dim() == 1 else part.view_as(buffer)
-        for part, buffer in zip(parts, buffers, strict=True)
-    ]
+    return [part.view_as(buffer) for part, buffer in zip(parts, buffers, strict=True)]

@@ -112,8 +112,10 @@ def report_unscaled(step: Step) -> None:
 def check(step: Step) -> None:
     """Check the gradients for inf and NaN without a loss scale."""
     for window in step.closing:
-        window.found = {SHARED: torch.zeros((), device=step.assembly.device)}
-        gradients.check(window.grads, window.found[SHARED])
+        found_inf = torch.zeros((), device=step.assembly.device)
+        on_cpu = window.real_on_cpu and found_inf.device.type == "cpu"
+        gradients.check(window.grads, found_inf, on_cpu=on_cpu)
+        window.found = {SHARED: found_inf}
         window.update_found_inf()
 
 

@@ -6,7 +6,7 @@ from contextlib import ContextDecorator, ExitStack
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from types import TracebackType
 
     from halfstep.engine.assemble import Assembly
@@ -27,25 +27,21 @@ class ForwardPass(ContextDecorator):
         self._assembly = assembly
         self._begin = begin
         self._entered: Any = None
+        self._begun: list[tuple[RunningStatistics, bool]] = []
 
     def _recreate_cm(self) -> ForwardPass:
         return ForwardPass(self._assembly, self._begin)
 
     def __enter__(self) -> None:
         assembly, forward = self._assembly, self._assembly.hooks.forward
-        statistics: Sequence[RunningStatistics] = ()
         if self._begin:
             self._begin()
-            statistics = assembly.moving
-        if not (forward or statistics):
-            return
-        if len(forward) == 1 and not statistics:
+            self._begun = [(each, each.begin()) for each in assembly.moving]
+        if len(forward) == 1:
             self._entered = forward[0](assembly.device)
             self._entered.__enter__()
-        else:
+        elif forward:
             with ExitStack() as stack:
-                for each in statistics:
-                    stack.enter_context(each.step_going_on())
                 for hook in forward:
                     stack.enter_context(hook(assembly.device))
                 self._entered = stack.pop_all()
@@ -56,6 +52,8 @@ class ForwardPass(ContextDecorator):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        entered, self._entered = self._entered, None
+        for statistics, before in self._begun:
+            statistics.end(before)
+        entered, self._entered, self._begun = self._entered, None, []
         # These contexts may replace an error by another, but do not suppress errors.
         return None if entered is None else entered.__exit__(kind, error, trace)

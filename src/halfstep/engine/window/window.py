@@ -59,6 +59,7 @@ class Window:
         full_samples: Number of samples in a full window on one process. It is set only if the
             remaining weight depends on the samples of all processes; else None.
         sharded: Whether a parameter is sharded, as of the last `refresh`.
+        real_on_cpu: Whether all parameters are on the CPU and none is complex, likewise.
         reached: The parameters that had a gradient when the window closed.
         grads: The gradients of `reached` as `collect` found them: the local part of each, and for
             a sparse gradient its values. They share memory with `.grad`.
@@ -75,7 +76,7 @@ class Window:
         self.guard = StepGuard(optimizer, self._drop_gradients)
         self.average: WeightAverage | None = None
         self.params: list[torch.Tensor] = []
-        self.sharded = False
+        self.sharded = self.real_on_cpu = False
         self._techniques = techniques
         self._held: list[list[torch.Tensor]] = []
         self._closed = False
@@ -122,6 +123,9 @@ class Window:
             params = technique.model_params(params)
         self.params = params
         self.sharded = any(map(is_sharded, params))
+        self.real_on_cpu = all(
+            param.device.type == "cpu" and not param.is_complex() for param in params
+        )
 
     def is_as_held(self) -> bool:
         """Tell whether the optimizer holds the same parameters as at the last `refresh`."""
