@@ -52,6 +52,7 @@ def test_the_double_step_is_named_with_its_line(run, capsys):
     assert "was called directly, but the engine" in printed
 
 
+@pytest.mark.filterwarnings("ignore:eps = 1e-08 is 0 in fp16")
 def test_rates_break_every_precision_and_adamw_pure_half_alone(run, capsys):
     points = [(32, 0.1), (128, 40.0)]
     found = run("rates", RECIPES=("fp32", "half", "fp16"), IMAGES=20 * 128, POINTS=points)

@@ -162,7 +162,7 @@ def _refuse_gaps(what: str, given: object, keys: Collection[str]) -> None:
     held: Iterable[object] = given if isinstance(given, Mapping) else ()
     missing = [key for key in keys if key not in held]
     if missing:
-        others = [repr(key) for key in held if key not in keys][:3]
+        others = [repr(key) for key in held if key not in {*keys}][:3]
         instead = f" (it has {', '.join(others)})" if others else ""
         raise ValueError(f"{what} lacks {', '.join(missing)}{instead}; {_WRITE}")
 
