@@ -150,19 +150,16 @@ class _Renderer:
         done: list[Line] = []
         place, joints = 0, self.source.joints
         while place < len(lines):
-            first, number = lines[place], lines[place].number
-            text, count = first.text, 1
-            while number + count in joints and place + count < len(lines):
+            first, count = lines[place], 1
+            text, number, shift = first.text, first.number, first.shift
+            while shift is not None and number + count in joints and place + count < len(lines):
                 part = lines[place + count]
-                if first.shift is None or (part.number, part.shift) != (
-                    number + count,
-                    first.shift,
-                ):
+                if (part.number, part.shift) != (number + count, shift):
                     break
                 text += joints[part.number] + part.text.lstrip()
                 count += 1
             whole = number + count not in joints
-            done += [Line(text, number, first.shift)] if whole else lines[place : place + count]
+            done += [Line(text, number, shift)] if whole else lines[place : place + count]
             place += count
         return done
 

@@ -16,7 +16,6 @@ from halfstep.migrate.verification.values import (
     Kind,
     Unknown,
     Value,
-    autocasts,
     constructs_module,
     counted,
     moved,
@@ -117,7 +116,7 @@ class Expressions:
             self.variables.write(each.arg, NOTHING, frame)
         value = self.value(node.body, frame)
         frame.values = outer
-        return MODEL if value else NOTHING
+        return NOTHING if all(isinstance(each, Unknown) for each in value) else MODEL
 
     def _comprehension(self, node: _Comprehension, frame: Frame) -> Value:
         outer, repeated = dict(frame.values or {}), frame.repeated
@@ -184,11 +183,9 @@ class Expressions:
         start = {key: value for key, value in known.items() if nested or key.startswith("self.")}
         start |= dict.fromkeys(parameters(function), rest)
         start |= {name: values[given] for name, given in passed.items()}
-        under = [autocasts(each, otherwise=frame.covered) for each in function.decorator_list]
-        covered = under[0] if under else frame.covered
-        key = (function, covered, frame.repeated, frozenset(start.items()))
+        key = (function, frame.covered, frame.repeated, frozenset(start.items()))
         if key not in self._results:
-            inside = Frame(function, start, covered, frame.repeated)
+            inside = Frame(function, start, frame.covered, frame.repeated)
             self._results[key] = self.executed(inside)
         returned, changed, added = self._results[key]
         if frame.values is not None:

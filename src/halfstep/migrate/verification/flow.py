@@ -74,6 +74,8 @@ class Flow:
 
     def _execute(self, frame: Frame) -> None:
         assert frame.function is not None
+        for each in frame.function.decorator_list:
+            frame.covered = autocasts(each, otherwise=frame.covered)
         self._block(frame.function.body, frame)
 
     def _block(self, body: Iterable[ast.stmt], frame: Frame) -> None:

@@ -50,8 +50,8 @@ _PASSING = {
     *("reversed", "iter", "next", "getattr", "vars", "pow", "divmod"),
 }
 """Builtins whose result contains their arguments, or which add or compare them without torch."""
-_RUNNING = {"map", "filter", "super", "compile"}
-"""Builtins that may run a model."""
+_RUNNING = {"map", "filter"}
+"""Builtins that may run a model, which is then one of their arguments."""
 _MOVING = {
     *("to", "cuda", "cpu", "float", "half", "double", "type", "type_as", "long", "int", "bool"),
     *("view", "view_as", "reshape", "permute", "transpose", "t", "contiguous", "unsqueeze"),
@@ -70,11 +70,6 @@ _LIBRARIES = {"torch", "nn", "F", "dist", "np", "numpy", "math", "random", "os",
 """Modules without models: their functions compute with a model only if it is an argument."""
 
 
-def is_builtin(call: ast.Call, names: set[str]) -> bool:
-    """Tell whether a call is of one of these builtins."""
-    return isinstance(call.func, ast.Name) and call.func.id in names
-
-
 def moved(call: ast.Call, owner: Value, given: Value) -> Value | None:
     """Return the value of a call that computes nothing under autocast; None for any other call.
 
@@ -85,7 +80,7 @@ def moved(call: ast.Call, owner: Value, given: Value) -> Value | None:
     """
     name = last_name(call.func)
     values = owner | given
-    if is_builtin(call, set(dir(builtins)) - _RUNNING):
+    if isinstance(call.func, ast.Name) and name in set(dir(builtins)) - _RUNNING:
         return given if name in _PASSING else NOTHING
     if name in _NUMBERS:
         return NOTHING
@@ -109,7 +104,7 @@ def constructs(call: ast.Call) -> bool:
 def constructs_module(call: ast.Call) -> bool:
     """Tell whether a call creates one of torch's modules, such as `nn.Linear(2, 1)`."""
     path = dotted(call.func) or ""
-    return constructs(call) and path.startswith(("nn.", "torch.nn.")) and "." in path
+    return constructs(call) and path.startswith(("nn.", "torch.nn."))
 
 
 def autocasts(node: ast.expr, *, otherwise: bool) -> bool:
