@@ -290,6 +290,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "autocast": (None, "fp16", "bf16"),
     "matmul": (None, "ieee", "tf32"),
     "float8": (None, "dynamic", "delayed"),
+    "mx": (None, "fp8"),
     "accumulator": (None, "fp16"),
     "master_weights": (None, True),
     "gradients": FORMATS,
@@ -312,6 +313,8 @@ SETTINGS = {
 
 def changes_nothing(recipe: Recipe, field: str, value: Any) -> bool:
     """Tell whether `value` says aloud what holds without it: gradients in the weights' format."""
+    if field == "mx":  # elements of 8 and of 4 bits lose the same three bits
+        return None not in {value, recipe.mx}
     plain = {None, recipe.params or "fp32"}
     if field == "reduce":
         return value == (recipe.gradients or only(plain - {None}))
@@ -351,8 +354,9 @@ def test_the_terms_that_are_looked_at_are_those_of_the_contract(digits) -> None:
 
 
 def test_the_changes_cover_every_field() -> None:
-    # What activations are kept in shows in memory and noise alone (techniques/activations).
-    kept = {"activations", "activation_budget", "activation_group"}
+    # What activations are kept in shows in memory and noise alone (mechanisms/activations), and
+    # nvfp4 leaves out the first and the last layer, so all that is looked at here.
+    kept = {"activations", "activation_budget", "activation_group", "nvfp4"}
     assert CHANGES.keys() == PARTS.keys() - kept
     assert {"dynamic", *SETTINGS} == {field.name for field in fields(LossScale)}
 

@@ -26,6 +26,8 @@ LOSS_SCALE = {"init": 2.0**7}  # a loss inside the model is fp16, and so is its 
 UNITS_OF_TOLERANCE = 32
 """How many roundings of the coarsest format an output or a gradient may be away, in norm."""
 EPS = {"fp32": 2.0**-20, "tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0**-7, "fp8-e4m3": 2.0**-6}
+MOST = {"nvfp4": 0.5}  # its gradients are rounded at random to one of 15 values
+EPS |= {"mxfp8": 2.0**-6, "mxfp4": 2.0**-2, "nvfp4": 2.0**-2}
 REFUSED = {
     "BCELoss": ("autocast", "use binary_cross_entropy_with_logits on the values before"),
     "CTCLoss": ("params", r"write ctc_loss\(log_probs\.float\(\), \.\.\.\)"),
@@ -188,7 +190,7 @@ def all_faults(recipe: Recipe, exact: dict[bool, dict[str, Seen]]) -> list[str]:
             name,
             each,
             exact[training][name],
-            min(UNITS_OF_TOLERANCE * eps, 0.3),
+            min(UNITS_OF_TOLERANCE * eps, MOST.get(recipe.name, 0.3)),
             training=training,
         )
     ]

@@ -138,13 +138,13 @@ def test_replicas_do_what_one_model_does_with_the_parts_one_by_one(name, digits)
         assert not differences(ours[0].detach(), theirs[0].detach())
         assert parallel.bare_model is found
         assert parallel.loss_scale == alone.loss_scale
-        # Only the gradients of the parts are added in other formats.
+        # Only the gradients of the parts are added in other formats; nvfp4 rounds them at random.
         moved, expected = movable(found) - start, movable(wanted) - start
-        assert relative_error(moved, expected) < 0.01
+        assert relative_error(moved, expected) < (0.3 if name == "nvfp4" else 0.01)
         with parallel.evaluating(), alone.evaluating():
             ours, theirs = parallel.model(digits.images[:8]), by_parts(alone)(digits.images[:8])
         assert ours.dtype == theirs.dtype
-        assert relative_error(ours, theirs) < 0.02
+        assert relative_error(ours, theirs) < (0.3 if name == "nvfp4" else 0.02)
 
 
 @pytest.mark.usefixtures("two_gpus")
