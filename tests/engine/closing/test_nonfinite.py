@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 import warnings
 from functools import partial
 from typing import Any
@@ -157,6 +158,7 @@ def test_raise_names_the_step_and_the_parameters_and_updates_nothing(general: bo
         with pytest.raises(NonFiniteGradients, match=r"at step 2: 3\.weight") as caught:
             engine.step()
         assert (caught.value.step, caught.value.parameters) == (2, ("3.weight",))
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
         assert "\n" not in str(caught.value)
         assert not differences(snapshot(engine), before)
         assert take_step(engine).stepped

@@ -40,6 +40,9 @@ class NonFiniteGradients(RuntimeError):  # noqa: N818  (a noun, as LossScaleColl
             "rate; or write nonfinite='skip', which skips such steps"
         )
 
+    def __reduce__(self) -> tuple[type[NonFiniteGradients], tuple[int, tuple[str, ...]]]:
+        return type(self), (self.step, self.parameters)  # from one process to another
+
 
 def checked_policy(given: object) -> Policy:
     """Check the argument `nonfinite` of an engine, and return it.
