@@ -19,14 +19,14 @@ def script(monkeypatch):
 def test_each_kind_of_work_is_found_where_a_recipe_has_it(script, monkeypatch):
     monkeypatch.setattr(script, "MODEL", script.MODELS["digits ResNet"])
     taken = {name: script.profiled(name, 1, warmup=1)[1] for name in script.RECIPES}
-    everywhere = set(script.KINDS) - {script.UNSCALE, script.RECAST} - WIDENS
+    everywhere = set(script.KINDS) - {script.RECAST} - WIDENS
     for kinds in taken.values():
         assert list(kinds) == list(script.KINDS)
         assert all(kinds[each] > 0 for each in everywhere)
     for half in ("fp16", "o2"):
-        assert all(taken[half][each] > 0 for each in (script.UNSCALE, *WIDENS))
+        assert all(taken[half][each] > 0 for each in WIDENS)
     assert taken["o2"][script.RECAST] > 0
-    assert taken["fp32"][script.UNSCALE] == taken["fp32"][script.RECAST] == 0
+    assert taken["fp32"][script.RECAST] == 0
 
 
 @pytest.mark.parametrize("recipe", ["fp32", "fp16", "o2"])

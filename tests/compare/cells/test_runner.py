@@ -89,7 +89,7 @@ def test_ctrl_c_ends_the_process_and_leaves_no_result(cell, training):
     thread = threading.Thread(target=interrupt)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "halfstep.compare.cells.runner._ENDING", ((None, 0.05), (signal.SIGINT, 10.0))
+            "halfstep.train.processes.ending._ENDING", ((None, 0.05), (signal.SIGINT, 10.0))
         )
         patch.setattr("halfstep.compare.cells.runner.subprocess.Popen", Recorded)
         thread.start()
@@ -103,7 +103,7 @@ def test_ctrl_c_ends_the_process_and_leaves_no_result(cell, training):
 def test_a_cell_that_hangs_is_ended_at_its_time_limit(cell, training, monkeypatch):
     training.behave(fp16="waits")
     monkeypatch.setattr(
-        "halfstep.compare.cells.runner._ENDING", ((None, 3.0), (signal.SIGKILL, 10.0))
+        "halfstep.train.processes.ending._ENDING", ((None, 3.0), (signal.SIGKILL, 10.0))
     )
     result = run_cell(cell, training(cell, "cpu"), time_limit=0.2)
     assert (result.status, result.reason) == ("crashed", "stopped by --time-limit after 0.2s")
@@ -132,7 +132,7 @@ def test_processes_do_not_outlive_a_launcher_that_is_killed(cell, monkeypatch, h
     pid_file = cell.directory / "worker.pid"
     command = [sys.executable, "-c", LAUNCHER, WORKER, str(pid_file)]
     ending = ((None, 0.0), (signal.SIGINT, 0.1), (signal.SIGKILL, 10.0))
-    monkeypatch.setattr("halfstep.compare.cells.runner._ENDING", ending)
+    monkeypatch.setattr("halfstep.train.processes.ending._ENDING", ending)
     running = RunningCell(cell, command, time_limit=0.0 if how == "the time limit" else None)
     while not (pid_file.exists() and pid_file.read_text()):
         time.sleep(0.01)
@@ -178,6 +178,6 @@ def test_a_cell_of_which_one_process_is_killed_says_which(cell, tmp_path):
 def test_a_full_disk_is_named_even_where_nothing_could_be_said(cell, training, monkeypatch):
     training.behave(fp16="silent")
     full = type("Usage", (), {"free": 0})
-    monkeypatch.setattr("halfstep.compare.cells.runner.shutil.disk_usage", lambda _: full)
+    monkeypatch.setattr("halfstep.train.processes.ending.shutil.disk_usage", lambda _: full)
     reason = run_cell(cell, training(cell, "cpu")).reason
     assert f"the disk of {cell.directory} is full" in str(reason)
