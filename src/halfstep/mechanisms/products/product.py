@@ -227,8 +227,8 @@ class _Once(torch.autograd.Function):
     def backward(ctx: Any, *_: torch.Tensor) -> torch.Tensor:
         del ctx
         raise RuntimeError(
-            "the gradients of FP8 products cannot be differentiated again, as a gradient penalty "
-            "(create_graph=True) needs it; write recipe='bf16'"
+            "the gradients of quantised products cannot be differentiated again, as a gradient "
+            "penalty (create_graph=True) needs it; write recipe='bf16'"
         )
 
 
