@@ -64,6 +64,7 @@ class Assembly:
         replicas: The `DistributedDataParallel` wrappers of the models.
         ranks: The processes that train together.
         full_precision: Returns the most precise value of a parameter.
+        one: The fp32 scalar 1 on `device`, which no step changes.
     """
 
     models: list[nn.Module]
@@ -83,6 +84,7 @@ class Assembly:
     replicas: Replicas
     ranks: Ranks
     full_precision: Callable[[torch.Tensor], torch.Tensor]
+    one: torch.Tensor
 
     @property
     def averages(self) -> list[WeightAverage]:
@@ -244,6 +246,7 @@ def assemble(
         replicas=replicas,
         ranks=ranks,
         full_precision=full_precision,
+        one=torch.ones((), device=device),
     )
 
 

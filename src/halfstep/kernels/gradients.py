@@ -76,26 +76,21 @@ def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: tor
             found_inf.copy_(torch.maximum(found_inf, here.to(found_inf.device)))
 
 
-def check(grads: Sequence[torch.Tensor], found_inf: torch.Tensor, *, on_cpu: bool = False) -> None:
+def check(grads: Sequence[torch.Tensor], found_inf: torch.Tensor) -> None:
     """Check gradients for inf and NaN, in one pass for each format and device.
 
     Args:
         grads: Dense gradients of any shape, format and device. Their values and their version
             counters stay the same.
         found_inf: fp32 scalar, set to 1 if a gradient contains inf or NaN.
-        on_cpu: Whether all gradients are known to be real, and on the CPU as `found_inf` is. Then
-            one call takes them all, of whatever formats.
     """
-    if on_cpu:
-        _check_in_place([grad.data for grad in grads], found_inf)
-        return
     # The kernel writes a product with 1. Through .data, the version counters do not show it.
     same = [torch.view_as_real(grad.data) if grad.is_complex() else grad.data for grad in grads]
     for group in _alike(same):
         device = group[0].device
         if device.type == "cpu" or group[0].dtype != torch.bfloat16:
             here = torch.zeros_like(found_inf, device=device)
-            _check_in_place(group, here)
+            check_in_place(group, here, torch.ones_like(here))
         else:
             # The kernel does not take bf16 on CUDA. The largest magnitude is inf or NaN if an
             # element is; it cannot overflow, as the 2-norm of finite gradients can.
@@ -105,8 +100,14 @@ def check(grads: Sequence[torch.Tensor], found_inf: torch.Tensor, *, on_cpu: boo
         found_inf.copy_(torch.maximum(found_inf, here.to(found_inf)))
 
 
-def _check_in_place(grads: list[torch.Tensor], found_inf: torch.Tensor) -> None:
-    one = torch.ones((), device=found_inf.device)
+def check_in_place(grads: list[torch.Tensor], found_inf: torch.Tensor, one: torch.Tensor) -> None:
+    """Do the same in one call for real gradients on the CPU, of any formats.
+
+    Args:
+        grads: The gradients. Their values stay the same; their version counters increase.
+        found_inf: fp32 scalar, set to 1 if a gradient contains inf or NaN.
+        one: The fp32 scalar 1.
+    """
     torch._amp_foreach_non_finite_check_and_unscale_(grads, found_inf, one)
 
 

@@ -183,3 +183,21 @@ def test_a_copy_takes_as_many_kernels_for_ten_norms_as_for_one() -> None:
             statistics.settle(torch.ones(()))
         counts.append(kernels.count)
     assert counts[0] == counts[1] < 12
+
+
+def test_parts_called_outside_the_context_are_covered_until_it_is_used() -> None:
+    model = mlp(norm=True)
+    with Engine(model, SGD(model.parameters(), lr=0.1)) as engine:
+        before = buffers(model)
+        output = INPUTS
+        for layer in model:
+            output = layer(output)
+        engine.backward(with_infinite_gradient(output).mean())
+        assert engine.step().skipped
+        assert not differences(buffers(model), before)
+        with engine.autocast():
+            output = with_infinite_gradient(engine.model(INPUTS))
+        assert not any(layer._forward_pre_hooks for layer in model)
+        engine.backward(output.mean())
+        assert engine.step().skipped
+        assert not differences(buffers(model), before)

@@ -112,9 +112,12 @@ def report_unscaled(step: Step) -> None:
 def check(step: Step) -> None:
     """Check the gradients for inf and NaN without a loss scale."""
     for window in step.closing:
-        found_inf = torch.zeros((), device=step.assembly.device)
-        on_cpu = window.real_on_cpu and found_inf.device.type == "cpu"
-        gradients.check(window.grads, found_inf, on_cpu=on_cpu)
+        kept, window.unset = window.unset, None
+        found_inf = torch.zeros_like(step.assembly.one) if kept is None else kept
+        if window.real_on_cpu and not step_observer.active.listens:
+            gradients.check_in_place(window.grads, found_inf, step.assembly.one)
+        else:
+            gradients.check(window.grads, found_inf)
         window.found = {SHARED: found_inf}
         window.update_found_inf()
 
@@ -172,7 +175,8 @@ def decide(step: Step) -> None:
         if found_inf:
             step.skipped.append(window)
         elif not assembly.scales:
-            window.found_inf = None  # from here on, an unchecked step
+            # From here on, an unchecked step.
+            window.unset, window.found_inf = window.found_inf, None
     if refuses and step.skipped:
         settle_statistics(step)
         refuse_nonfinite(step.number, step.skipped, assembly.settlement.names)

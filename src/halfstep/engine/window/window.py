@@ -67,6 +67,8 @@ class Window:
             if there is no gradient or the step does not need the norms.
         grad_norm: 2-norm over all these gradients, a scalar; None in the same cases.
         found_inf: Scalar, nonzero if a gradient was non-finite; None if not checked.
+        unset: fp32 scalar 0, the `found_inf` of an earlier step that nothing else refers to; None
+            if there is none.
         loss_scale: The shared loss scale of the gradients, a scalar; None without loss scaling.
     """
 
@@ -75,6 +77,7 @@ class Window:
         self.needs_closure = needs_closure(optimizer)
         self.guard = StepGuard(optimizer, self._drop_gradients)
         self.average: WeightAverage | None = None
+        self.unset: torch.Tensor | None = None
         self.params: list[torch.Tensor] = []
         self.sharded = self.real_on_cpu = False
         self._techniques = techniques
