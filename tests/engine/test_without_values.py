@@ -11,9 +11,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import StepLR
 
 from halfstep import EMA, Engine, recipe, recipes
 from halfstep.engine.closing.host_copy import HostCopy
+from halfstep.engine.closing.outcome import FURTHEST_AHEAD
 
 STEPS = 2
 TRACEABLE = [name for name in recipes() if not recipe(name).untraceable]
@@ -87,6 +89,26 @@ def test_no_step_of_a_fused_optimizer_reads_a_value(name, reads):
             train(engine, micro_steps)
             assert len(reads) < STEPS  # none of the last step: it is settled in the next
             engine.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("schedules", "read_by_then"), [(False, 2), (True, 17)])
+def test_only_a_scheduler_waits_for_the_numbers_of_the_step_before(
+    schedules, read_by_then, reads, monkeypatch
+):
+    monkeypatch.setattr(HostCopy, "has_arrived", False)
+    with FakeTensorMode():
+        model = Net()
+        optimizer = optimizer_of(SGD, model.parameters(), fused=True)
+        scheduler = StepLR(optimizer, 100) if schedules else None
+        engine = Engine(model, optimizer, recipe="fp16", scheduler=scheduler)
+        for _ in range(FURTHEST_AHEAD // STEPS + 1):
+            train(engine, 1)
+        assert engine.steps == FURTHEST_AHEAD + 2
+        assert len(reads) == read_by_then
+        engine.flush()
+        assert len(reads) == engine.steps
+        engine.close()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -60,7 +60,7 @@ class Assembly:
         nonfinite: What the engine does with non-finite gradients.
         statistics: The running statistics of each model; empty if every step is applied.
         moving: The entries of `statistics` whose model has running statistics.
-        settlement: Does the work that follows a step, one step later.
+        settlement: Does the work that follows a step, in a later step.
         replicas: The `DistributedDataParallel` wrappers of the models.
         ranks: The processes that train together.
         full_precision: Returns the most precise value of a parameter.
@@ -99,7 +99,10 @@ class Assembly:
     @property
     def explains(self) -> bool:
         """Whether a skip in the next step makes a message with the names of parameters."""
-        return self.scales.may_collapse or self.settlement.in_a_row.may_warn
+        ahead = self.settlement.unsettled
+        return self.scales.may_collapse(ahead=ahead) or self.settlement.in_a_row.may_warn(
+            ahead=ahead
+        )
 
     @property
     def evaluates_inside(self) -> bool:

@@ -356,8 +356,8 @@ class Engine:
 
         Raises:
             RuntimeError: If there was no backward pass since the last step.
-            LossScaleCollapse: If the loss scale collapsed in the previous step. The current
-                gradients are dropped.
+            LossScaleCollapse: If the loss scale collapsed in the previous step, or, on a GPU, in
+                an earlier one whose numbers have arrived since. The current gradients are dropped.
             NonFiniteGradients: Under `nonfinite="raise"`, if a gradient contains inf or NaN. The
                 gradients are dropped, and the step is not counted.
         """
@@ -381,7 +381,7 @@ class Engine:
         close: bool,
     ) -> StepResult:
         try:
-            self._assembly.settlement.settle()
+            self._assembly.settlement.catch_up()
         except LossScaleCollapse:
             self.discard()
             raise
@@ -444,9 +444,10 @@ class Engine:
         return averaged_state_dict(model or self.bare_model, self._assembly.averages)
 
     def flush(self) -> None:
-        """Finish the last step now: step the schedulers and update the loss-scale history.
+        """Finish all steps now: step the schedulers and update the loss-scale history.
 
-        Otherwise this happens at the start of the next step.
+        Otherwise this happens at the start of the next step, or, on a GPU without schedulers, of a
+        later one, so that no step waits.
 
         Raises:
             LossScaleCollapse: If the loss scale collapsed in the last step.

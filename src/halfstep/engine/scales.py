@@ -54,10 +54,13 @@ class LossScales:
     def __bool__(self) -> bool:
         return self._settings is not None
 
-    @property
-    def may_collapse(self) -> bool:
-        """Whether a non-finite gradient in the next step means that a loss scale collapses."""
-        return any(scaler.may_collapse for scaler in self.scalers.values())
+    def may_collapse(self, *, ahead: int) -> bool:
+        """Tell whether a non-finite gradient in the next step may collapse a loss scale.
+
+        Args:
+            ahead: Number of the last steps whose outcome the host does not know yet.
+        """
+        return any(scaler.may_collapse(ahead=ahead) for scaler in self.scalers.values())
 
     @property
     def shared(self) -> LossScaler | None:
@@ -103,7 +106,7 @@ class LossScales:
             window: The window, with its gradients collected in fp32 or wider.
         """
         scaler, weight = self.scalers[SHARED], window.remaining_weight
-        window.loss_scale = scaler.scale
+        window.loss_scale = scaler.scale.clone()
         if window.grads:
             found = torch.zeros((), device=self._device)
             inverse = scaler.inverse() if weight == 1.0 else scaler.inverse() * weight
@@ -135,16 +138,17 @@ class LossScales:
         updates: list[ScaleUpdate] = []
         for loss_id, found_inf in found.items():
             scaler = self.scalers[loss_id]
-            scale_before = scaler.scale
+            adapts = bool(waiting) and loss_id is SHARED and scaler.settings.dynamic
+            before_update = scaler.scale.clone() if adapts else None
             scaler.update(found_inf)
             if loss_id is SHARED:
                 step_observer.active.updates(scaler)
             for window in waiting:
                 if loss_id in window.found:
                     window.counted.add(loss_id)  # the same loss: count its found_inf once
-            if loss_id is SHARED and scaler.settings.dynamic:
+            if before_update is not None:
                 for window in waiting:
-                    _rescale(window, scaler.scale / scale_before)
+                    _rescale(window, scaler.scale / before_update)
             updates.append(ScaleUpdate(loss_id, scaler, found_inf))
         return updates
 

@@ -1,7 +1,6 @@
 """Asynchronous copies of numbers from a GPU to the host.
 
-The copy runs while the GPU computes. When it is read, at the start of the next step, it has usually
-arrived.
+The copy runs while the GPU computes, and arrives when the GPU has done all work before it.
 """
 
 from __future__ import annotations
@@ -31,6 +30,11 @@ class HostCopy:
             self._event = torch.cuda.Event()
             # Use the stream of the tensors' GPU, which may not be the current GPU.
             self._event.record(torch.cuda.current_stream(values.device))
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the numbers can be read without waiting."""
+        return self._event is None or self._event.query()
 
     def read(self) -> list[float]:
         """Wait for the copy, and return the numbers."""

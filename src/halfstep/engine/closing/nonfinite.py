@@ -118,7 +118,7 @@ def warn_skipped(
             "nonfinite='raise' to stop at the first such step"
         ),
         EngineWarning,
-        stacklevel=6,
+        stacklevel=7,
     )
 
 
@@ -141,10 +141,15 @@ class SkipsInARow:
         """Forget all steps."""
         self._counts.clear()
 
-    @property
-    def may_warn(self) -> bool:
-        """Whether a skip in the next step is worth a warning."""
-        return self._warns and A_FEW - 1 in self._counts.values()
+    def may_warn(self, *, ahead: int) -> bool:
+        """Tell whether a skip in the next step is worth a warning.
+
+        Args:
+            ahead: Number of the last steps that were not counted yet. Of three skips in a row that
+                are all among them nothing is known in time.
+        """
+        least = A_FEW - 1 - ahead
+        return self._warns and any(least <= count < A_FEW for count in self._counts.values())
 
     def add(self, optimizer: Optimizer, *, skipped: bool) -> bool:
         """Count a step of an optimizer; tell whether it is worth a warning."""

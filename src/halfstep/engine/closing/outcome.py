@@ -1,11 +1,16 @@
 """Work that follows a step: schedulers, the history and the collapse of a scale, skips in a row.
 
 This work needs numbers from the device. They are copied to the host in the background, and the work
-is done one step later.
+is done at the start of a later step.
+
+If there are schedulers, the next step waits for the numbers of the step before, because it needs
+their learning rates: in an ordinary step, the engine waits for nothing else. Without schedulers no
+step waits, unless it is `FURTHEST_AHEAD` steps ahead: the work is done once the numbers are there.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +31,10 @@ if TYPE_CHECKING:
     from halfstep.engine.scales import ScaleUpdate
     from halfstep.engine.window.window import Window
     from halfstep.mechanisms.loss_scale.scaler import LossScaler
+
+
+FURTHEST_AHEAD = 16
+"""Number of steps by which the host may be ahead of the numbers that it has read."""
 
 
 class WindowOutcome(NamedTuple):
@@ -73,6 +82,11 @@ class Outcome:
     scales: Sequence[ScaleOutcome]
     numbers: HostCopy | None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether `read` returns without waiting."""
+        return self.numbers is None or self.numbers.has_arrived
+
     def read(self) -> list[float]:
         """Wait for the copy of the numbers, and return them."""
         return self.numbers.read() if self.numbers else []
@@ -113,7 +127,7 @@ def outcome_of(step: int, closed: Sequence[Window], updates: Sequence[ScaleUpdat
 
 
 class Settlement:
-    """Does the work that follows each step, one step later.
+    """Does the work that follows each step, in a later step.
 
     Args:
         schedulers: Each is stepped once after every step of its optimizer that was not skipped.
@@ -124,8 +138,8 @@ class Settlement:
     Attributes:
         schedulers: List of the schedulers.
         names: Names of the parameters.
-        settled_skips: Number of skipped optimizer steps, without a step that is not yet settled.
-        in_a_row: The consecutive skipped steps, also without a step that is not yet settled.
+        settled_skips: Number of skipped optimizer steps, without steps that are not yet settled.
+        in_a_row: The consecutive skipped steps, also without steps that are not yet settled.
     """
 
     def __init__(
@@ -142,31 +156,44 @@ class Settlement:
         self.names = names
         self._left_at: list[tuple[object, int]] = []
         self._overflows_early = overflows_early
-        self._pending: Outcome | None = None
+        self._pending: deque[Outcome] = deque()
 
     @property
     def skipped(self) -> int:
         """Number of skipped optimizer steps, including the last step; waits for the device."""
-        if self._pending is None:
-            return self.settled_skips
-        return self.settled_skips + len(self._pending.skipped(self._pending.read()))
+        return self.settled_skips + sum(
+            len(outcome.skipped(outcome.read())) for outcome in self._pending
+        )
+
+    @property
+    def unsettled(self) -> int:
+        """Number of steps that are not yet settled."""
+        return len(self._pending)
 
     def add(self, outcome: Outcome) -> None:
-        """Store the outcome of a step for the next `settle`."""
-        assert self._pending is None, "the step before was not settled"
-        self._pending = outcome
+        """Store the outcome of a step until it is settled."""
+        self._pending.append(outcome)
         self._left_at = [_place(scheduler) for scheduler in self.schedulers]
 
+    def catch_up(self) -> None:
+        """Do the work of the steps whose numbers are there; see `settle`."""
+        pending = self._pending
+        while pending and (
+            self.schedulers or pending[0].is_known or len(pending) >= FURTHEST_AHEAD
+        ):
+            self._settle(pending.popleft())
+
     def settle(self) -> None:
-        """Do the work that follows the last step, unless it is done already.
+        """Do the work that follows all steps so far, unless it is done already.
 
         Raises:
-            LossScaleCollapse: If a loss scale collapsed in the last step.
+            LossScaleCollapse: If a loss scale collapsed in one of the steps.
             RuntimeError: If other code has stepped a scheduler since the last step.
         """
-        if self._pending is None:
-            return
-        outcome, self._pending = self._pending, None
+        while self._pending:
+            self._settle(self._pending.popleft())
+
+    def _settle(self, outcome: Outcome) -> None:
         numbers, skipped = outcome.read(), []
         if outcome.numbers is not None:  # else the gradients were finite, or not checked
             skipped = [window.optimizer for window in outcome.skipped(numbers)]

@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 
 class RootGradient:
-    """Computes the initial gradients of an engine's losses, and caches the last one."""
+    """Computes the initial gradients of an engine's losses; one without a scale is kept."""
 
     def __init__(self) -> None:
         self._key: tuple[object, ...] = ()
-        self._scale: torch.Tensor | None = None
         self._root = torch.empty(0)
 
     def of(
@@ -30,19 +29,21 @@ class RootGradient:
 
         Args:
             loss: Scalar.
-            scale: The loss scale, an fp32 scalar that is never changed in place; None without loss
-                scaling.
+            scale: The loss scale, an fp32 scalar; None without loss scaling.
             weight: The weight of the loss; None if it is 1.
 
         Returns:
             A scalar with the dtype and device of the loss.
         """
+        if scale is not None:
+            root = scale.to(loss, copy=True)
+            return root if weight is None else weight.of(root)
         key = (loss.dtype, loss.device, weight)
-        # The caller may have changed the cached tensor in place, for example in a hook on the loss.
-        if scale is not self._scale or key != self._key or self._root._version:
-            root = torch.ones_like(loss) if scale is None else scale.to(loss, copy=True)
+        # The caller may have changed the kept tensor in place, for example in a hook on the loss.
+        if key != self._key or self._root._version:
+            root = torch.ones_like(loss)
             self._root = root if weight is None else weight.of(root)
-            self._key, self._scale = key, scale
+            self._key = key
         return self._root
 
 

@@ -41,8 +41,8 @@ class LossScaler:
         device: The device of the scale.
 
     Attributes:
-        scale: The loss scale, an fp32 scalar. A change replaces the tensor and never writes into
-            it, so a reference to it keeps the value of that time.
+        scale: The loss scale, an fp32 scalar, which every change writes into. Copy it to keep the
+            value of a step.
         history: The initial scale and every change of it.
     """
 
@@ -66,26 +66,26 @@ class LossScaler:
         settings = self.settings
         if not settings.dynamic:
             return
-        scale = self.scale.clone()
         torch._amp_update_scale_(
-            scale,
+            self.scale,
             self._growth_tracker,
             found_inf,
             settings.growth_factor,
             settings.backoff_factor,
             settings.growth_interval,
         )
-        self.scale = scale.clamp_(settings.floor, settings.ceiling)
+        self.scale.clamp_(settings.floor, settings.ceiling)
 
-    @property
-    def may_collapse(self) -> bool:
-        """Whether a non-finite gradient in the next step would be a collapse.
+    def may_collapse(self, *, ahead: int) -> bool:
+        """Tell whether a non-finite gradient in the next step could be a collapse.
 
-        Steps that `record` has not yet entered are not taken into account.
+        Args:
+            ahead: Number of the last steps that `record` has not entered yet.
         """
         settings = self.settings
-        at_floor = settings.dynamic and self.history[-1].scale <= settings.floor
-        return at_floor or self._skips_in_a_row + 1 >= settings.collapse_after
+        lowest = self.history[-1].scale * settings.backoff_factor**ahead
+        at_floor = settings.dynamic and lowest <= settings.floor
+        return at_floor or self._skips_in_a_row + ahead + 1 >= settings.collapse_after
 
     def record(self, step: int, *, scale: float, found_inf: bool) -> str | None:
         """Enter the result of a step into the history, once the host knows this result.
@@ -124,7 +124,7 @@ class LossScaler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the result of `state_dict`."""
-        self.scale = torch.full_like(self.scale, state["scale"])
+        self.scale.fill_(state["scale"])
         self._growth_tracker.fill_(state["growth_tracker"])
         self._skips_in_a_row = state["skips_in_a_row"]
         self.history = [ScaleChange(*change) for change in state["history"]]
