@@ -21,6 +21,7 @@ from torch._subclasses import FakeTensorMode
 from halfstep.kernels.native import compiled
 from halfstep.mechanisms.activations import packing
 from halfstep.mechanisms.activations.packing import Draw, native, reference
+from halfstep.mechanisms.activations.packing.form import GROUPS_A_FORWARD
 
 SEED = 2**40 + 17
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -56,7 +57,8 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def assert_same_as_reference(kernels, values, bits: int, group: int, counter: int) -> None:
     """Hold all functions of a module of kernels to those in plain PyTorch."""
-    draw = Draw(SEED, 3, counter)
+    forwards, counter = divmod(counter, GROUPS_A_FORWARD)
+    draw = Draw(SEED, 3, counter, torch.tensor(forwards))
     expected = reference.pack(values, bits, group, draw)
     found = kernels.pack(values, bits, group, draw)
     assert all(map(same_bits, found.tensors, expected.tensors))
@@ -314,11 +316,12 @@ def test_the_triton_kernel_compiles_for_a_gpu_whatever_the_seed():
     from halfstep.mechanisms.activations.packing import gpu
 
     kernel = gpu._pack_kernel
-    kinds = ["*fp32", "*i32", "*i16", "*i16", "*i16", "i32", "i64", "i64", "i32", "i64"]
+    kinds = ["*fp32", "*i32", "*i16", "*i16", "*i16", "i32", "i64", "i64", "i32", "i64", "*i64"]
     signature = dict(zip(kernel.arg_names, kinds, strict=False))
-    signature |= {"group": "constexpr", "bits": "constexpr"}
+    signature |= dict.fromkeys(("group", "bits", "groups_a_forward"), "constexpr")
     places = {name: (index,) for index, name in enumerate(kernel.arg_names)}
-    source = ASTSource(kernel, signature, {places["group"]: 256, places["bits"]: 4})
+    sizes = {"group": 256, "bits": 4, "groups_a_forward": 2**28}
+    source = ASTSource(kernel, signature, {places[name]: size for name, size in sizes.items()})
     assert "ttgir" in triton.compile(source, target=GPUTarget("cuda", 80, 32)).asm
     never_constant = {each.name for each in kernel.params if each.do_not_specialize}
     assert {"seed_low", "seed_high", "stream", "first"} <= never_constant

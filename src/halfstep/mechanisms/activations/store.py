@@ -100,20 +100,45 @@ class Draws:
     Attributes:
         seed: Key of the generator.
         rank: Rank of this process among the processes that train together.
-        forwards: Number of forward passes so far.
         taken: Number of groups that were drawn in this forward pass, by device index.
     """
 
     seed: int
     rank: int = 0
-    forwards: int = 0
     taken: dict[int, int] = field(default_factory=dict)
+    _before: int = 0
+    _forwards: dict[torch.device, torch.Tensor] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def forwards(self) -> int:
+        """Number of forward passes so far; reading it waits for the device."""
+        for count in self._forwards.values():
+            return int(count)
+        return self._before
+
+    @forwards.setter
+    def forwards(self, number: int) -> None:
+        self._before = number
+        for count in self._forwards.values():
+            count.fill_(number)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Draw inside the context, possibly on fake tensors, without an effect afterwards."""
+        kept, self._forwards, self._before = (self._forwards, self._before), {}, self.forwards
+        try:
+            yield
+        finally:
+            self._forwards, self._before = kept
 
     def next_forward(self) -> None:
         """Switch to the random numbers of the next forward pass."""
-        self.forwards += 1
         self.taken.clear()
+        if not self._forwards:
+            self._before += 1
+        for count in self._forwards.values():
+            count.add_(1)
 
     def take(self, groups: int, device: torch.device) -> Draw:
         """Reserve and return the random numbers for the next `groups` groups on `device`."""
@@ -121,15 +146,14 @@ class Draws:
         with self._lock:
             taken = self.taken.get(place, 0)
             self.taken[place] = taken + groups
-        return Draw(
-            self.seed, self.rank * _DEVICES + place, self.forwards * _GROUPS_A_FORWARD + taken
-        )
+            if device not in self._forwards:
+                self._forwards[device] = torch.tensor(self.forwards, device=device)
+        return Draw(self.seed, self.rank * _DEVICES + place, taken, self._forwards[device])
 
 
 Listener = Callable[[torch.Tensor, Whole | Saved], None]
 
 _DEVICES = 256
-_GROUPS_A_FORWARD = 2**28
 
 
 class Store:

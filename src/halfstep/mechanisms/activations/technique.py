@@ -48,6 +48,7 @@ class CompressedActivations(Technique):
     def __init__(self, layers: Mapping[str, int | None], *, group: int, seed: int) -> None:
         self._layers = dict(layers)
         self._draws = Draws(seed)
+        self._is_checked = False
         self._store = Store(group, self._draws)
         self._running = threading.local()
         self._patterns: dict[str, str] = {}
@@ -75,8 +76,9 @@ class CompressedActivations(Technique):
         """
         del device
         if torch.is_grad_enabled():
-            if not self._draws.forwards:
+            if not self._is_checked:
                 self._refuse_compiled()
+                self._is_checked = True
             self._draws.next_forward()
         self._running.within = []  # after an interrupt, names of modules may be left over
         with saved_tensors_hooks(self._store.save, self._store.restore), self._operators:
@@ -91,13 +93,9 @@ class CompressedActivations(Technique):
             address of each storage, its bytes and whether it is compressed. The storages are kept
             alive until the function is dropped.
         """
-        forwards = self._draws.forwards
-        try:
-            noted: list[Whole | Saved] = []
-            with self._store.heard_by(lambda _, saved: noted.append(saved)):
-                yield lambda: _storages(noted)
-        finally:
-            self._draws.forwards = forwards
+        noted: list[Whole | Saved] = []
+        with self._draws.aside(), self._store.heard_by(lambda _, saved: noted.append(saved)):
+            yield lambda: _storages(noted)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of forward passes that drew random numbers."""

@@ -136,8 +136,11 @@ class RoundedUpdate(Technique):
         if self._how == "stochastic":
             round_stochastically(stand_in, self._generator(param.device), into=param)
         else:
-            rounded, self._compensations[param] = round_compensated(stand_in)
+            rounded, lost = round_compensated(stand_in)
             param.copy_(rounded)
+            kept = self._compensations.setdefault(param, lost)
+            if kept is not lost:
+                kept.copy_(lost)
 
     def _step_in_one_pass(
         self, optimizer: Optimizer, param: torch.Tensor, settings: SGDSettings

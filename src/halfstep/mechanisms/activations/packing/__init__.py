@@ -43,7 +43,7 @@ def _kernels(device: str) -> Any:
     return gpu
 
 
-def _pack(device: str, flat: torch.Tensor, bits: int, group: int, *draw: int) -> Any:
+def _pack(device: str, flat: torch.Tensor, bits: int, group: int, *draw: Any) -> Any:
     return _kernels(device).pack(flat, bits, group, Draw(*draw)).tensors
 
 
@@ -68,8 +68,8 @@ _ON_FAKE_TENSORS: dict[str, Callable[..., Any]] = {
 
 _operators = torch.library.Library("halfstep", "DEF")
 _operators.define(
-    "pack(Tensor flat, int bits, int group, int seed, int stream, int counter) "
-    "-> (Tensor, Tensor, Tensor)"
+    "pack(Tensor flat, int bits, int group, int seed, int stream, int counter, "
+    "Tensor? forwards) -> (Tensor, Tensor, Tensor)"
 )
 _operators.define(
     "unpack(Tensor codes, Tensor low, Tensor step, int bits, int group, int elements, "

@@ -11,18 +11,31 @@ MASK_GROUP = 256
 """Number of elements in a group of a mask, whose bits are stored together."""
 
 
+GROUPS_A_FORWARD = 2**28
+"""The random numbers of a forward pass suffice for this many groups."""
+
+
 class Draw(NamedTuple):
     """The random numbers for the stochastic rounding of a tensor.
 
     Attributes:
         seed: Key of the generator, 64 bits.
         stream: Index of the sequence, one of 2^32 independent sequences.
-        counter: Number of groups that have already drawn from the sequence.
+        counter: Number of groups that have already drawn from the sequence in this forward pass.
+        forwards: Number of the forward pass, an int64 scalar on the device of the tensor that is
+            rounded. A kernel reads it, so that a replayed step draws new numbers. None for 0.
     """
 
     seed: int
     stream: int = 0
     counter: int = 0
+    forwards: torch.Tensor | None = None
+
+    @property
+    def first(self) -> int:
+        """Number of groups that have already drawn from the sequence; waits for the device."""
+        before = 0 if self.forwards is None else int(self.forwards)
+        return before * GROUPS_A_FORWARD + self.counter
 
 
 @dataclass(frozen=True, slots=True)

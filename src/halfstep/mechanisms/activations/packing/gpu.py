@@ -11,6 +11,7 @@ import triton  # type: ignore[import-untyped]  # it has no types
 from triton import language as tl
 
 from halfstep.mechanisms.activations.packing.form import (
+    GROUPS_A_FORWARD,
     MASK_GROUP,
     Draw,
     Packed,
@@ -36,8 +37,10 @@ def _pack_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
     seed_high: tl.tensor,
     stream: tl.tensor,
     first: tl.tensor,
+    forwards: tl.tensor,
     group: tl.constexpr,
     bits: tl.constexpr,
+    groups_a_forward: tl.constexpr,
 ) -> None:
     program = tl.program_id(0).to(tl.int64)
     at = program * group + tl.arange(0, group)
@@ -60,7 +63,8 @@ def _pack_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
     inverse = tl.where(width > 0, tl.div_rn(1.0, tl.where(width > 0, step_width, 1.0)), 0.0)
 
     lanes: tl.constexpr = group // 16 if group >= 128 else 8
-    counter = (first + program) * lanes + tl.arange(0, lanes)
+    before = first + tl.load(forwards) * groups_a_forward
+    counter = (before + program) * lanes + tl.arange(0, lanes)
     zero = tl.zeros((lanes,), tl.uint32)
     words = tl.philox(
         (seed_high.to(tl.uint64) << 32) | (seed_low.to(tl.uint64) & 0xFFFFFFFF),
@@ -192,11 +196,14 @@ def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
     """Compute `reference.pack` on the GPU; `group` must be a power of two."""
     packed = unwritten(flat, bits, group)
+    forwards = draw.forwards
+    if forwards is None:
+        forwards = torch.zeros((), dtype=torch.int64, device=flat.device)
     with torch.cuda.device_of(flat):
         _pack_kernel[(len(packed.low),)](
             flat, *_as_words(packed), packed.elements,
-            draw.seed & 0xFFFFFFFF, draw.seed >> 32, draw.stream, draw.counter,
-            group=group, bits=bits, enable_fp_fusion=False,
+            draw.seed & 0xFFFFFFFF, draw.seed >> 32, draw.stream, draw.counter, forwards,
+            group=group, bits=bits, groups_a_forward=GROUPS_A_FORWARD, enable_fp_fusion=False,
         )  # fmt: skip
     return packed
 

@@ -35,7 +35,7 @@ def library() -> ctypes.CDLL | None:
 def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
     """Compute `reference.pack` for a contiguous tensor on the CPU."""
     packed = unwritten(flat, bits, group)
-    numbers = _uint64(draw.seed), ctypes.c_uint32(draw.stream), _uint64(draw.counter)
+    numbers = _uint64(draw.seed), ctypes.c_uint32(draw.stream), _uint64(draw.first)
     kernel = _kernel("pack")
 
     def part(first: int, count: int) -> None:

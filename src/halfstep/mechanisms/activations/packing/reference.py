@@ -135,7 +135,7 @@ def random_bits(groups: int, group: int, draw: Draw, device: torch.device) -> to
     Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11).
     """
     lanes = max(8, group // 16)
-    counters = torch.arange(groups * lanes, device=device) + draw.counter * lanes
+    counters = torch.arange(groups * lanes, device=device) + draw.first * lanes
     drawn = torch.stack(philox(counters, draw.seed, draw.stream), 1).view(groups, lanes, 2, 2)
     words = drawn.transpose(1, 2).reshape(groups, 4 * lanes)[:, : group // 4]
     twice = words | words << 32
