@@ -80,6 +80,7 @@ ENGINE_ROOMS: dict[str, tuple[str, ...]] = {
     "closing": ("closing",),
     "assembly": ("assemble",),
     "plan": ("plan",),
+    "graphs": ("graphs",),
     "the engine": ("engine", "state"),
     "checkpoints": ("checkpoints",),
     "public names": ("",),

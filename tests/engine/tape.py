@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from halfstep.engine.graphs.recorders import CaptureError, LastOperator, Recorded
 from halfstep.kernels.native import fused, half
 
 
@@ -73,3 +74,23 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
+
+
+class TapeRecorder:
+    """Records tapes. Unlike a graph, a tape runs while it is recorded, and so needs no first replay."""
+
+    def __init__(self):
+        self.tapes = []
+
+    def warm_up(self, run):
+        return run()
+
+    def record(self, run, undo):
+        try:
+            with LastOperator() as last:
+                tape = Tape(run)
+        except HostRead as error:
+            undo()
+            raise CaptureError(f"{last.name} cannot be recorded ({error})") from error
+        self.tapes.append(tape)
+        return Recorded(tape.replay, tape.result)

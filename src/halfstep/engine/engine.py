@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
@@ -21,6 +22,8 @@ from halfstep.engine.average import EMA, SWA, averaged_state_dict
 from halfstep.engine.closing.clipping import Clipping
 from halfstep.engine.closure import refuse_closure
 from halfstep.engine.evaluate import eval_mode
+from halfstep.engine.graphs import recorders
+from halfstep.engine.graphs.captured import CapturedStep
 from halfstep.engine.parallel.placement import Parallel
 from halfstep.engine.passes.batches import Batches, Loops
 from halfstep.engine.passes.grad import true_gradients
@@ -28,6 +31,7 @@ from halfstep.engine.passes.traces import other_format_of_products
 from halfstep.engine.passes.weights import MicroBatchWeights
 from halfstep.engine.plan.backward import BackwardPasses
 from halfstep.engine.plan.forward import ForwardPass
+from halfstep.engine.plan.replay import refusals
 from halfstep.engine.plan.step import StepPlan, refuse_untimely
 from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_assembly, save_assembly
@@ -140,7 +144,7 @@ class Engine:
         self.optimizers = listed(optimizer, Optimizer, "optimizer")
         self.recipe = find_recipe(recipe)
         self._weights = MicroBatchWeights(accumulate)
-        self.steps = 0
+        self.steps = self._loads = 0
         self._loops = Loops()
         # True until the first forward pass in `autocast` or the first backward. Such a backward
         # checks whether the loop has forgotten `autocast`.
@@ -380,11 +384,7 @@ class Engine:
         *,
         close: bool,
     ) -> StepResult:
-        try:
-            self._assembly.settlement.catch_up()
-        except LossScaleCollapse:
-            self.discard()
-            raise
+        self._catch_up()
         assembly = self._assembly
         windows = self._chosen(optimizers)
         if closure is None:
@@ -404,6 +404,38 @@ class Engine:
         result = self._plan.close(closing, number=number, closure=closure)
         self.steps = number
         return result
+
+    def capture(
+        self,
+        loss_function: Callable[..., Any],
+        *,
+        optimizers: Optimizer | Sequence[Optimizer] | None = None,
+    ) -> CapturedStep:
+        """Return a step as one call, which a CUDA GPU replays as one graph after the first steps.
+
+        `step(*batch)` stands for the forward pass in `autocast`, `backward` and `step`, and returns
+        the result of `step`. On other devices it runs them, and says so once.
+
+        Args:
+            loss_function: Returns the loss of a batch, a scalar, or a tuple that begins with it. It
+                must not read a tensor on the host (`item`, `print`, an `if` on its value), and must
+                launch the same operators for each batch of one shape.
+            optimizers: The optimizers that the loss trains, as in `backward` and `step`.
+
+        Raises:
+            ValueError: If the steps of this engine cannot be replayed; the message says why.
+        """
+        if self._closed:
+            refuse_closed()
+        windows = self._chosen(optimizers)
+        if reasons := refusals(self._assembly, windows):
+            raise ValueError(f"steps cannot be captured: {'; '.join(reasons)}")
+        device = self._assembly.device
+        recorder = recorders.new_recorder(device, self.techniques)
+        if recorder is None:
+            misuse.warn_no_graph(device)
+        steps = _Steps(self, self._assembly, windows, loss_function, optimizers)
+        return CapturedStep(steps, recorder)
 
     def zero_grad(self, *, optimizers: Optimizer | Sequence[Optimizer] | None = None) -> None:
         """Zero the gradients and restart the accumulation window, of `optimizers` or of all."""
@@ -479,6 +511,7 @@ class Engine:
         self._assembly.refresh()
         same_recipe = load_assembly(self._assembly, state, self.recipe, self._weights)
         self.steps = state["steps"]
+        self._loads += 1
         if not same_recipe:
             self.zero_grad()
 
@@ -507,6 +540,22 @@ class Engine:
         else:
             self._give_back()
 
+    def _catch_up(self) -> None:
+        try:
+            self._assembly.settlement.catch_up()
+        except LossScaleCollapse:
+            self.discard()
+            raise
+
+    def _begin_step(self) -> None:
+        """Do what precedes a step that may be replayed."""
+        if self._closed:
+            refuse_closed()
+        self._catch_up()
+        for window in self._assembly.windows:
+            window.refresh()
+            window.finish_norm()
+
     def _chosen(self, optimizers: Optimizer | Sequence[Optimizer] | None) -> list[Window]:
         """Refresh all windows; return those of `optimizers`, by default all."""
         for window in self._assembly.windows:
@@ -528,3 +577,43 @@ class Engine:
         self._closed = True
         self.models = self.bare_models
         self._assembly.close()
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The steps of an engine for `CapturedStep`; see its protocol."""
+
+    engine: Engine
+    assembly: Assembly
+    windows: list[Window]
+    loss_function: Callable[..., Any]
+    optimizers: Optimizer | Sequence[Optimizer] | None
+
+    @property
+    def accumulate(self) -> int:
+        return self.engine.accumulate
+
+    @property
+    def loads(self) -> int:
+        return self.engine._loads  # noqa: SLF001  # a part of the engine
+
+    @property
+    def steps(self) -> int:
+        return self.engine.steps
+
+    @steps.setter
+    def steps(self, number: int) -> None:
+        self.engine.steps = number
+
+    def begin(self) -> None:
+        self.engine._begin_step()  # noqa: SLF001  # a part of the engine
+
+    def closes(self) -> bool:
+        return bool(self.engine._closing(self.windows, ahead=1))  # noqa: SLF001
+
+    def take(self, batch: tuple[Any, ...], samples: int | None) -> tuple[Any, StepResult]:
+        with self.engine.autocast():
+            returned = self.loss_function(*batch)
+        loss = returned[0] if isinstance(returned, tuple) else returned
+        self.engine.backward(loss, optimizers=self.optimizers, samples=samples)
+        return returned, self.engine.step(optimizers=self.optimizers)

@@ -21,6 +21,15 @@ class EngineWarning(UserWarning):
     """The code is valid, but probably does not do what the user wants."""
 
 
+def warn_no_graph(device: torch.device) -> None:
+    """Warn about captured steps on a device that has no graphs."""
+    warnings.warn(
+        f"steps are captured on a CUDA GPU; on {device.type} they run eagerly, with the same result",
+        EngineWarning,
+        stacklevel=3,
+    )
+
+
 def warn_backward_in_autocast() -> None:
     """Warn about a backward inside autocast: it casts operators again and keeps cached casts."""
     warnings.warn(

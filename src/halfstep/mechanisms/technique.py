@@ -85,6 +85,11 @@ class Technique:
     unchanged."""
 
     @property
+    def generators(self) -> Iterable[torch.Generator]:
+        """The random generators that the technique draws from, as far as they exist yet."""
+        return ()
+
+    @property
     def enters_forward(self) -> bool:
         """Whether `forward` returns a context that has an effect."""
         return type(self).forward is not Technique.forward

@@ -17,14 +17,16 @@ class HostCopy:
     """An asynchronous copy of a few numbers from a GPU to the host; other numbers stay in place.
 
     Args:
-        numbers: Scalar tensors on one device. They must not change any more.
+        numbers: Scalar tensors on one device, or one tensor, shape (numbers,). They must not
+            change any more.
     """
 
-    def __init__(self, numbers: Sequence[torch.Tensor]) -> None:
+    def __init__(self, numbers: Sequence[torch.Tensor] | torch.Tensor) -> None:
         self._event: torch.cuda.Event | None = None
         self._values: Sequence[torch.Tensor] | torch.Tensor = numbers
         if numbers[0].is_cuda:
-            values = torch.stack(list(numbers))
+            whole = isinstance(numbers, torch.Tensor)
+            values = numbers if whole else torch.stack(list(numbers))
             self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self._values.copy_(values, non_blocking=True)
             self._event = torch.cuda.Event()

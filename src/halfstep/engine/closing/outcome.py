@@ -11,6 +11,7 @@ step waits, unless it is `FURTHEST_AHEAD` steps ahead: the work is done once the
 from __future__ import annotations
 
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +25,7 @@ from halfstep.kernels import gradients
 from halfstep.mechanisms.loss_scale.scaler import LossScaleCollapse
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from torch.optim import Optimizer
 
@@ -65,7 +66,7 @@ class ScaleOutcome(NamedTuple):
     scale: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Outcome:
     """The outcome of one engine step, which `Settlement.settle` processes later.
 
@@ -73,23 +74,30 @@ class Outcome:
         step: Number of the step, from 1.
         windows: Windows that closed with gradients.
         scales: Loss scales that were updated.
-        numbers: The values that `windows` and `scales` refer to by index (from 0), while they are
-            copied to the host; None if there are none.
+        numbers: The values that `windows` and `scales` refer to by index (from 0), on the device.
+        copy: Their copy to the host; None before it is started, and if there are no numbers.
     """
 
     step: int
     windows: Sequence[WindowOutcome]
     scales: Sequence[ScaleOutcome]
-    numbers: HostCopy | None
+    numbers: Sequence[torch.Tensor] | torch.Tensor
+    copy: HostCopy | None = None
+
+    def send(self) -> None:
+        """Start to copy the numbers to the host."""
+        if len(self.numbers):
+            self.copy = HostCopy(self.numbers)
+        self.numbers = ()
 
     @property
     def is_known(self) -> bool:
         """Whether `read` returns without waiting."""
-        return self.numbers is None or self.numbers.has_arrived
+        return self.copy is None or self.copy.has_arrived
 
     def read(self) -> list[float]:
         """Wait for the copy of the numbers, and return them."""
-        return self.numbers.read() if self.numbers else []
+        return self.copy.read() if self.copy else []
 
     def skipped(self, numbers: Sequence[float]) -> list[WindowOutcome]:
         """Return the windows whose optimizer skipped the step; `numbers` come from `read`."""
@@ -97,7 +105,7 @@ class Outcome:
 
 
 def outcome_of(step: int, closed: Sequence[Window], updates: Sequence[ScaleUpdate]) -> Outcome:
-    """Return the outcome of a step, and start to copy its numbers to the host.
+    """Return the outcome of a step.
 
     Args:
         step: Number of the step, from 1.
@@ -123,7 +131,7 @@ def outcome_of(step: int, closed: Sequence[Window], updates: Sequence[ScaleUpdat
         ScaleOutcome(loss_id, scaler, place_of(found_inf), place_of(scaler.scale))
         for loss_id, scaler, found_inf in updates
     ]
-    return Outcome(step, windows, scales, HostCopy(numbers) if numbers else None)
+    return Outcome(step, windows, scales, numbers)
 
 
 class Settlement:
@@ -157,6 +165,7 @@ class Settlement:
         self._left_at: list[tuple[object, int]] = []
         self._overflows_early = overflows_early
         self._pending: deque[Outcome] = deque()
+        self._held: list[Outcome] | None = None
 
     @property
     def skipped(self) -> int:
@@ -171,9 +180,27 @@ class Settlement:
         return len(self._pending)
 
     def add(self, outcome: Outcome) -> None:
-        """Store the outcome of a step until it is settled."""
+        """Store the outcome of a step until it is settled; start to copy its numbers to the host."""
+        if self._held is not None:
+            self._held.append(outcome)
+            return
+        outcome.send()
         self._pending.append(outcome)
         self._left_at = [_place(scheduler) for scheduler in self.schedulers]
+
+    @contextmanager
+    def held(self) -> Iterator[list[Outcome]]:
+        """Put outcomes into a list instead, while steps are recorded and not yet taken."""
+        self._held = held = []
+        try:
+            yield held
+        finally:
+            self._held = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the context `held` is entered."""
+        return self._held is not None
 
     def catch_up(self) -> None:
         """Do the work of the steps whose numbers are there; see `settle`."""
@@ -195,7 +222,7 @@ class Settlement:
 
     def _settle(self, outcome: Outcome) -> None:
         numbers, skipped = outcome.read(), []
-        if outcome.numbers is not None:  # else the gradients were finite, or not checked
+        if outcome.copy is not None:  # else the gradients were finite, or not checked
             skipped = [window.optimizer for window in outcome.skipped(numbers)]
             self.settled_skips += len(skipped)
         self._step_schedulers(outcome, skipped)

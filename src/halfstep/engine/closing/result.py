@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
+if TYPE_CHECKING:
     from halfstep.engine.window.norm import GradientNorm
     from halfstep.engine.window.window import Window
 
@@ -26,6 +26,13 @@ class OptimizerStep:
     _found_inf: torch.Tensor | None = None
     _grad_norm: torch.Tensor | GradientNorm | None = None
     _loss_scale: torch.Tensor | None = None
+
+    @property
+    def numbers(self) -> tuple[torch.Tensor | None, ...]:
+        """The numbers of the step on its device, each a scalar: found_inf, norm, loss scale."""
+        norm = self._grad_norm
+        on_device = norm if norm is None or isinstance(norm, torch.Tensor) else norm.compute()
+        return self._found_inf, on_device, self._loss_scale
 
     @property
     def found_inf(self) -> bool:

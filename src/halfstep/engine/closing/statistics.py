@@ -133,6 +133,10 @@ class RunningStatistics:
             torch._foreach_copy_([buffer.data for buffer in alike], _parted(settled, alike))
         self._is_saved = False
 
+    def replayed(self, *, is_saved: bool) -> None:
+        """Note whether a replayed micro-step has left a copy that its window still needs."""
+        self._is_saved = is_saved
+
     def forget(self) -> None:
         """End a window whose gradients are dropped, or whose statistics a loaded state replaced."""
         self._is_saved = False

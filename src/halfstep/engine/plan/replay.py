@@ -18,19 +18,24 @@ from typing import TYPE_CHECKING
 
 from torch.optim import SGD, Adam, AdamW
 
-from halfstep.engine.closing.fused import start_momentum
 from halfstep.engine.parallel.wrappers import wrapper_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from halfstep.engine.assemble import Assembly
     from halfstep.engine.window.window import Window
 
 
-def refusals(assembly: Assembly) -> list[str]:
-    """Return why steps of an engine cannot be replayed: a sentence for each reason, or nothing."""
-    return [*_of_engine(assembly), *(why for each in assembly.windows for why in _of(each, assembly))]
+def refusals(assembly: Assembly, windows: Iterable[Window]) -> list[str]:
+    """Return why steps of an engine cannot be replayed: a clause for each reason, or nothing.
+
+    Args:
+        assembly: The parts of the engine.
+        windows: Those of its windows that the steps close.
+    """
+    of_optimizers = (why for window in windows for why in _of(window, assembly))
+    return list(dict.fromkeys([*_of_engine(assembly), *of_optimizers]))
 
 
 def _of_engine(assembly: Assembly) -> Iterator[str]:
@@ -39,11 +44,6 @@ def _of_engine(assembly: Assembly) -> Iterator[str]:
         yield "several processes or devices train together, and the host starts their reductions"
     if assembly.checks and assembly.nonfinite == "raise":
         yield "nonfinite='raise' lets the host decide by the gradients; write nonfinite='skip'"
-    if assembly.settlement.schedulers:
-        yield (
-            "the scheduler does not move over a skipped step, which the host decides; step it "
-            "yourself after each step, and give the optimizer its learning rate as a tensor"
-        )
 
 
 def _of(window: Window, assembly: Assembly) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _of(window: Window, assembly: Assembly) -> Iterator[str]:
             "the host decides whether SGD skips a non-finite step; write SGD(..., fused=True), or, "
             "without a loss scale, nonfinite='apply'"
         )
-    elif fused and not start_momentum(optimizer):
+    elif any(group.get("dampening") for group in optimizer.param_groups):
         yield "SGD with dampening cannot skip its first step on the device; write dampening=0"
     for technique in assembly.techniques:
         if not technique.skips_on_device:

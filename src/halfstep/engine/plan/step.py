@@ -70,6 +70,7 @@ class StepPlan:
             assembly.ranks.size,
             len(assembly.scales.scalers),
             len(assembly.settlement.schedulers),
+            assembly.settlement.holds,
         )
         if parts != self._parts:
             self._parts, self._calls = parts, planned(assembly, by_closure=by_closure)
@@ -87,7 +88,7 @@ def planned(assembly: Assembly, *, by_closure: bool) -> list[Callable[[Step], No
     several, averages = assembly.ranks.size > 1, bool(assembly.averages)
     checks = assembly.checks and not by_closure
     observed = step_observer.active is not step_observer.NOBODY
-    measures = clips or several
+    measures = clips or several or assembly.settlement.holds
     listed: tuple[tuple[Callable[[Step], None], bool], ...] = (
         (calls.hide_true_grads, len(assembly.scales.scalers) > 1),
         (calls.reduce, assembly.replicas.expected),

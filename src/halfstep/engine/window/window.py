@@ -256,6 +256,26 @@ class Window:
         self.micro_steps += 1
         self.pending = False
 
+    def replayed(
+        self, grads: Sequence[torch.Tensor | None], *, samples: int | None, scaled: bool
+    ) -> None:
+        """Record a micro-step that was replayed, and left the window open.
+
+        Args:
+            grads: The gradients of `params`, in the memory of the replay.
+            samples: Number of samples of the micro-batch; None if samples are not counted.
+            scaled: As in `after_backward`.
+        """
+        for param, grad in zip(self.params, grads, strict=True):
+            if param.grad is not grad:
+                if grad is not None and param.grad_dtype != grad.dtype:
+                    param.grad_dtype = grad.dtype
+                param.grad = grad
+        self.counts_samples = samples is not None
+        self.samples += samples or 0
+        self.after_backward(scaled=scaled)
+        self.end_micro_step()
+
     def measure(self, *, now: bool) -> None:
         """Compute the norms of the unscaled gradients.
 

@@ -12,7 +12,7 @@ from halfstep.mechanisms.products.layers import ProductLayers
 from halfstep.mechanisms.technique import no_own_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from torch import nn
 
@@ -50,6 +50,11 @@ class Nvfp4Layers(ProductLayers):
         """Return the quantiser that all layers share."""
         del layer
         return self._quantiser
+
+    @property
+    def generators(self) -> Iterable[torch.Generator]:
+        """The generators of the stochastic rounding, one for each device."""
+        return self._generators.values()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the random numbers, by device."""

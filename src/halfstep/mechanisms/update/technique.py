@@ -29,7 +29,7 @@ from halfstep.optim.one_pass import updates
 from halfstep.optim.watched import has_hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch.optim import Optimizer
 
@@ -51,6 +51,11 @@ class RoundedUpdate(Technique):
         self._generators: dict[torch.device, torch.Generator] = {}
         self._compensations: dict[torch.Tensor, torch.Tensor] = {}
         self._optimizers: Sequence[Optimizer] = ()
+
+    @property
+    def generators(self) -> Iterable[torch.Generator]:
+        """The generators of the stochastic rounding, one for each device."""
+        return self._generators.values()
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Refuse optimizers other than those known to update each parameter independently."""

@@ -161,7 +161,8 @@ def assemble(
 ) -> Setup:
     """Build the optimizer, schedules and engine for a model, which "fsdp" requires to be sharded.
 
-    The optimizer is fused on a GPU, and for a model that will be compiled.
+    The optimizer is fused on a GPU, for a model that will be compiled, and for steps that are
+    replayed.
 
     Raises:
         UserError: If the optimizer, the schedule or the recipe is invalid, or if they do not fit
@@ -174,7 +175,7 @@ def assemble(
         config.optimizer,
         model,
         classes=len(loaded.classes),
-        fused=device.type == "cuda" or (compiles and parallel != "fsdp"),
+        fused=device.type == "cuda" or config.graph or (compiles and parallel != "fsdp"),
         lr_factor=scaling.factor(images_per_step) if scaling else 1.0,
         seed=config.seed,
     )

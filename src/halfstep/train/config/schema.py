@@ -83,6 +83,10 @@ class Config(Section):
     doctor: bool = True
     """Whether doctor watches the run. If the run fails, the diagnosis is written to diagnosis.txt
     and diagnosis.json, and `halfstep doctor RUN` prints it. Training results do not change."""
+    graph: bool = False
+    """Whether to replay each training step as one CUDA graph after the first steps, which saves the
+    host's work between kernels. The optimizer must be sgd, adam or adamw. On a CPU, steps run
+    eagerly. doctor does not watch such a run, because a replay runs no code that it could see."""
     auto_microbatch: bool = False
     """Whether to split a batch that does not fit into memory and continue the run. The update stays
     the same, unless the model computes statistics over the batch."""
@@ -167,6 +171,25 @@ class Config(Section):
         except TypeError as error:  # a field has a type that cannot be compared with its range
             raise ValueError(f"{given!r} does not make a recipe: {error}") from error
         return given
+
+    @model_validator(mode="after")
+    def _graph_takes_the_whole_step(self) -> Config:
+        clashes = {
+            f"on_nonfinite is {self.on_nonfinite!r}, which looks at the loss before the step; write "
+            "on_nonfinite: stop": self.on_nonfinite != "stop",
+            "auto_microbatch is true, which repeats backward passes in pieces; write "
+            "auto_microbatch: false": self.auto_microbatch,
+            "probes is true, which looks at gradients before the step; write probes: false": (
+                self.probes
+            ),
+        }
+        for clash, is_so in clashes.items():
+            if self.graph and is_so:
+                raise ValueError(
+                    "graph is true, so that forward, backward and step are one replay, but "
+                    f"{clash}, or graph: false"
+                )
+        return self
 
     def build_recipe(self) -> Recipe:
         """Return the recipe that the `recipe` field describes."""

@@ -78,7 +78,7 @@ def train_epoch(loop: Loop) -> None:
         progress.batch = number + 1
         last = batches.is_last
         if not (last or (number + 1) % accumulate == 0):
-            engine.step()
+            micro_batches.step()
             continue
         if windows.close(last=last):
             break
@@ -91,7 +91,6 @@ class _Windows:
     def __init__(self, loop: Loop) -> None:
         training, observers = loop.training, loop.observers
         self._loop = loop
-        self._engine = training.setup.engine
         self._progress = training.progress
         self._vetoes = observers.has("veto")
         self._before_step = observers.calls("before_step")
@@ -121,7 +120,7 @@ class _Windows:
         else:
             for call in self._before_step:
                 call(last=last)
-            result = self._engine.step(close=True)
+            result = self._loop.micro_batches.step(close=True)
         step = training.step
         for call in self._stepped:
             call(step, result)

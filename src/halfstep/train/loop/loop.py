@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.engine import LossScaleCollapse
 from halfstep.kernels.native.memory import freed_memory_kept
+from halfstep.errors import UserError
 from halfstep.train.build import schedules
 from halfstep.train.build.setup import Setup, set_up
 from halfstep.train.data.pipeline.loader import dead_workers_explained
@@ -165,9 +166,26 @@ def assemble(training: Training, observers: Observers) -> Loop:
             setup.processes,
             setup.loss,
             setup.compiled_for,
+            captured=_is_captured(training, observers),
         ),
         CheckpointWriter(training, observers),
     )
+
+
+def _is_captured(training: Training, observers: Observers) -> bool:
+    """Tell whether steps are replayed.
+
+    Raises:
+        UserError: If an observer acts between the backward and the step.
+    """
+    for hook in ("veto", "before_step"):
+        if training.config.graph and observers.has(hook):
+            raise UserError(
+                f"graph is true, so that forward, backward and step are one replay, but an observer "
+                f"has the hook {hook}, which is called before the step; leave the observer out, or "
+                "write graph=false"
+            )
+    return training.config.graph
 
 
 def _epochs(loop: Loop, start: Start | None) -> None:

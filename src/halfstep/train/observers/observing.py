@@ -63,7 +63,7 @@ def of_run(training: Training, own: Sequence[Observer], *, quiet: bool) -> list[
         *steps_and_losses(training, own),
         StepTimes(device, lambda: training.stopwatch.seconds),
         *own,
-        *([Doctor()] if config.doctor else []),
+        *([Doctor()] if config.doctor and not config.graph else []),
     ]
 
 

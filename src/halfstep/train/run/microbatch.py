@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from halfstep.engine import Engine
+    from halfstep.engine import Engine, StepResult
+    from halfstep.engine.graphs.captured import CapturedStep
     from halfstep.train.build.loss import Loss
     from halfstep.train.config import Config
     from halfstep.train.processes.processes import Processes
@@ -74,8 +75,11 @@ class MicroBatches:
     processes: Processes = ALONE
     loss: Loss = functional.cross_entropy
     compiled_for: int | None = None
+    captured: bool = False
 
     def __post_init__(self) -> None:
+        self._captured = self._capture() if self.captured else None
+        self._taken: StepResult | None = None
         self._shared: tuple[bool, int] | None = None
         # A step of one batch needs no weights; weighting would only add rounding errors.
         self._weighted = self.engine.accumulate > 1
@@ -103,6 +107,11 @@ class MicroBatches:
             RuntimeError: Torch's error, if memory does not suffice and the config does not set
                 `auto_microbatch`.
         """
+        if self._captured is not None:
+            samples = len(labels) if self._weighted else None
+            self._taken = self._captured(images, labels, samples=samples)
+            loss, logits = self._captured.returned
+            return _in_fp32(loss), logits
         if self._can_be_whole and self.progress.pieces == 1:
             return self._whole(images, labels)
         part = self._part(images, labels)
@@ -120,12 +129,7 @@ class MicroBatches:
         engine, model = self.engine, self._wrapped
         with engine.autocast():
             step_observer.active.runs(model, self.loss, images, labels)
-            if self.compiled_for is None:
-                logits = model(images)
-            else:
-                with as_compiled(len(labels), self.compiled_for):
-                    logits = model(images)
-            loss = self.loss(logits, labels)
+            loss, logits = self._loss_and_logits(images, labels)
         samples = len(labels) if self._weighted else None
         observer = step_observer.active
         if observer.listens:
@@ -137,6 +141,26 @@ class MicroBatches:
         observer.ran(value)
         engine.backward(loss, samples=samples)
         return _in_fp32(value), logits.detach()
+
+    def _loss_and_logits(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
+        """Run the forward pass of a whole micro-batch."""
+        if self.compiled_for is None:
+            logits = self._wrapped(images)
+        else:
+            with as_compiled(len(labels), self.compiled_for):
+                logits = self._wrapped(images)
+        return self.loss(logits, labels), logits
+
+    def _capture(self) -> CapturedStep:
+        try:
+            return self.engine.capture(self._loss_and_logits)
+        except ValueError as error:
+            raise UserError(f"graph is true, but {error}; or write graph=false") from error
+
+    def step(self, *, close: bool = False) -> StepResult:
+        """End a micro-step, unless a captured step has ended it already; see `Engine.step`."""
+        taken, self._taken = self._taken, None
+        return self.engine.step(close=close) if taken is None else taken
 
     def remember(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         """Keep a micro-batch whose gradients a resumed run already has, in case of a rerun."""
