@@ -88,6 +88,14 @@ ITEMS = (
         60,
         needs=("timm",),
     ),
+    Item(
+        "graph",
+        "How long is a small step that is replayed as one graph, and is it the eager step?",
+        "graph.py",
+        90,
+        ("small",),
+        needs=("timm",),
+    ),
     Item("fp8", "What does FP8 gain on large linear layers, and torchao's FP8?", "fp8.py", 90),
     Item(
         "activations",
@@ -107,6 +115,14 @@ ITEMS = (
             needs=("timm",),
         )
         for recipe in ("bf16", "fp16", "o2")
+    ),
+    Item(
+        "graph-large",
+        "Is a large step as fast captured as it is uncaptured, eager and compiled?",
+        "graph.py",
+        90,
+        ("large",),
+        needs=("timm",),
     ),
     Item(
         "models",

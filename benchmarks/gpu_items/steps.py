@@ -63,7 +63,7 @@ def images(name: str, batch: int, pixels: int, at: At, *, channels_last: bool = 
         torch.manual_seed(0)
         model = timm.create_model(name, num_classes=1000, **settings)
         model = model.to(at.device).to(memory_format=layout)
-        return model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=at.on_gpu)
+        return model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=True)
 
     generator = torch.Generator().manual_seed(0)
     pictures = torch.randn(batch, 3, pixels, pixels, generator=generator)

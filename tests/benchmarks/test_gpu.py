@@ -91,6 +91,12 @@ def test_the_items_measure_what_they_promise(dry_run):
     small = [row for row in items["loop"]["rows"] if row["clip"] == 1.0]
     assert all({"launches", "device_reads", "host_ms"} <= row.keys() for row in small)
     assert len(small) == 4
+    captured = {f"engine, {recipe}, captured" for recipe in ("fp16", "bf16", "o2", "bf16-sr")}
+    assert captured < variants("graph")
+    (bits,) = [row for row in items["graph"]["rows"] if "same_bits" in row]
+    assert bits["same_bits"]
+    assert bits["skipped"] == 1
+    assert "engine, fp16, compiled, captured" in variants("graph-large")
     assert {"engine, fp8", "torchao, tensorwise, compiled"} <= variants("fp8")
     assert {f"engine, fp16+act{bits}" for bits in (2, 4, 8)} <= variants("activations")
     kernels = [row for row in items["activations"]["rows"] if "pack" in row["variant"]]

@@ -7,8 +7,7 @@ the model runs. Reading a number on the host ends a recording, as it ends the ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,8 +16,11 @@ from torch.utils._pytree import tree_leaves
 from halfstep.engine.graphs.recorders import CaptureError, LastOperator, Recorded
 from halfstep.kernels.native import fused, half
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-class HostRead(RuntimeError):
+
+class HostReadError(RuntimeError):
     """The host reads a number of the step that is recorded."""
 
 
@@ -46,7 +48,7 @@ class Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func._schema.name.removeprefix("aten::") in _READS:
-            raise HostRead(f"{func._schema.name} is called")
+            raise HostReadError(f"{func._schema.name} is called")
         result = func(*args, **kwargs)
         given = {_memory(each) for each in _tensors((args, kwargs))}
         made = [each for each in _tensors(result) if _memory(each) not in given]
@@ -77,7 +79,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 class TapeRecorder:
-    """Records tapes. Unlike a graph, a tape runs while it is recorded, and so needs no first replay."""
+    """Records tapes. Unlike a graph, a tape runs while it is recorded."""
 
     def __init__(self):
         self.tapes = []
@@ -89,7 +91,7 @@ class TapeRecorder:
         try:
             with LastOperator() as last:
                 tape = Tape(run)
-        except HostRead as error:
+        except HostReadError as error:
             undo()
             raise CaptureError(f"{last.name} cannot be recorded ({error})") from error
         self.tapes.append(tape)

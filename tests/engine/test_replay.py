@@ -3,16 +3,13 @@
 `Tape` stands for a CUDA graph. What `refusals` names cannot be recorded, and all else can.
 """
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD, Adagrad, AdamW
-from torch.optim.lr_scheduler import StepLR
+from torch.optim import SGD, AdamW
 
-from engine.tape import HostRead, Tape
+from engine.tape import HostReadError, Tape
 from halfstep import EMA, Engine, recipe
 from halfstep.engine.plan.replay import refusals
 
@@ -70,9 +67,7 @@ class Run:
             tensors |= {f"state {index} {name}": value for name, value in entry.items()}
         for scaler in self.engine.loss_scales.values():
             tensors["scale"] = scaler.scale
-        return {
-            name: value.clone() for name, value in tensors.items() if torch.is_tensor(value)
-        }
+        return {name: value.clone() for name, value in tensors.items() if torch.is_tensor(value)}
 
 
 def assert_replayed(eager, replayed, *, accumulate=1, change=lambda _run, _step: None):
@@ -122,7 +117,7 @@ def test_replayed_steps_are_the_engines_or_refused(name, kind, fused):
     if reasons:
         assert all("fused=True" in reason for reason in reasons)
         replayed.feed(0, overflows=False)
-        with pytest.raises(HostRead):
+        with pytest.raises(HostReadError):
             Tape(replayed.micro_step)
     else:
         scales = assert_replayed(eager, replayed)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from torch.optim.lr_scheduler import LRScheduler
 
+    from halfstep.engine.assemble import Assembly
     from halfstep.engine.closing.result import StepResult
     from halfstep.engine.window.window import Window
     from halfstep.mechanisms.technique import Technique

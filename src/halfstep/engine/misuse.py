@@ -24,7 +24,8 @@ class EngineWarning(UserWarning):
 def warn_no_graph(device: torch.device) -> None:
     """Warn about captured steps on a device that has no graphs."""
     warnings.warn(
-        f"steps are captured on a CUDA GPU; on {device.type} they run eagerly, with the same result",
+        f"steps are captured on a CUDA GPU; on {device.type} they run eagerly, with the same "
+        "result",
         EngineWarning,
         stacklevel=3,
     )

@@ -180,7 +180,7 @@ class Settlement:
         return len(self._pending)
 
     def add(self, outcome: Outcome) -> None:
-        """Store the outcome of a step until it is settled; start to copy its numbers to the host."""
+        """Store the outcome of a step until it is settled, and start to copy its numbers."""
         if self._held is not None:
             self._held.append(outcome)
             return
@@ -191,7 +191,8 @@ class Settlement:
     @contextmanager
     def held(self) -> Iterator[list[Outcome]]:
         """Put outcomes into a list instead, while steps are recorded and not yet taken."""
-        self._held = held = []
+        held: list[Outcome] = []
+        self._held = held
         try:
             yield held
         finally:

@@ -17,6 +17,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from halfstep import step_observer
+from halfstep.engine.closing.outcome import WindowOutcome
 from halfstep.engine.closing.result import OptimizerStep, StepResult
 from halfstep.engine.graphs.inputs import Inputs, signature_of
 from halfstep.engine.graphs.settings import LearningRates, settings_of
@@ -39,11 +40,23 @@ _MOST_CHANGES = 8
 class Steps(Protocol):
     """What a captured step needs of its engine."""
 
-    assembly: Assembly
-    windows: Sequence[Window]
-    accumulate: int
-    loads: int
     steps: int
+
+    @property
+    def assembly(self) -> Assembly:
+        """The parts of the engine."""
+
+    @property
+    def windows(self) -> Sequence[Window]:
+        """The windows that the steps close."""
+
+    @property
+    def accumulate(self) -> int:
+        """Number of micro-steps in a full window."""
+
+    @property
+    def loads(self) -> int:
+        """Number of times that a state was loaded."""
 
     def take(self, batch: tuple[Any, ...], samples: int | None) -> tuple[Any, StepResult]:
         """Take a micro-step; return what the loss function returned, and the engine's result."""
@@ -105,9 +118,7 @@ class CapturedStep:
         self._eager_windows = self._changes = 0
         self._recordings: dict[Kind, Recording] = {}
         self._settings: dict[str, Any] = {}
-        self._rates = LearningRates(
-            steps.windows, moves=bool(steps.assembly.settlement.schedulers)
-        )
+        self._rates = LearningRates(steps.windows, moves=bool(steps.assembly.settlement.schedulers))
         self.returned: Any = None
 
     def __call__(self, *batch: Any, samples: int | None = None) -> StepResult:
@@ -240,7 +251,10 @@ class CapturedStep:
         grads = [[p.grad for p in window.params] for window in steps.windows]
         self._settings["a learning rate"] = self._rates.fixed
         for outcome in outcomes:  # the norms in it name parameters in messages, and are overwritten
-            outcome.windows = [each._replace(each_norm=None) for each in outcome.windows]
+            outcome.windows = [
+                WindowOutcome(each.optimizer, each.params, None, each.found_inf)
+                for each in outcome.windows
+            ]
         recording = Recording(
             key, inputs, replay, returned, result, list(outcomes), numbers,
             [] if kind.closes else grads,

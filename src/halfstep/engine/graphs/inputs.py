@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 
 def signature_of(batch: Any) -> tuple[Any, ...]:
-    """Return what a batch must have in common with a recorded one, for a replay to be the same step.
+    """Return what a batch must have in common with a recorded one, to be replayed.
 
     These are its structure, the shapes, strides, formats and devices of its tensors, and all else
     in it.

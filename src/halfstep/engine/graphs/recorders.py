@@ -99,6 +99,9 @@ class LastOperator(TorchDispatchMode):
 
     name = "an operator"
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

@@ -35,7 +35,9 @@ def settings_of(assembly: Assembly, windows: Sequence[Window]) -> dict[str, Any]
             for name, value in group.items()
             if name not in {"params", "lr"}
         ],
-        "the state of an optimizer": [id(each) for state in states for each in (state or {}).values()],
+        "the state of an optimizer": [
+            id(each) for state in states for each in (state or {}).values()
+        ],
     }
 
 
@@ -71,7 +73,10 @@ class LearningRates:
         """Replace the rates that move by tensors, while a step is recorded."""
         if not self._tensors and self.move:
             self._tensors = [
-                (group, torch.tensor(group["lr"], dtype=torch.float32, device=window.params[0].device))
+                (
+                    group,
+                    torch.tensor(group["lr"], dtype=torch.float32, device=window.params[0].device),
+                )
                 for window in self._windows
                 for group in window.optimizer.param_groups
                 if self._is_read(group) and not isinstance(group["lr"], torch.Tensor)

@@ -53,8 +53,8 @@ def _of(window: Window, assembly: Assembly) -> Iterator[str]:
         return
     if type(optimizer) not in (SGD, Adam, AdamW):
         yield (
-            f"{kind} is not known to change its state in place and to read nothing; write SGD, Adam "
-            "or AdamW of torch.optim, with fused=True"
+            f"{kind} is not known to change its state in place and to read nothing; write SGD, "
+            "Adam or AdamW of torch.optim, with fused=True"
         )
         return
     fused = all(group["fused"] for group in optimizer.param_groups)

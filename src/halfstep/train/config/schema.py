@@ -175,8 +175,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _graph_takes_the_whole_step(self) -> Config:
         clashes = {
-            f"on_nonfinite is {self.on_nonfinite!r}, which looks at the loss before the step; write "
-            "on_nonfinite: stop": self.on_nonfinite != "stop",
+            f"on_nonfinite is {self.on_nonfinite!r}, which looks at the loss before the step; "
+            "write on_nonfinite: stop": self.on_nonfinite != "stop",
             "auto_microbatch is true, which repeats backward passes in pieces; write "
             "auto_microbatch: false": self.auto_microbatch,
             "probes is true, which looks at gradients before the step; write probes: false": (

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfstep.engine import LossScaleCollapse
-from halfstep.kernels.native.memory import freed_memory_kept
 from halfstep.errors import UserError
+from halfstep.kernels.native.memory import freed_memory_kept
 from halfstep.train.build import schedules
 from halfstep.train.build.setup import Setup, set_up
 from halfstep.train.data.pipeline.loader import dead_workers_explained
@@ -181,7 +181,7 @@ def _is_captured(training: Training, observers: Observers) -> bool:
     for hook in ("veto", "before_step"):
         if training.config.graph and observers.has(hook):
             raise UserError(
-                f"graph is true, so that forward, backward and step are one replay, but an observer "
+                "graph is true, so that forward, backward and step are one replay, but an observer "
                 f"has the hook {hook}, which is called before the step; leave the observer out, or "
                 "write graph=false"
             )
