@@ -187,8 +187,11 @@ def test_frozen_layers_and_modes_are_followed(recorder):
     assert len(recorder.tapes) == 3
 
 
-def test_a_resume_in_the_middle_is_exact(recorder):
-    runs = both(kind=AdamW, accumulate=2)
+@pytest.mark.parametrize(("kind", "scheduler"), [
+    (AdamW, None), (SGD, lambda optimizer: StepLR(optimizer, 2)),
+])  # fmt: skip
+def test_a_resume_in_the_middle_is_exact(kind, scheduler, recorder):
+    runs = both(kind=kind, accumulate=2, scheduler=scheduler)
     train(runs, [batch(number) for number in range(13)])
     states = copy.deepcopy([(run.model.state_dict(), run.engine.state_dict()) for run in runs])
     train(runs, [batch(number) for number in range(13, 20)])
@@ -196,6 +199,21 @@ def test_a_resume_in_the_middle_is_exact(recorder):
         run.model.load_state_dict(model)
         run.engine.load_state_dict(engine)
     train(runs, [batch(number) for number in range(13, 25)])
+
+
+def test_adam_is_told_that_its_step_is_recorded(recorder, monkeypatch):
+    """Without, torch refuses; no optimizer is told outside of a recording, where torch warns."""
+    real, told = AdamW._init_group, []
+
+    def init_group(self, group, *args):
+        told.append(group["capturable"])
+        return real(self, group, *args)
+
+    monkeypatch.setattr(AdamW, "_init_group", init_group)
+    run = Run(kind=AdamW, captured=True)
+    for number in range(6):
+        run.step(*batch(number))
+    assert told == [False] * WARM_UP + [True]
 
 
 def test_each_result_keeps_its_numbers(recorder):

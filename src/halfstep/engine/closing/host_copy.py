@@ -25,9 +25,7 @@ class HostCopy:
         self._event: torch.cuda.Event | None = None
         self._values: Sequence[torch.Tensor] | torch.Tensor = numbers
         if numbers[0].is_cuda:
-            values = (
-                numbers if isinstance(numbers, torch.Tensor) else torch.stack(list(numbers))
-            )
+            values = numbers if isinstance(numbers, torch.Tensor) else torch.stack(list(numbers))
             self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self._values.copy_(values, non_blocking=True)
             self._event = torch.cuda.Event()

@@ -204,6 +204,7 @@ class CapturedStep:
             return
         changed = [name for name, value in now.items() if value != self._settings[name]]
         self._recordings.clear()
+        self._rates.forget()
         self._settings = now
         if not changed and not self._rates.move:
             self._rates.move = True

@@ -87,8 +87,11 @@ class CudaRecorder:
                 if generator.device == self._stream.device:
                     graph.register_generator_state(generator)
         # Other threads, such as one that pins batches, may go on using the GPU.
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        with (
+            torch.cuda.device(self._stream.device),
+            torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ),
         ):
             result = run()
         return graph, result

@@ -68,9 +68,13 @@ class LearningRates:
     def _is_read(self, group: dict[str, Any]) -> bool:
         return isinstance(group["lr"], torch.Tensor) or (self.move and bool(group["fused"]))
 
+    def forget(self) -> None:
+        """Drop the tensors, because a loaded state replaces the groups of an optimizer."""
+        self._tensors, self._written = [], []
+
     @contextmanager
     def in_tensors(self) -> Iterator[None]:
-        """Replace the rates that move by tensors, while a step is recorded."""
+        """Replace the rates that move by tensors, and permit a recording, while one is made."""
         if not self._tensors and self.move:
             self._tensors = [
                 (
@@ -82,13 +86,20 @@ class LearningRates:
                 if self._is_read(group) and not isinstance(group["lr"], torch.Tensor)
             ]
         self.write()
+        groups = [group for window in self._windows for group in window.optimizer.param_groups]
+        # torch's Adam lets only such a group be recorded. To a fused kernel it makes no difference.
+        asking = [group for group in groups if group.get("capturable") is False]
         try:
             for group, tensor in self._tensors:
                 group["lr"] = tensor
+            for group in asking:
+                group["capturable"] = True
             yield
         finally:
             for (group, _), rate in zip(self._tensors, self._written, strict=True):
                 group["lr"] = rate
+            for group in asking:
+                group["capturable"] = False
 
     def write(self) -> None:
         """Write the present rates into their tensors."""
