@@ -140,6 +140,28 @@ def test_a_batch_of_another_size_runs_eagerly(accumulate, recorder):
     assert len(recorder.tapes) == (1 if accumulate == 1 else 3)
 
 
+@pytest.mark.parametrize("sizes", [[4, 3], [3, 4]])
+@pytest.mark.parametrize("overflowing", [0, 1])
+def test_a_window_may_be_half_replayed(sizes, overflowing, recorder):
+    runs = both(accumulate=2)
+    train(runs, [batch(number) for number in range(12)])
+    for window in range(3):
+        given = [
+            batch(2 * window + micro, size=size, overflows=window == 1 and micro == overflowing)
+            for micro, size in enumerate(sizes)
+        ]
+        train(runs, given)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradients")
+def test_gradients_that_the_loop_drops_are_not_replayed(recorder):
+    runs = both(accumulate=2)
+    train(runs, [batch(number) for number in range(11)])
+    for run in runs:
+        run.model.zero_grad()
+    train(runs, [batch(number) for number in range(11, 16)])
+
+
 def test_the_last_batch_of_a_loader_closes_the_window(recorder):
     runs = both(accumulate=4)
     for _ in range(5):
