@@ -45,13 +45,31 @@ def recipes(
         typer.Option(
             metavar="cpu|cuda[:N]",
             help="Add a column: whether this device runs the recipe natively, rehearses or refuses "
-            "it.",
+            "it. With --model also a GPU that is not here, such as h200.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:FUNCTION",
+            help="Explain, for one recipe with FP8 products, what becomes of each layer of the "
+            "model that your function returns. The function's file is executed.",
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            metavar="COUNT",
+            min=1,
+            help="With --model: the tokens of a batch, or its pixels for 1x1 convolutions.",
         ),
     ] = None,
 ) -> None:
     """List the recipes: the purpose of each, and the fields that it sets.
 
     Wherever a recipe is expected, several can be joined with '+'.
+
+        halfstep recipes fp8 --on h200 --model model.py:build --samples 8192
     """
     from halfstep.files import json_text
 
@@ -61,6 +79,13 @@ def recipes(
         _print_fields(as_json=as_json, as_markdown=as_markdown)
         return
     listed = [_read(spec) for spec in specs or ()]
+    if model is not None:
+        from halfstep.cli.recipe_layers import explain
+
+        explain(listed, model, on, samples, as_json=as_json, as_markdown=as_markdown)
+        return
+    if samples is not None:
+        raise UserError("--samples is given without --model; write --model model.py:build")
     rows_of = {each.name: (each, _purpose(each)) for each in listed} or RECIPES
     resolved = {name: row.resolve(on) for name, (row, _) in rows_of.items()} if on else {}
     if as_json:
@@ -81,7 +106,7 @@ def recipes(
         )
         for name, (row, purpose) in rows_of.items()
     ]
-    _print(columns, rows_of_text, as_markdown=as_markdown)
+    print_table(columns, rows_of_text, as_markdown=as_markdown)
 
 
 def _read(spec: str) -> Recipe:
@@ -118,10 +143,13 @@ def _print_fields(*, as_json: bool, as_markdown: bool) -> None:
         )
         for part in in_order
     ]
-    _print(("field", "values", "purpose"), rows_of_text, as_markdown=as_markdown)
+    print_table(("field", "values", "purpose"), rows_of_text, as_markdown=as_markdown)
 
 
-def _print(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, as_markdown: bool) -> None:
+def print_table(
+    columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, as_markdown: bool
+) -> None:
+    """Print a table, as Markdown or for a terminal."""
     if as_markdown:
         for cells in (columns, ("---",) * len(columns), *rows):
             typer.echo(f"| {' | '.join(cells)} |")

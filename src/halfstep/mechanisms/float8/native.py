@@ -85,5 +85,11 @@ class NativeFloat8:
 
 
 def has_native(device: torch.device) -> bool:
-    """Tell whether a device has FP8 units that `scaled_mm` uses."""
-    return device.type == "cuda" and has_units("fp8-e4m3", device)
+    """Tell whether a device has FP8 units that `scaled_mm` uses with these formats."""
+    # AMD's first FP8 units have formats of their own.
+    return (
+        device.type == "cuda"
+        and torch.version.hip is None
+        and torch.cuda.is_available()
+        and has_units("fp8-e4m3", device)
+    )

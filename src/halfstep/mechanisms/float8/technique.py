@@ -38,6 +38,7 @@ class Float8Layers(ProductLayers):
         own_formats: Returns the modules of a model that have a format of their own, and so do not
             become FP8 layers.
         dtype: The dtype that native products round a weight to first; None for the weight's own.
+        gains: The gains on the GPU that decides; None for the one that a layer is on.
     """
 
     multiple = 16  # FP8 tensor cores need widths that are multiples of it (cuBLASLt, section 3.1.3)
@@ -48,8 +49,10 @@ class Float8Layers(ProductLayers):
         *,
         own_formats: OwnFormats = no_own_formats,
         dtype: torch.dtype | None = None,
+        gains: Gains | None = None,
     ) -> None:
         super().__init__(own_formats=own_formats, dtype=dtype)
+        self._known_gains = gains
         self._scaling = scaling
         self._histories: list[DelayedScales] = []
 
@@ -92,8 +95,10 @@ class Float8Layers(ProductLayers):
         """Return the gains on the device of a layer; None where FP8 is emulated."""
         weight = layer.weight
         assert isinstance(weight, torch.Tensor)
-        if self._scaling not in ("dynamic", "rowwise") or not has_native(weight.device):
+        if self._scaling not in ("dynamic", "rowwise"):
             return None
+        if self._known_gains is not None or not has_native(weight.device):
+            return self._known_gains
         return Gains.of(weight.device)
 
     def after_step(self, optimizer: Optimizer) -> None:

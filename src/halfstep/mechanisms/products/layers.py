@@ -89,19 +89,27 @@ class ProductLayers(Technique):
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Change the class of the layers."""
         del optimizers
+        self._formats = self.left_out_of(models)
+        modules = {module: None for model in models for module in model.modules()}
+        for layer in (module for module in modules if widths(module)):
+            if layer not in self._formats:
+                self._change(layer)
+                self._changed.append(layer)
+
+    def left_out_of(self, models: Sequence[nn.Module]) -> dict[nn.Module, LayerFormat]:
+        """Return the linear and convolution layers that stay as they are, with their formats."""
         own = {
             module: each for model in models for module, each in self._own_formats(model).items()
         }
         ends = {end for model in models for end in self._ends(model)}
         modules = {module: None for model in models for module in model.modules()}
+        found = {}
         for layer in (module for module in modules if widths(module)):
             reason = "first and last layer" if layer in ends else self.left_out(layer)
             reason = "exceptions of the recipe" if layer in own else reason
             if reason:
-                self._formats[layer] = LayerFormat("left out", own.get(layer), reason)
-                continue
-            self._change(layer)
-            self._changed.append(layer)
+                found[layer] = LayerFormat("left out", own.get(layer), reason)
+        return found
 
     def _change(self, layer: nn.Module) -> None:
         quantiser, native = self.quantiser(layer), self.native(layer)

@@ -73,5 +73,6 @@ class MultipliesNatively(nn.Module):
                 features.reshape(-1, features.shape[-1]), weight.flatten(1), bias, native, at_hand
             )
         # No view, because FSDP2 warns of modules that return one.
-        rows = torch.ops.aten._unsafe_view(product, [*features.shape[:-1], product.shape[-1]])
+        shape = [*features.shape[:-1], product.shape[-1]]
+        rows: torch.Tensor = torch.ops.aten._unsafe_view(product, shape)  # noqa: SLF001
         return rows.permute(0, 3, 1, 2) if image else rows
