@@ -83,7 +83,6 @@ def measured(at: At, samples: int, inputs: int, outputs: int) -> float:
 
     def mean(step: Step) -> float:
         """Return the milliseconds of a step, without the first, which follows the product."""
-
         counted = iter(range(STEPS + 1))
 
         def after_product() -> None:

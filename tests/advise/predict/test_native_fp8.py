@@ -34,11 +34,15 @@ def test_layers_are_counted_with_their_samples_and_without_values():
     assert not given.model.wide._forward_hooks
     gain = Gains.named("h200").gain(4096, 4096, 4096).value
     assert lines(given, [gpu("t4"), gpu("h200")], 1024) == [
-        "fp8 on H200 SXM 141GB: 1 of 3 layers would multiply in FP8, "
-        f"{gain:.2f} to {gain:.2f} times as fast as in bf16 (predicted)"
+        (
+            "fp8 on H200 SXM 141GB: 1 of 3 layers would multiply in FP8, "
+            f"{gain:.2f} to {gain:.2f} times as fast as in bf16 (predicted)"
+        )
     ]
     assert lines(given, [gpu("h200")], 8) == [
-        "fp8 on H200 SXM 141GB: 0 of 3 layers would multiply in FP8, because none is predicted to "
-        "be faster so"
+        (
+            "fp8 on H200 SXM 141GB: 0 of 3 layers would multiply in FP8, because none is predicted to "
+            "be faster so"
+        )
     ]
     assert lines(given, [gpu("t4")]) == []

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
@@ -291,7 +292,10 @@ def test_compiled_layers_have_no_graph_break_and_the_same_numbers(units_on_a_cpu
             with engine_of(net(), name) as engine:
                 if compiled:
                     engine.model.compile(backend="aot_eager", fullgraph=True)
-                results.append([train(engine, inputs) for _ in range(3)])
+                before = counters["stats"]["unique_graphs"]
+                results.append([train(engine, inputs) for _ in range(4)])
+                # Not again for the weights of each step.
+                assert counters["stats"]["unique_graphs"] - before == int(compiled)
         assert results[0] == results[1]
 
 

@@ -38,29 +38,31 @@ class WeightOperands:
         self.dtype = dtype or weight.dtype
         self._native = native
         self._sides: Sides = (None, None)
-        self._of: tuple[int, int] | None = None
+        self._of = (0, 0)
+        # Apart from `_of`, because a compiled layer would be compiled again with each new number.
+        self._fresh = False
 
     def refresh(self) -> None:
         """Quantise the weight again, unless this is done already."""
         weight = self.weight
         assert weight is not None
         # A captured graph must not rely on what was done before the capture.
-        if self._of == _state(weight) and not _capturing(weight):
+        if self._fresh and self._of == _state(weight) and not _capturing(weight):
             return
         with torch.inference_mode(mode=False), torch.no_grad():
             matrix = weight.detach().flatten(1).to(self.dtype)
             self._sides = self._native.cast(
                 matrix, "weight", rows=True, columns=True, out=self._sides
             )
-        self._of = _state(weight)
+        self._of, self._fresh = _state(weight), True
 
     def forget(self) -> None:
         """Let the next `refresh` quantise the weight, whatever is known of it."""
-        self._of = None
+        self._fresh = False
 
     def of(self, weight: torch.Tensor, dtype: torch.dtype) -> Sides:
         """Return the quantised weight for a product in `dtype`, or nothing if it is not at hand."""
-        if self.weight is not weight or self.dtype != dtype or self._of is None:
+        if self.weight is not weight or self.dtype != dtype or not self._fresh:
             return None, None
         # A compiled layer relies on `refresh` at the start of the forward pass.
         if not torch.compiler.is_compiling() and self._of != _state(weight):
@@ -70,7 +72,7 @@ class WeightOperands:
     def __deepcopy__(self, _: dict[int, Any]) -> WeightOperands:
         """Return operands that are never at hand: nothing refreshes those of a copied layer."""
         twin = WeightOperands.__new__(WeightOperands)
-        twin.__dict__ = {**self.__dict__, "weight": None, "_sides": (None, None), "_of": None}
+        twin.__dict__ = {**self.__dict__, "weight": None, "_sides": (None, None)}
         return twin
 
 
