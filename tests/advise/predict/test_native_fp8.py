@@ -41,8 +41,8 @@ def test_layers_are_counted_with_their_samples_and_without_values():
     ]
     assert lines(given, [gpu("h200")], 8) == [
         (
-            "fp8 on H200 SXM 141GB: 0 of 3 layers would multiply in FP8, because none is predicted to "
-            "be faster so"
+            "fp8 on H200 SXM 141GB: 0 of 3 layers would multiply in FP8, because none is "
+            "predicted to be faster so"
         )
     ]
     assert lines(given, [gpu("t4")]) == []

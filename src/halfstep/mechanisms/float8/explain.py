@@ -97,16 +97,19 @@ def explained(
         shape = widths(layer)
         if not shape:
             continue
-        count = samples.get(name) if isinstance(samples, dict) else samples
+        inputs, outputs = shape
+        count = samples if samples is None or isinstance(samples, int) else samples.get(name)
         how, reason = (
             ("left out", left_out[layer].reason) if layer in left_out else ("rehearsed", "")
         )
         fewest, gain, source = None, None, ""
         if gains is not None and not emulated:
-            pays = gains.fewest(*shape)
+            pays = gains.fewest(inputs, outputs)
             if layer not in left_out:
                 how, reason, fewest = "native", str(pays), pays.samples
             if count and reason == str(pays):
-                gain, source = gains.gain(count, *shape)
-        found.append(ExplainedLayer(name, *shape, how, reason, fewest, count, gain, source))
+                gain, source = gains.gain(count, inputs, outputs)
+        found.append(
+            ExplainedLayer(name, inputs, outputs, how, reason, fewest, count, gain, source)
+        )
     return found

@@ -28,8 +28,9 @@ class NativeComputes(NamedTuple):
     def of(cls, layer: nn.Module, native: Native, dtype: torch.dtype | None) -> NativeComputes:
         """Return how `layer` computes; its weight is rounded to `dtype` first, if there is one."""
         weight = dict(layer.named_parameters(recurse=False)).get("weight")
-        own = type(weight) is nn.Parameter  # no DTensor, and no parametrisation
-        return cls(native, WeightOperands(weight, native, dtype) if own else None)
+        if weight is None or type(weight) is not nn.Parameter:  # computed, or a DTensor
+            return cls(native, None)
+        return cls(native, WeightOperands(weight, native, dtype))
 
 
 def misfit(layer: nn.Module) -> str:
