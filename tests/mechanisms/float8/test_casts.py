@@ -119,12 +119,56 @@ def triton_cases(every: int) -> None:
 
 
 def test_the_triton_kernels_give_the_bits_of_plain_pytorch():
-    triton_cases(11)
+    triton_cases(29)
 
 
 @pytest.mark.slow
 def test_the_triton_kernels_give_the_bits_of_plain_pytorch_in_every_case():
     triton_cases(1)
+
+
+COMPILED = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from halfstep.mechanisms.float8.casts import gpu
+
+for rowwise in (False, True):
+    for kernel, more in (
+        (gpu._largest_kernel, {}),
+        (gpu._cast_kernel, {"top": 448.0, "mantissa": 3}),
+    ):
+        flags = {"rowwise": rowwise, "rows": True, "columns": True, "tile": gpu.TILE, "across": 1}
+        constants = {**flags, **more}
+        kinds = {"source": "*bf16", "rows_at": "*u8", "columns_at": "*u8"}
+        kinds |= {"rows_decode": "*fp32", "columns_decode": "*fp32"}
+        kinds |= dict.fromkeys(("height", "width", "padded", "down"), "i32")
+        names = kernel.arg_names
+        source = ASTSource(
+            kernel,
+            {name: "constexpr" if name in constants else kinds.get(name, "*i32") for name in names},
+            {(names.index(name),): value for name, value in constants.items()},
+            {(place,): [["tt.divisibility", 16]] for place, name in enumerate(names)
+             if name not in constants},
+        )
+        options = {"num_warps": gpu.WARPS}
+        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+        assert "ld.global.v4" in made.asm["ptx"]  # 16 bytes at once
+        if more:
+            assert "st.global.v4" in made.asm["ptx"]
+print("compiled")
+"""
+
+
+@pytest.mark.slow
+def test_the_triton_kernels_compile_for_hopper_and_read_16_bytes_at_once():
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED],
+        capture_output=True, text=True, check=False, timeout=500,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.stdout == "compiled\n", done.stderr
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

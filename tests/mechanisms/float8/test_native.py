@@ -217,6 +217,21 @@ def test_an_input_is_saved_once_and_in_fp8():
         assert sum(kept.values()) == 48 * 32 + 64 * 32 + scales
 
 
+def test_a_step_moves_no_memory_that_a_replayed_graph_would_read():
+    with engine_of(net()) as engine:
+        layers = [layer for layer in engine.model if isinstance(layer, nn.Linear)]
+
+        def addresses() -> list[int]:
+            sides = [side for each in layers for side in each._computes.operands._sides]
+            return [tensor.data_ptr() for side in sides for tensor in side]
+
+        train(engine, torch.randn(16, 32))
+        before = addresses()
+        for _ in range(2):
+            train(engine, torch.randn(16, 32))
+        assert addresses() == before
+
+
 def test_changes_of_a_weight_are_noticed_however_they_are_made():
     class Old(torch.optim.SGD):
         """Steps as optimizers before `no_grad` did: torch does not see the change."""
@@ -446,3 +461,33 @@ def test_a_gpu_and_the_emulation_differ_by_the_bits_of_its_accumulator(scaling):
         found = product.multiply(rows, other, torch.bfloat16, gradient=gradient).double()
         bound = 33 * 2.0**-13 * 1.1 * magnitude + 2.0**-8 * exact.abs()
         assert ((found - exact).abs() <= bound).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_replayed_graph_computes_with_the_weights_of_the_moment():
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("needs a GPU")
+    torch.manual_seed(0)
+    layer, value = nn.Linear(64, 32).cuda(), torch.randn(32, 64, device="cuda")
+    changed = Float8Layers("dynamic", dtype=torch.bfloat16)
+    changed.prepare([layer], [])
+
+    def output() -> torch.Tensor:
+        with changed.forward(value.device), torch.autocast("cuda", torch.bfloat16):
+            return layer(value)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            output().sum().backward()
+    torch.cuda.current_stream().wait_stream(side)
+    layer.zero_grad()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = output()
+        replayed.sum().backward()
+    for factor in (2.0, 0.5, 3.0):
+        with torch.no_grad():
+            layer.weight.mul_(factor)
+            graph.replay()
+            assert torch.equal(replayed, output())

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from halfstep.mechanisms.float8.casts.form import Wanted
     from halfstep.mechanisms.products.quantised import Sides
 
-TILE = 64
-"""Rows and columns of the part of a matrix that a program reads."""
+TILE, WARPS = 128, 8
+"""Rows and columns of the part of a matrix that a program reads: a row is a line of the cache."""
 
 # Triton evaluates the annotations of a kernel, and accepts only its own names in them.
 
@@ -170,7 +170,15 @@ def cast(matrix: torch.Tensor, format_: Format, wanted: Wanted, out: Sides = (No
     flags = {"rowwise": wanted.rowwise, "rows": wanted.rows, "columns": wanted.columns}
     grid = triton.cdiv(padded if wanted.columns else height, TILE), triton.cdiv(width, TILE)
     _largest_kernel[grid](
-        matrix, bits, bits[counts[0] :], height, width, *strides, **flags, tile=TILE
+        matrix,
+        bits,
+        bits[counts[0] :],
+        height,
+        width,
+        *strides,
+        **flags,
+        tile=TILE,
+        num_warps=WARPS,
     )
     _cast_kernel[grid](
         matrix,
@@ -188,5 +196,6 @@ def cast(matrix: torch.Tensor, format_: Format, wanted: Wanted, out: Sides = (No
         top=format_.max,
         mantissa=format_.mantissa_bits,
         tile=TILE,
+        num_warps=WARPS,
     )
     return made, turned
