@@ -87,6 +87,8 @@ def test_native_layers_train_as_emulated_ones(name, units_on_a_cpu, monkeypatch)
     inputs = torch.randn(40, 32, generator=torch.Generator().manual_seed(1))
     with engine_of(net(), name) as engine:
         assert engine.resolution.in_layers().startswith("2 of 2 layers native in fp8-e4m3")
+        (means,) = [part for part in engine.resolution.parts if part.field.startswith("float8")]
+        assert means.how == "native"
         ours = [train(engine, inputs) for _ in range(4)]
     for module in (native, technique):
         monkeypatch.setattr(module, "has_native", lambda _: False)
@@ -274,16 +276,22 @@ def test_changes_of_a_weight_are_noticed_however_they_are_made():
         assert torch.equal(once, model(inputs))
 
 
-def test_computed_weights_and_copies_of_a_layer_are_cast_where_they_are_used():
+def test_computed_weights_and_copies_of_a_layer_are_cast_where_they_are_used(monkeypatch):
     torch.manual_seed(0)
     normed = weight_norm(nn.Linear(32, 16))
     plain = nn.Linear(32, 16)
     plain.load_state_dict({"weight": normed.weight.detach(), "bias": normed.bias.detach()})
     inputs = torch.randn(16, 32)
-    with engine_of(nn.ModuleList([normed, plain])):
+    with engine_of(nn.ModuleList([normed, plain])) as engine:
         assert torch.equal(normed(inputs), plain(inputs))
         normed(inputs).sum().backward()
         assert normed.parametrizations.weight.original1.grad is not None
+        operands = plain._computes.operands
+        assert operands.of(plain.weight, torch.float32) == (None, None)  # in another dtype
+        with engine.autocast(), monkeypatch.context() as compiling:
+            assert operands.of(plain.weight, torch.bfloat16)[0] is not None
+            compiling.setattr(torch.compiler, "is_compiling", lambda: True)
+            assert operands.of(nn.Parameter(plain.weight.detach()), torch.bfloat16)[0] is None
         twin = copy.deepcopy(plain)
         with torch.no_grad():
             twin.weight.zero_()
