@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from gpu_items import At
     from gpu_items.turns import Row, Step
 
+    Group = tuple[Task, list[Variant], float]
+    """What trains, the ways to do so, and the seconds before the deadline in which none starts."""
+
 BLOCKS, FEATURES, INNER, TOKENS = 4, 4096, 16384, 8192
 WIDTH, HEADS, LAYERS, CONTEXT, CHARACTERS = 2048, 16, 4, 1024, 16384
 BF16 = "engine, bf16"
@@ -37,10 +40,7 @@ def rows(at: At, part: str) -> Iterator[Row]:
             yield {"of": task.of, **row}
 
 
-Groups = "Iterator[tuple[Task, list[Variant], float]]"
-
-
-def eager(at: At) -> Groups:
+def eager(at: At) -> Iterator[Group]:
     """Yield the eager blocks."""
     task = blocks(at)
     names = {"fp8": "fp8", "fp8, rowwise": ROWWISE, "fp8, emulated": EMULATED}
@@ -55,7 +55,7 @@ def eager(at: At) -> Groups:
     yield task, variants, TO_START
 
 
-def compiled(at: At) -> Groups:
+def compiled(at: At) -> Iterator[Group]:
     """Yield the compiled blocks; the peer of FP8 is torchao's, with weights in fp32."""
     task, backend = blocks(at), _backend(at)
     peer, torchao = "engine, bf16, compiled", "torchao, tensorwise, compiled"
@@ -67,7 +67,7 @@ def compiled(at: At) -> Groups:
     yield task, variants, 20.0  # one block compiles as the others do
 
 
-def gpt(at: At) -> Groups:
+def gpt(at: At) -> Iterator[Group]:
     """Yield a compiled GPT."""
     task, backend = gpt_task(at), _backend(at)
     peer = "engine, bf16, compiled"
@@ -78,7 +78,7 @@ def gpt(at: At) -> Groups:
     yield task, variants, COMPILES
 
 
-def image_models(at: At) -> Groups:
+def image_models(at: At) -> Iterator[Group]:
     """Yield a ViT-L/16 and a ResNet-50, eager."""
     models = (("vit_large_patch16_224", 64, False), ("resnet50", 256, True))
     for name, batch, channels_last in models:
@@ -90,7 +90,7 @@ def image_models(at: At) -> Groups:
         yield task, variants, TO_START
 
 
-PARTS: dict[str, Callable[[At], Groups]] = {
+PARTS: dict[str, Callable[[At], Iterator[Group]]] = {
     "eager": eager,
     "compiled": compiled,
     "gpt": gpt,

@@ -446,6 +446,9 @@ def test_emulation_and_a_tensor_core_differ_by_the_bits_of_its_accumulator(inner
         (cotangent.abs() @ weight.abs(), 64 / 32 + 1),
         (cotangent.abs().t() @ value.abs(), 32 / 32 + 1),
     ]
+    # What benchmarks/fp8_distance.py finds: at most 0.17 % with fast accumulation, else 0.02 %.
+    for limit, ours, theirs in zip((2e-3, 3e-4, 3e-4), *results, strict=True):
+        assert (ours - theirs).norm() < limit * theirs.norm()
     for ours, theirs, (magnitude, truncations) in zip(*results, exact, strict=True):
         bound = truncations * 2.0**-13 * magnitude * 1.1
         assert ((ours - theirs).abs() <= bound).all()
