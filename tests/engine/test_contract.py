@@ -289,7 +289,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "norms": (None, "fp32"),
     "autocast": (None, "fp16", "bf16"),
     "matmul": (None, "ieee", "tf32"),
-    "float8": (None, "dynamic", "rowwise", "delayed", "emulated"),
+    "float8": (None, "dynamic", "delayed"),
     "mx": (None, "fp8"),
     "accumulator": (None, "fp16"),
     "master_weights": (None, True),
