@@ -111,8 +111,8 @@ def test_what_cannot_be_explained_is_refused_in_a_line(halfstep, tmp_path):
     file.write_text(MODEL)
     build = ("--model", f"{file}:build")
     refused = {
-        ("fp16", "--on", "h200", *build): "--model explains one recipe with FP8 products, not fp16",
-        ("--on", "h200", *build): "not no recipe; write fp8",
+        ("fp16", "--on", "h200", *build): "recipe 'fp16' changes no layers, as fp8, mxfp8 and",
+        ("--on", "h200", *build): "one recipe, but none is given; write fp8",
         ("fp8", *build): "--model is given without --on; write --on cuda or --on h200",
         ("fp8", "--on", "gpu", *build): "device is 'gpu'; allowed: cpu, cuda, cuda:1, gh200, h200",
         ("fp8", "--on", "h200", "--model", f"{file}:wrong"): "returns int; allowed: a torch.nn",

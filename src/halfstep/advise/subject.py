@@ -287,8 +287,8 @@ def of_code(
         settings["momentum"] = 0.9
     # Validating a whole config gives errors that name the field and its allowed values.
     chosen = files.load({**_ANY_CONFIG, "optimizer": settings}).optimizer
-    make_batches = _imported(batches, "--batches")
-    made = model_of(model, "advise MODEL", seed=seed)
+    make, make_batches = _imported(model, "advise MODEL"), _imported(batches, "--batches")
+    made = _built(make, model, seed)
     if not any(param.requires_grad for param in made.parameters()):
         raise UserError(f"{model} returns a model without a parameter to train")
     optim.build_optimizer(chosen, made, classes=0, fused=False)  # Fails early.
@@ -333,7 +333,11 @@ def model_of(path: str, field: str, *, seed: int = 0) -> torch.nn.Module:
     Raises:
         UserError: If the function cannot be imported, fails, or returns a value of another type.
     """
-    make = _imported(path, field)
+    return _built(_imported(path, field), path, seed)
+
+
+def _built(make: Callable[..., Any], path: str, seed: int) -> torch.nn.Module:
+    """Return the model that the function at `path` makes."""
     with RandomNumbers(seed).drawn(), failing(f"{path} fails"):
         made = make()
     if not isinstance(made, torch.nn.Module):

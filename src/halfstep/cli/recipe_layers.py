@@ -25,30 +25,29 @@ def explain(
     as_json: bool,
     as_markdown: bool,
 ) -> None:
-    """Print which layers of a model multiply in FP8 under a recipe, and why the others do not.
+    """Print which layers of a model multiply in the format of a recipe, and why others do not.
 
     Raises:
-        UserError: If the arguments do not name one recipe with FP8 products, a device and a model.
+        UserError: If the arguments do not name one recipe, a device and a model.
+        ValueError: If the device is unknown, or the recipe changes no layers.
     """
     from halfstep.advise.subject import model_of
-    from halfstep.cli.recipes import print_table
+    from halfstep.cli.plain_table import print_table
     from halfstep.files import json_text
-    from halfstep.mechanisms.float8.explain import explained, gains_on
 
-    if len(recipes) != 1 or recipes[0].get("float8") is None:
-        given = " and ".join(recipe.name for recipe in recipes) or "no recipe"
-        raise UserError(f"--model explains one recipe with FP8 products, not {given}; write fp8")
+    if len(recipes) != 1:
+        given = " and ".join(recipe.name for recipe in recipes) or "none"
+        raise UserError(f"--model explains one recipe, but {given} is given; write fp8")
     if on is None:
         raise UserError("--model is given without --on; write --on cuda or --on h200")
     (recipe,) = recipes
-    gains = gains_on(on)
-    layers = explained(recipe, model_of(model, "--model"), gains, samples)
+    layers = recipe.explained(model_of(model, "--model"), on, samples)
     if as_json:
         typer.echo(
             json_text([{**asdict(each), "computes": each.computes} for each in layers], indent=2)
         )
         return
-    columns = ("layer", "in", "out", "samples", "gain over bf16", "computes", "why")
+    columns = ("layer", "in", "out", "samples", "gain", "computes", "why")
     formats = {"left out": recipe.format_of_left_out}
     rows = [
         (
@@ -64,6 +63,5 @@ def explain(
     ]
     print_table(columns, rows, as_markdown=as_markdown)
     counts = Counter(each.computes for each in layers)
-    where = on if gains is None else gains.key
     said = ", ".join(f"{count} {how}" for how, count in counts.most_common())
-    typer.echo(f"{recipe.name} on {where}: {said} of {len(layers)} layers")
+    typer.echo(f"{recipe.name} on {on}: {said} of {len(layers)} layers")

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from halfstep.cli.plain_table import print_table
 from halfstep.errors import UserError
 from halfstep.recipe import PARTS, RECIPES, recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from halfstep.recipe import Recipe
 
 COLUMNS = ("recipe", "sets", "purpose")
@@ -52,8 +51,8 @@ def recipes(
         str | None,
         typer.Option(
             metavar="FILE.py:FUNCTION",
-            help="Explain, for one recipe with FP8 products, what becomes of each layer of the "
-            "model that your function returns. The function's file is executed.",
+            help="Explain, for one recipe such as fp8, what becomes of each layer of the model "
+            "that your function returns. The function's file is executed.",
         ),
     ] = None,
     samples: Annotated[
@@ -144,21 +143,3 @@ def _print_fields(*, as_json: bool, as_markdown: bool) -> None:
         for part in in_order
     ]
     print_table(("field", "values", "purpose"), rows_of_text, as_markdown=as_markdown)
-
-
-def print_table(
-    columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, as_markdown: bool
-) -> None:
-    """Print a table, as Markdown or for a terminal."""
-    if as_markdown:
-        for cells in (columns, ("---",) * len(columns), *rows):
-            typer.echo(f"| {' | '.join(cells)} |")
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*columns, box=box.SIMPLE)
-    for cells in rows:
-        table.add_row(*cells)
-    Console().print(table)

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from halfstep.advise.predict.gpus import gpus
-from halfstep.mechanisms.float8.explain import explained
 from halfstep.mechanisms.float8.gain import PAYS, SAMPLES, Gains, table
 from halfstep.mechanisms.float8.native import NativeFloat8
 from halfstep.mechanisms.float8.technique import Float8Layers
@@ -86,21 +85,24 @@ def net() -> nn.Sequential:
 
 def test_layers_are_explained_as_the_technique_decides():
     gains = Gains.named("h200")
-    found = explained(recipe("fp8"), net(), gains, 8192)
+    found = recipe("fp8").explained(net(), "h200", 8192)
     assert [each.computes for each in found] == ["native", *["left out"] * 3]
     assert found[0].reason == "from 2048 samples on (predicted)"
     assert found[0].gain == gains.gain(8192, 4096, 4096).value
     assert found[1].gain < 1
     assert found[3].gain is None
     assert found[3].reason == "widths not multiples of 16"
-    (few, *_) = explained(recipe("fp8"), net(), gains, 128)
+    (few, *_) = recipe("fp8").explained(net(), "h200", 128)
     assert (few.how, few.computes) == ("native", "left out")
     technique = Float8Layers("dynamic", gains=gains)
     layer = net()[0]
     native = technique.native(layer)
     assert isinstance(native, NativeFloat8)
     assert native.fewest == 2048
-    for on in (None, gains):
-        emulated = recipe({"base": "fp8", "float8": "delayed"}) if on else recipe("fp8")
-        ways = [each.computes for each in explained(emulated, net(), on)]
-        assert ways == [*["rehearsed"] * 3, "left out"]
+    delayed = recipe({"base": "fp8", "float8": "delayed"})
+    for each, on in ((recipe("fp8"), "cpu"), (delayed, "h200"), (recipe("mxfp8"), "b200")):
+        ways = [layer.computes for layer in each.explained(net(), on, {"0": 8192})]
+        assert ways[0] == ways[1] == "rehearsed"
+        assert ways[3] == "left out"
+    with pytest.raises(ValueError, match="recipe 'bf16' changes no layers"):
+        recipe("bf16").explained(net(), "h200")

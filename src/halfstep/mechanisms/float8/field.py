@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import torch
+    from torch import nn
 
     from halfstep.kernels.hardware import Means
-    from halfstep.mechanisms.part import Whole
+    from halfstep.mechanisms.part import ExplainedLayer, Samples, Whole
     from halfstep.mechanisms.technique import Technique
 
 
@@ -44,6 +45,19 @@ class Float8(QuantisedProducts):
         if self.value in ("dynamic", "rowwise") and has_native(device):
             return Means("native", "linear layers and 1x1 convolutions, where that is faster")
         return super().means(device)
+
+    def explained(
+        self, model: nn.Module, whole: Whole, device: str, samples: Samples = None
+    ) -> list[ExplainedLayer] | None:
+        """Return which layers are native on a GPU, and from how many samples on."""
+        from halfstep.mechanisms.float8.explain import gains_on, native_layers
+        from halfstep.mechanisms.float8.technique import Float8Layers
+
+        rehearsed, gains = super().explained(model, whole, "cpu", samples), gains_on(device)
+        if rehearsed is None or gains is None or self.value not in ("dynamic", "rowwise"):
+            return rehearsed
+        technique = Float8Layers(self.value, own_formats=whole.own_formats, gains=gains)
+        return native_layers(rehearsed, model, technique, gains)
 
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
         """Change the layers to FP8, except those with a format of their own."""

@@ -23,7 +23,7 @@ from halfstep.mechanisms.products.product import Geometry, product
 from halfstep.mechanisms.technique import LayerFormat, Stage, Technique, no_own_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.optim import Optimizer
 
@@ -89,10 +89,11 @@ class ProductLayers(Technique):
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Change the class of the layers."""
         del optimizers
-        self._formats = self.left_out_of(models)
-        modules = {module: None for model in models for module in model.modules()}
-        for layer in (module for module in modules if widths(module)):
-            if layer not in self._formats:
+        left_out = self.left_out_of(models)
+        for layer in _layers(models):
+            if layer in left_out:
+                self._formats[layer] = left_out[layer]
+            else:
                 self._change(layer)
                 self._changed.append(layer)
 
@@ -102,9 +103,8 @@ class ProductLayers(Technique):
             module: each for model in models for module, each in self._own_formats(model).items()
         }
         ends = {end for model in models for end in self._ends(model)}
-        modules = {module: None for model in models for module in model.modules()}
         found = {}
-        for layer in (module for module in modules if widths(module)):
+        for layer in _layers(models):
             reason = "first and last layer" if layer in ends else self.left_out(layer)
             reason = "exceptions of the recipe" if layer in own else reason
             if reason:
@@ -172,6 +172,19 @@ def widths(layer: nn.Module) -> tuple[int, ...]:
     if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         return layer.in_channels // layer.groups, layer.out_channels // layer.groups
     return ()
+
+
+def _layers(models: Sequence[nn.Module]) -> list[nn.Module]:
+    """Return the linear and convolution layers of models, each once."""
+    modules = {module: None for model in models for module in model.modules()}
+    return [module for module in modules if widths(module)]
+
+
+def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module, tuple[int, int]]]:
+    """Yield the linear and convolution layers of a model: name, layer, and widths."""
+    for name, layer in model.named_modules():
+        if shape := widths(layer):
+            yield name, layer, (shape[0], shape[1])
 
 
 class Quantising(nn.Module):
