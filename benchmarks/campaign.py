@@ -222,6 +222,13 @@ def _fp8(result: dict[str, Any]) -> str:
     )
 
 
+def _four_bits(result: dict[str, Any]) -> str:
+    losses = {name: row["difference"]["mean"] for name, row in result["transformer"].items()}
+    slowest = max(row["ratio"] for row in result["step_cost"].values())
+    said = ", ".join(f"{name} {losses[name]:+.4f}" for name in ("mxfp8", "mxfp4", "nvfp4"))
+    return f"validation loss of a small transformer: {said}; a step takes {slowest:.2f}x at most"
+
+
 def _ranking(result: dict[str, Any]) -> str:
     of = {name: each["tau"] for name, each in result["summary"].items()}
     return f"Kendall's tau {of['in view']:.2f}; on unseen tasks {of['unseen']:.2f}"
@@ -303,6 +310,7 @@ EVERY = (
     Benchmark("bf16_updates.py", "accuracy with bf16 parameters", "fp32", _updates),
     Benchmark("rehearsal.py", "accuracy of a rehearsal", "PyTorch's kernels", _rehearsal),
     Benchmark("fp8_distance.py", "accuracy of the FP8 rehearsal", "an emulated H100", _fp8),
+    Benchmark("four_bits.py", "accuracy and cost of rehearsed block formats", "bf16", _four_bits),
     Benchmark("advise_memory.py", "error of predicted memory", "a real step", _memory),
     Benchmark("advise_trace.py", "time of a cost prediction", "", _trace),
     Benchmark("advise_exceptions.py", "exceptions that advise finds", "", _exceptions),

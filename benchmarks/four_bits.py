@@ -2,9 +2,10 @@
 
 Trains the `digits` config and a small transformer that predicts the characters of a licence text,
 under bf16, fp8, mxfp8, mxfp4 and nvfp4 with five seeds each, all rehearsed. Writes accuracies,
-validation losses, their differences to bf16 for each seed, and the time of the digits' trainings
-to results/four_bits.json. Takes about a quarter of an hour on two cores; after an interruption, the
-same command continues with the digits.
+validation losses and their differences to bf16 for each seed to results/four_bits.json. Then it
+measures the CPU time of a step of the digits config under each recipe, and the time of a comparison
+with three seeds; `--time` measures these alone and keeps the rest of the result. Takes about twenty
+minutes on two cores; after an interruption, the same command continues with the digits.
 
     python benchmarks/four_bits.py
 """
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -25,10 +28,14 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  (torch's own custom)
 
 from halfstep import Engine
+from halfstep.advise.subject import of_config
+from halfstep.train.config import files
 from halfstep.train.environment import describe
 
 RECIPES = ("bf16", "fp8", "mxfp8", "mxfp4", "nvfp4")
 SEEDS = 5
+COMPARED, COMPARED_SEEDS = ("bf16", "fp8", "mxfp8", "nvfp4"), 3
+ROUNDS, ROUND_STEPS, WARM_STEPS = 7, 5, 3
 RESULT = Path(__file__).parent / "results" / "four_bits.json"
 TEXT = Path(__file__).parent.parent / "LICENSE"
 
@@ -136,13 +143,60 @@ def digits(directory: Path, seeds: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Measure and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, default=Path("runs/bench/four_bits"))
-    parser.add_argument("--out", type=Path, default=RESULT)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+def cost() -> dict[str, Any]:
+    """Return the CPU time of a step of the digits config, by recipe, with its ratio to bf16's.
+
+    In each round, every recipe takes some steps; a ratio compares two recipes in one round.
+    """
+    subject = of_config(files.load("digits"))
+    engines = {}
+    for recipe in RECIPES:
+        model = subject.copied()
+        engines[recipe] = Engine(model, subject.optimizer(model), recipe=recipe)
+
+    def steps(engine: Engine, count: int) -> float:
+        began = time.process_time()
+        for number in range(count):
+            with engine.autocast():
+                loss = subject.loss(engine.model, subject.batches[number % len(subject.batches)])
+            engine.backward(loss)
+            engine.step()
+        return (time.process_time() - began) / count
+
+    taken: dict[str, list[float]] = {recipe: [] for recipe in RECIPES}
+    for engine in engines.values():
+        steps(engine, WARM_STEPS)
+    for _ in range(ROUNDS):
+        for recipe, engine in engines.items():
+            taken[recipe].append(steps(engine, ROUND_STEPS))
+    for engine in engines.values():
+        engine.close()
+    found = {}
+    for recipe, seconds in taken.items():
+        ratios = [mine / base for mine, base in zip(seconds, taken["bf16"], strict=True)]
+        found[recipe] = {
+            "cpu_ms": 1e3 * statistics.median(seconds),
+            "ratio": statistics.median(ratios),
+            "largest_ratio": max(ratios),
+        }
+    return found
+
+
+def time_of_comparison() -> dict[str, Any]:
+    """Compare the digits under four recipes and three seeds; return the seconds that it took."""
+    comparison = ["compare", "digits", "--recipes", ",".join(COMPARED)]
+    comparison += ["--seeds", str(COMPARED_SEEDS)]
+    with tempfile.TemporaryDirectory() as folder:
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        command = [sys.executable, "-m", "halfstep", *comparison, "--out", folder]
+        subprocess.run(command, check=True)
+        seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"command": "halfstep " + " ".join(comparison), "seconds": seconds, "cpu_seconds": cpu}
+
+
+def trained(work: Path) -> dict[str, Any]:
+    """Train under each recipe, and return the result."""
     losses: dict[str, list[float]] = {}
     layers = {}
     began = time.process_time()
@@ -161,15 +215,29 @@ def main() -> None:
         }
         for recipe in RECIPES
     }
-    result = {
+    return {
         "claim": "accuracy of block formats beside bf16, rehearsed on a CPU",
         "environment": describe(torch.device("cpu")),
         "seeds": SEEDS,
-        "digits": digits(given.work, SEEDS),
+        "digits": digits(work, SEEDS),
         "transformer": of_transformer,
         "transformer_cpu_seconds": seconds,
     }
-    given.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, default=Path("runs/bench/four_bits"))
+    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--time", action="store_true", help="measure the times alone")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if not given.time:
+        given.out.write_text(json.dumps(trained(given.work), indent=2) + "\n")
+    result = json.loads(given.out.read_text())
+    times = {"step_cost": cost(), "comparison": time_of_comparison()}
+    given.out.write_text(json.dumps({**result, **times}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

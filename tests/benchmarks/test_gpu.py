@@ -97,7 +97,22 @@ def test_the_items_measure_what_they_promise(dry_run):
     assert bits["same_bits"]
     assert bits["skipped"] == 1
     assert "engine, fp16, compiled, captured" in variants("graph-large")
-    assert {"engine, fp8", "torchao, tensorwise, compiled"} <= variants("fp8")
+    ways = ("fp8", "fp8, rowwise", "fp8, emulated")
+    assert {*(f"engine, {way}" for way in ways), "PyTorch, bf16"} <= variants("fp8")
+    torchao = "torchao, tensorwise, compiled"
+    assert {"engine, bf16, compiled", torchao} <= variants("fp8-compiled")
+    (ours,) = [
+        r for r in items["fp8-compiled"]["rows"] if r.get("variant") == "engine, fp8, compiled"
+    ]
+    assert ours["peer"] == torchao
+    assert "engine, fp8, compiled" in variants("fp8-gpt")
+    of_images = [
+        row["of"].partition(",")[0] for row in items["fp8-images"]["rows"] if "peer" in row
+    ]
+    assert of_images == ["test_vit", "test_resnet"]
+    *shapes, signs = items["fp8-shapes"]["rows"]
+    assert all(row["gain"] > 0 for row in shapes)
+    assert signs["shapes"] == len(shapes) == 2
     assert {f"engine, fp16+act{bits}" for bits in (2, 4, 8)} <= variants("activations")
     kernels = [row for row in items["activations"]["rows"] if "pack" in row["variant"]]
     assert len(kernels) == 6
@@ -109,6 +124,17 @@ def test_the_items_measure_what_they_promise(dry_run):
     assert tests["skipped"] > 0
     assert (tests["passed"], tests["failed"], tests["not_run"]) == (0, 0, 0)
     assert {*tests["reasons_of_skipped"].values()} == {"Skipped: needs a GPU"}
+
+
+def test_shapes_were_chosen_by_the_table_of_gains(script):
+    from halfstep.mechanisms.float8.gain import Gains, table
+
+    shapes = json.loads(script("gpu_items.fp8_shapes").SHAPES.read_text())["shapes"]
+    assert len({tuple(shape) for *shape, _ in shapes}) == 100
+    predicted = Gains("h200", {**table()["gpus"]["h200"], "measured": []})
+    gains = [gain for *_, gain in shapes]
+    assert gains == [round(predicted.gain(*shape).value, 3) for *shape, _ in shapes]
+    assert sum(gain > 1.05 for gain in gains) == sum(gain < 0.95 for gain in gains) == 50
 
 
 def test_tests_that_need_a_gpu_say_so_in_the_words_that_the_item_looks_for(script):

@@ -77,3 +77,47 @@ def test_a_mapping_that_is_none_is_refused(halfstep):
     code, _, error = halfstep("recipes", "{base: o2")
     assert code == 2
     assert "recipe '{base: o2' is not valid YAML" in error
+
+
+MODEL = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Linear(4096, 4096), nn.Linear(4096, 10))
+
+def wrong():
+    return 3
+"""
+
+
+def test_the_layers_of_a_model_are_explained(halfstep, tmp_path):
+    file = tmp_path / "nets.py"
+    file.write_text(MODEL)
+    flags = ("recipes", "fp8", "--on", "h200", "--model", f"{file}:build")
+    code, out, _ = halfstep(*flags, "--samples", "8192", "--markdown")
+    assert code == 0
+    gain = "| 0 | 4096 | 4096 | 8192 | 1.38 (predicted) | in fp8-e4m3 | from 2048 samples on"
+    assert gain in out
+    assert "| 1 | 4096 | 10 | 8192 |  | in bf16 | widths not multiples of 16 |" in out
+    assert out.endswith("fp8 on h200: 1 native, 1 left out of 2 layers\n")
+    code, out, _ = halfstep(*flags, "--json")
+    assert [row["computes"] for row in json.loads(out)] == ["native", "left out"]
+    code, out, _ = halfstep("recipes", "fp8", "--on", "cpu", "--model", f"{file}:build")
+    assert "1 rehearsed, 1 left out" in out
+
+
+def test_what_cannot_be_explained_is_refused_in_a_line(halfstep, tmp_path):
+    file = tmp_path / "others.py"
+    file.write_text(MODEL)
+    build = ("--model", f"{file}:build")
+    refused = {
+        ("fp16", "--on", "h200", *build): "recipe 'fp16' changes no layers, as fp8, mxfp8 and",
+        ("--on", "h200", *build): "one recipe, but none is given; write fp8",
+        ("fp8", *build): "--model is given without --on; write --on cuda or --on h200",
+        ("fp8", "--on", "gpu", *build): "device is 'gpu'; allowed: cpu, cuda, cuda:1, gh200, h200",
+        ("fp8", "--on", "h200", "--model", f"{file}:wrong"): "returns int; allowed: a torch.nn",
+        ("fp8", "--on", "h200", "--samples", "8"): "--samples is given without --model",
+    }
+    for words, said in refused.items():
+        code, _, error = halfstep("recipes", *words)
+        assert (code, said in error, error.count("\n")) == (2, True, 1), error

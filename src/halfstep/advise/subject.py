@@ -288,10 +288,7 @@ def of_code(
     # Validating a whole config gives errors that name the field and its allowed values.
     chosen = files.load({**_ANY_CONFIG, "optimizer": settings}).optimizer
     make, make_batches = _imported(model, "advise MODEL"), _imported(batches, "--batches")
-    with RandomNumbers(seed).drawn(), failing(f"{model} fails"):
-        made = make()
-    if not isinstance(made, torch.nn.Module):
-        raise UserError(f"{model} returns {type(made).__name__}; allowed: a torch.nn.Module")
+    made = _built(make, model, seed)
     if not any(param.requires_grad for param in made.parameters()):
         raise UserError(f"{model} returns a model without a parameter to train")
     optim.build_optimizer(chosen, made, classes=0, fused=False)  # Fails early.
@@ -323,6 +320,29 @@ def of_code(
         assumed=tuple(assumed),
         loss_path=loss or "",
     )
+
+
+def model_of(path: str, field: str, *, seed: int = 0) -> torch.nn.Module:
+    """Return the model that a function of the user builds.
+
+    Args:
+        path: "model:build" or "model.py:build".
+        field: The name of the argument, for messages.
+        seed: The seed of the random numbers that the function draws.
+
+    Raises:
+        UserError: If the function cannot be imported, fails, or returns a value of another type.
+    """
+    return _built(_imported(path, field), path, seed)
+
+
+def _built(make: Callable[..., Any], path: str, seed: int) -> torch.nn.Module:
+    """Return the model that the function at `path` makes."""
+    with RandomNumbers(seed).drawn(), failing(f"{path} fails"):
+        made = make()
+    if not isinstance(made, torch.nn.Module):
+        raise UserError(f"{path} returns {type(made).__name__}; allowed: a torch.nn.Module")
+    return made
 
 
 def _loss(path: str) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from halfstep.advise.answer import Answer
     from halfstep.advise.choose.clock import Tell
     from halfstep.advise.predict.forecast import Forecast
+    from halfstep.advise.subject import Subject
 
 BUDGET = 600.0
 VERIFICATION = 1 / 3  # of the budget, at most
@@ -218,7 +219,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     if costs:  # printed now, because the next stages take much longer
         _print_costs(
             console,
-            about.name,
+            about,
             costs,
             _command(subject, options or (), given) if cost_only else None,
         )
@@ -318,18 +319,18 @@ def _minutes(seconds: float) -> str:
 
 def _print_costs(
     console: "Console",
-    subject: str,
+    subject: "Subject",
     costs: "Sequence[Forecast]",
     examine: str | None,
 ) -> None:
     """Print the predicted costs, and the fastest recipes if nothing else is examined."""
     from halfstep.advise import table
+    from halfstep.advise.predict import native_fp8
 
-    if examine is None:
-        table.show(console, subject, costs, table.TRIED_NEXT)
-        return
-    table.show(console, subject, costs)
-    for line in table.fastest(costs, examine):
+    table.show(console, subject.name, costs, *([table.TRIED_NEXT] if examine is None else []))
+    gpus = dict.fromkeys(each.gpu for each in costs)
+    lines = native_fp8.lines(subject, [*gpus], costs[0].batch)
+    for line in [*lines, *(table.fastest(costs, examine) if examine is not None else [])]:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 

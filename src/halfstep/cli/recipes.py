@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from halfstep.cli.plain_table import print_table
 from halfstep.errors import UserError
 from halfstep.recipe import PARTS, RECIPES, recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from halfstep.recipe import Recipe
 
 COLUMNS = ("recipe", "sets", "purpose")
@@ -45,13 +44,31 @@ def recipes(
         typer.Option(
             metavar="cpu|cuda[:N]",
             help="Add a column: whether this device runs the recipe natively, rehearses or refuses "
-            "it.",
+            "it. With --model also a GPU that is not here, such as h200.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:FUNCTION",
+            help="Explain, for one recipe such as fp8, what becomes of each layer of the model "
+            "that your function returns. The function's file is executed.",
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            metavar="COUNT",
+            min=1,
+            help="With --model: the tokens of a batch, or its pixels for 1x1 convolutions.",
         ),
     ] = None,
 ) -> None:
     """List the recipes: the purpose of each, and the fields that it sets.
 
     Wherever a recipe is expected, several can be joined with '+'.
+
+        halfstep recipes fp8 --on h200 --model model.py:build --samples 8192
     """
     from halfstep.files import json_text
 
@@ -61,6 +78,13 @@ def recipes(
         _print_fields(as_json=as_json, as_markdown=as_markdown)
         return
     listed = [_read(spec) for spec in specs or ()]
+    if model is not None:
+        from halfstep.cli.recipe_layers import explain
+
+        explain(listed, model, on, samples, as_json=as_json, as_markdown=as_markdown)
+        return
+    if samples is not None:
+        raise UserError("--samples is given without --model; write --model model.py:build")
     rows_of = {each.name: (each, _purpose(each)) for each in listed} or RECIPES
     resolved = {name: row.resolve(on) for name, (row, _) in rows_of.items()} if on else {}
     if as_json:
@@ -81,7 +105,7 @@ def recipes(
         )
         for name, (row, purpose) in rows_of.items()
     ]
-    _print(columns, rows_of_text, as_markdown=as_markdown)
+    print_table(columns, rows_of_text, as_markdown=as_markdown)
 
 
 def _read(spec: str) -> Recipe:
@@ -118,19 +142,4 @@ def _print_fields(*, as_json: bool, as_markdown: bool) -> None:
         )
         for part in in_order
     ]
-    _print(("field", "values", "purpose"), rows_of_text, as_markdown=as_markdown)
-
-
-def _print(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, as_markdown: bool) -> None:
-    if as_markdown:
-        for cells in (columns, ("---",) * len(columns), *rows):
-            typer.echo(f"| {' | '.join(cells)} |")
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*columns, box=box.SIMPLE)
-    for cells in rows:
-        table.add_row(*cells)
-    Console().print(table)
+    print_table(("field", "values", "purpose"), rows_of_text, as_markdown=as_markdown)

@@ -11,13 +11,14 @@ Defining a subclass of `Part` adds the field to all recipes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from halfstep.errors import closest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     import torch
     from torch import nn
@@ -41,6 +42,44 @@ In this order: FSDP2, the engine's DataParallel, torch's own DataParallel, a
 `ZeroRedundancyOptimizer`, an optimizer that evaluates the loss in a closure, lazy parameters (which
 have no values yet), and modules compiled by TorchScript.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedLayer:
+    """What becomes of a linear or convolution layer under a recipe, on a device.
+
+    Attributes:
+        name: Its name in the model.
+        inputs: Features, or channels of a group.
+        outputs: Features, or channels of a group.
+        how: "native", "rehearsed" or "left out".
+        reason: From how many samples on it is native, or why it is left out; "" for a rehearsal.
+        fewest: From how many samples on it is native; None if it never is.
+        samples: Its samples (tokens or pixels); None if unknown.
+        gain: The time of its products without the part over that with it; None if unknown.
+        source: Whether `gain` is "measured" or "predicted"; "" if it is unknown.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    how: Literal["native", "rehearsed", "left out"]
+    reason: str = ""
+    fewest: int | None = None
+    samples: int | None = None
+    gain: float | None = None
+    source: str = ""
+
+    @property
+    def computes(self) -> Literal["native", "rehearsed", "left out"]:
+        """How the layer computes with these samples."""
+        if self.fewest is None or self.samples is None or self.samples >= self.fewest:
+            return self.how
+        return "left out"
+
+
+Samples = Mapping[str, int] | int | None
+"""The samples (tokens or pixels) of each layer by its name, or those of every layer."""
 
 PARTS: dict[str, type[Part]] = {}
 """The class of each field that a recipe may set, by the field's name."""
@@ -157,6 +196,23 @@ class Part:
         """
         del whole, seed
         return ()
+
+    def explained(
+        self, model: nn.Module, whole: Whole, device: str, samples: Samples = None
+    ) -> list[ExplainedLayer] | None:
+        """Return what becomes of the layers of a model; None if the part changes no layers.
+
+        Args:
+            model: The model, which is not changed.
+            whole: The recipe.
+            device: A device, or the name of a GPU that need not be here.
+            samples: The samples of the layers; None if unknown.
+
+        Raises:
+            ValueError: If the device is unknown.
+        """
+        del model, whole, device, samples
+        return None
 
     def own_formats(self, model: nn.Module) -> Mapping[nn.Module, str]:
         """Return the modules of `model` to which this part gives a format of their own, with it."""

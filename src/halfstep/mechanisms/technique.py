@@ -54,7 +54,8 @@ class LayerFormat(NamedTuple):
     Attributes:
         how: "native", "rehearsed" or "left out".
         format: The format, such as "fp8-e4m3"; None for that of the recipe without the technique.
-        reason: Why the layer is left out; "" otherwise.
+        reason: Why the layer is left out, or from how many samples on it computes natively; "" if
+            there is nothing to say.
     """
 
     how: Literal["native", "rehearsed", "left out"]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from halfstep.loss_scale import LossScale
+    from halfstep.mechanisms import ExplainedLayer, Samples
     from halfstep.mechanisms.technique import Technique
 
 
@@ -135,6 +136,26 @@ class Recipe:
         asked = [(part, part.means(where)) for part in self.parts]
         supports = [Support(str(part), *means) for part, means in asked if means is not None]
         return Resolution(self.name, str(where), tuple(supports))
+
+    def explained(
+        self, model: nn.Module, device: str, samples: Samples = None
+    ) -> list[ExplainedLayer]:
+        """Return what would become of each linear and convolution layer of a model.
+
+        Args:
+            model: The model, which is not changed.
+            device: A device, or a GPU that need not be here: "cuda", "h200".
+            samples: The samples (tokens or pixels) of each layer by its name, or those of every
+                layer; None if unknown.
+
+        Raises:
+            ValueError: If the device is unknown, or no part of the recipe changes layers.
+        """
+        for part in self.parts:
+            layers = part.explained(model, self, device, samples)
+            if layers is not None:
+                return layers
+        raise ValueError(f"recipe {self.name!r} changes no layers, as fp8, mxfp8 and nvfp4 do")
 
     @property
     def product_format(self) -> str:

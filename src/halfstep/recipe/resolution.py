@@ -36,7 +36,8 @@ class LayerSupport:
         name: The layer's name in its model.
         how: "native", "rehearsed" or "left out".
         format: The format of the products, such as "fp8-e4m3".
-        reason: Why the layer is left out; "" otherwise.
+        reason: Why the layer is left out, or from how many samples on it computes natively; "" if
+            there is nothing to say.
     """
 
     name: str

@@ -3,7 +3,7 @@
 import torch
 
 from halfstep.mechanisms.products.layers import ProductLayers
-from halfstep.mechanisms.products.quantised import Quantised
+from halfstep.mechanisms.products.quantised import Operand, Quantised
 
 DEVICES_WITH_UNITS: set[str] = set()
 BLOCK = 4
@@ -37,16 +37,30 @@ class Block8:
         return Quantised(values, torch.ones((), device=value.device), restored(scales))
 
 
-def hardware(left, left_axis, right, right_axis):
-    """Multiply in float64, as no emulation does."""
-    hardware.calls += 1
-    rows, columns = left.widened().double(), right.widened().double()
-    rows = rows if left_axis == (1,) else rows.t()
-    columns = columns.t() if right_axis == (1,) else columns
-    return (rows @ columns).float()
+class Hardware:
+    """Multiplies in float64, as no emulation does."""
+
+    fewest = 1
+    calls = 0
+
+    def format_of(self, role):
+        return "block8"
+
+    def cast(self, matrix, role, *, rows=False, columns=False, out=(None, None)):
+        def operand(factor):
+            quantised = Block8().quantised(factor, role, (1,))
+            return Operand(quantised.values, quantised.blocks)
+
+        return operand(matrix) if rows else None, operand(matrix.t()) if columns else None
+
+    def multiply(self, left, right, dtype, *, gradient, bias=None):
+        self.calls += 1
+        wide = [operand.values.double() * operand.decode for operand in (left, right)]
+        product = wide[0] @ wide[1].t()
+        return (product if bias is None else product + bias.double()).to(dtype)
 
 
-hardware.calls = 0
+hardware = Hardware()
 
 
 class Block8Layers(ProductLayers):

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere in torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep.formats import round_to
-from halfstep.mechanisms.float8.quantiser import FORMAT_OF, Float8
+from halfstep.mechanisms.float8.quantiser import FORMAT_OF, Float8, RowwiseFloat8
 from halfstep.mechanisms.float8.scales import DynamicScales
 from halfstep.mechanisms.products.product import Geometry, product
 
@@ -172,3 +172,18 @@ def test_factors_are_kept_in_fp8() -> None:
         product(torch.randn(4, 32), torch.randn(16, 32, requires_grad=True), None, OWN)
     assert kept.count(torch.float8_e4m3fn) == 2
     assert all(dtype in (torch.float8_e4m3fn, torch.float32) for dtype in kept)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((12, 32), (1,)), ((12, 32), (0,)), ((2, 8, 3), (1,))])
+def test_rows_have_scales_of_their_own(shape, axis):
+    torch.manual_seed(0)
+    value = torch.randn(shape) * torch.logspace(-4, 4, shape[0]).view(-1, *[1] * (len(shape) - 1))
+    found = RowwiseFloat8().quantised(value, "gradient", axis)
+    wide = value.numpy()
+    scale = np.float32(448) / np.abs(wide).max(axis[0], keepdims=True)
+    expected = (wide * scale).astype(ml_dtypes.float8_e4m3fn)
+    assert found.values.dtype == torch.float8_e4m3fn
+    np.testing.assert_array_equal(found.values.float().numpy(), expected.astype(np.float32))
+    np.testing.assert_allclose(found.blocks.numpy(), 1 / scale, rtol=1e-6)
+    assert found.scale == 1
+    assert RowwiseFloat8().quantised(torch.zeros(0, 32), "input", (1,)).values.shape == (0, 32)

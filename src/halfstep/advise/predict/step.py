@@ -24,7 +24,7 @@ from halfstep.errors import UserError, in_a_line
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from halfstep.advise.predict.trace import Trace
     from halfstep.advise.subject import Subject
@@ -146,6 +146,27 @@ def _steps(
                 if place > 0:
                     found.append(recorder.trace(batch))
     return tuple(found)
+
+
+def fake_forward(subject: Subject, batch: int | None, watch: Callable[[nn.Module], None]) -> None:
+    """Compute the loss of a copy of the model without values, after a call of `watch` with it.
+
+    Raises:
+        UserError: If the model cannot run on tensors without values.
+    """
+    size = samples(subject.batches[0])
+    try:
+        with _quiet(), FakeTensorMode(allow_non_fake_inputs=True):
+            model = _fake_model(subject.model)
+            watch(model)
+            given = tree_map(lambda leaf: _resized(leaf, size, batch or size), subject.batches[0])
+            subject.loss(model, given)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{subject.name} cannot run on tensors that have no values: {in_a_line(error)}"
+        ) from error
 
 
 def samples(batch: Any) -> int:

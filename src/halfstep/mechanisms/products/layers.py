@@ -1,13 +1,15 @@
 """Linear and convolution layers whose products are computed on quantised tensors.
 
-The technique changes the class of a layer until it is closed. The new class intercepts the calls of
-`linear` and of convolutions in the layer's own forward. So it also works for subclasses of torch's
-layers, such as weight-standardised or padded convolutions.
+The technique changes the class of a layer until it is closed. If the products are emulated, the new
+class intercepts the calls of `linear` and of convolutions in the layer's own forward. So it also
+works for subclasses of torch's layers, such as weight-standardised or padded convolutions. Native
+products are those of `native_layers.py`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,14 +18,16 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.overrides import TorchFunctionMode
 
 from halfstep.layers.swap import mix_in, take_out
+from halfstep.mechanisms.products.native_layers import MultipliesNatively, NativeComputes
 from halfstep.mechanisms.products.product import Geometry, product
 from halfstep.mechanisms.technique import LayerFormat, Stage, Technique, no_own_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.optim import Optimizer
 
+    from halfstep.mechanisms.products.native import WeightOperands
     from halfstep.mechanisms.products.quantised import Native, Quantiser
     from halfstep.mechanisms.technique import OwnFormats
 
@@ -42,6 +46,7 @@ class ProductLayers(Technique):
     Args:
         own_formats: Returns the modules of a model that have a format of their own, and so do not
             become such layers.
+        dtype: The dtype that native products round a weight to first; None for the weight's own.
     """
 
     stage = Stage.LAYERS
@@ -53,8 +58,12 @@ class ProductLayers(Technique):
     keeps_ends = False
     """Whether the first and the last layer of a model stay as they are."""
 
-    def __init__(self, *, own_formats: OwnFormats = no_own_formats) -> None:
+    def __init__(
+        self, *, own_formats: OwnFormats = no_own_formats, dtype: torch.dtype | None = None
+    ) -> None:
         self._own_formats = own_formats
+        self._dtype = dtype
+        self._operands: list[WeightOperands] = []
         self._formats: dict[nn.Module, LayerFormat] = {}
         self._changed: list[nn.Module] = []
 
@@ -63,40 +72,82 @@ class ProductLayers(Technique):
         raise NotImplementedError
 
     def native(self, layer: nn.Module) -> Native | None:
-        """Return the matrix product of the hardware that `layer` is on; None to emulate it."""
+        """Return the product of the hardware that `layer` is on; None to emulate it."""
         del layer
         return None
 
+    def native_reason(self, layer: nn.Module) -> str:
+        """Return what a report says of a native layer: from how many samples on it is native."""
+        del layer
+        return ""
+
     def left_out(self, layer: nn.Module) -> str:
         """Return why a linear or convolution layer stays as it is; "" if it is taken."""
-        fits = all(width % self.multiple == 0 for width in _widths(layer))
+        fits = all(width % self.multiple == 0 for width in widths(layer))
         return "" if fits else f"widths not multiples of {self.multiple}"
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Change the class of the layers."""
         del optimizers
+        left_out = self.left_out_of(models)
+        for layer in _layers(models):
+            if layer in left_out:
+                self._formats[layer] = left_out[layer]
+            else:
+                self._change(layer)
+                self._changed.append(layer)
+
+    def left_out_of(self, models: Sequence[nn.Module]) -> dict[nn.Module, LayerFormat]:
+        """Return the linear and convolution layers that stay as they are, with their formats."""
         own = {
             module: each for model in models for module, each in self._own_formats(model).items()
         }
         ends = {end for model in models for end in self._ends(model)}
-        modules = {module: None for model in models for module in model.modules()}
-        for layer in (module for module in modules if _widths(module)):
+        found = {}
+        for layer in _layers(models):
             reason = "first and last layer" if layer in ends else self.left_out(layer)
             reason = "exceptions of the recipe" if layer in own else reason
             if reason:
-                self._formats[layer] = LayerFormat("left out", own.get(layer), reason)
-                continue
-            quantiser, native = self.quantiser(layer), self.native(layer)
+                found[layer] = LayerFormat("left out", own.get(layer), reason)
+        return found
+
+    def _change(self, layer: nn.Module) -> None:
+        quantiser, native = self.quantiser(layer), self.native(layer)
+        format_ = quantiser.format_of("input")
+        if native is None:
             mix_in(layer, Quantising)
-            layer._computes = _Computes(quantiser, native)  # type: ignore[assignment]  # noqa: SLF001  # the subclass's
-            self._changed.append(layer)
-            self._formats[layer] = LayerFormat(
-                "rehearsed" if native is None else "native", quantiser.format_of("input")
-            )
+            layer._computes = quantiser  # type: ignore[assignment]  # noqa: SLF001  # the subclass's
+            self._formats[layer] = LayerFormat("rehearsed", format_)
+            return
+        computes = NativeComputes.of(layer, native, self._dtype)
+        mix_in(layer, MultipliesNatively)
+        layer._computes = computes  # type: ignore[assignment]  # noqa: SLF001  # the subclass's
+        self._operands += [computes.operands] if computes.operands else []
+        self._formats[layer] = LayerFormat("native", format_, self.native_reason(layer))
+
+    @property
+    def enters_forward(self) -> bool:
+        """Whether there are native layers, whose weights are quantised before a forward pass."""
+        return bool(self._operands)
+
+    def forward(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Quantise the weights of native layers that have changed since."""
+        del device
+        for operands in self._operands:
+            operands.refresh()
+        return nullcontext()
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Let the weights of `optimizer` be quantised again, even if it wrote to `weight.data`."""
+        if self._operands:
+            stepped = {id(param) for group in optimizer.param_groups for param in group["params"]}
+            for operands in self._operands:
+                if id(operands.weight) in stepped:
+                    operands.forget()
 
     def _ends(self, model: nn.Module) -> list[nn.Module]:
         """Return the first and the last layer of a model, if they stay as they are."""
-        layers = [module for module in model.modules() if _widths(module)]
+        layers = [module for module in model.modules() if widths(module)]
         return [*layers[:1], *layers[-1:]] if self.keeps_ends else []
 
     def layer_formats(self) -> Mapping[nn.Module, LayerFormat]:
@@ -109,9 +160,10 @@ class ProductLayers(Technique):
             take_out(layer)
             del layer._computes  # noqa: SLF001
         self._changed.clear()
+        self._operands.clear()
 
 
-def _widths(layer: nn.Module) -> tuple[int, ...]:
+def widths(layer: nn.Module) -> tuple[int, ...]:
     """Return the widths of a layer's matrix product; () for any other layer."""
     if isinstance(layer, NonDynamicallyQuantizableLinear):
         return ()  # the output projection of attention: its forward is never called
@@ -122,17 +174,23 @@ def _widths(layer: nn.Module) -> tuple[int, ...]:
     return ()
 
 
-class _Computes(NamedTuple):
-    """How a layer computes its products; see `product`."""
+def _layers(models: Sequence[nn.Module]) -> list[nn.Module]:
+    """Return the linear and convolution layers of models, each once."""
+    modules = {module: None for model in models for module in model.modules()}
+    return [module for module in modules if widths(module)]
 
-    quantiser: Quantiser
-    native: Native | None
+
+def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module, tuple[int, int]]]:
+    """Yield the linear and convolution layers of a model: name, layer, and widths."""
+    for name, layer in model.named_modules():
+        if shape := widths(layer):
+            yield name, layer, (shape[0], shape[1])
 
 
 class Quantising(nn.Module):
     """Mixin for a layer, which makes the layer multiply quantised tensors."""
 
-    _computes: _Computes
+    _computes: Quantiser
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer's own forward, with its products computed on quantised tensors."""
@@ -143,9 +201,9 @@ class Quantising(nn.Module):
 class _Intercepted(TorchFunctionMode):
     """Replaces calls of `linear` and of convolutions by products of quantised tensors."""
 
-    def __init__(self, computes: _Computes) -> None:
+    def __init__(self, quantiser: Quantiser) -> None:
         super().__init__()
-        self._computes = computes
+        self._quantiser = quantiser
 
     def __torch_function__(
         self,
@@ -165,7 +223,7 @@ class _Intercepted(TorchFunctionMode):
     def _linear(
         self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return _computed(value, weight, bias, self._computes)
+        return _computed(value, weight, bias, self._quantiser)
 
     def _convolution(
         self,
@@ -189,7 +247,7 @@ class _Intercepted(TorchFunctionMode):
         batched = value.dim() == rank + 2
         geometry = Geometry(steps, _each(padding, rank), gaps, groups)
         result = _computed(
-            value if batched else value[None], weight, bias, self._computes, geometry
+            value if batched else value[None], weight, bias, self._quantiser, geometry
         )
         return result if batched else result[0]
 
@@ -198,7 +256,7 @@ def _computed(
     value: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    computes: _Computes,
+    quantiser: Quantiser,
     geometry: Geometry | None = None,
 ) -> torch.Tensor:
     """Compute a product; under autocast, first cast the operands to autocast's format."""
@@ -207,7 +265,7 @@ def _computed(
         dtype = torch.get_autocast_dtype(device)
         value, weight = value.to(dtype), weight.to(dtype)
     with torch.autocast(device, enabled=False):
-        return product(value, weight, bias, computes.quantiser, geometry, computes.native)
+        return product(value, weight, bias, quantiser, geometry)
 
 
 def _each(value: int | Sequence[int], rank: int) -> tuple[int, ...]:

@@ -8,9 +8,10 @@ from halfstep.mechanisms.part import Part
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from halfstep.kernels.hardware import Means
-    from halfstep.mechanisms.part import Whole
+    from halfstep.mechanisms.part import ExplainedLayer, Samples, Whole
 
 
 class QuantisedProducts(Part, abstract=True):
@@ -57,6 +58,28 @@ class QuantisedProducts(Part, abstract=True):
             f"fp32 kernels on {self.family} values; layers whose widths are not multiples of "
             f"{self.multiple} are left out",
         )
+
+    def explained(
+        self, model: nn.Module, whole: Whole, device: str, samples: Samples = None
+    ) -> list[ExplainedLayer] | None:
+        """Return which layers are rehearsed, on every device, and why the others are left out."""
+        from halfstep.mechanisms.part import ExplainedLayer
+        from halfstep.mechanisms.products.layers import ProductLayers, layers_of
+
+        del device
+        (technique,) = self.techniques(whole, seed=0)
+        assert isinstance(technique, ProductLayers)
+        left_out = technique.left_out_of([model])
+        return [
+            ExplainedLayer(
+                name,
+                *shape,
+                "left out" if layer in left_out else "rehearsed",
+                left_out[layer].reason if layer in left_out else "",
+                samples=samples if isinstance(samples, int) else (samples or {}).get(name),
+            )
+            for name, layer, shape in layers_of(model)
+        ]
 
     @property
     def family(self) -> str:

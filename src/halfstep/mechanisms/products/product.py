@@ -1,8 +1,7 @@
-"""Products of quantised tensors, with their gradients: emulated in fp32, or native.
+"""Emulated products of quantised tensors, with their gradients.
 
-The factors of an emulated product are the values that a tensor core would read, widened for a
-multiplication and a sum in fp32. A native product reads the quantised values themselves. Both give
-the same numbers, up to the order of the sum.
+The factors are the values that a tensor core would read, widened for a multiplication and a sum in
+fp32. A native product (`native.py`) gives the same numbers, up to the order of the sum.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from halfstep.mechanisms.products.quantised import Quantised
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfstep.mechanisms.products.quantised import Axis, Native, Quantiser, Role
+    from halfstep.mechanisms.products.quantised import Axis, Quantiser, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,6 @@ def product(
     bias: torch.Tensor | None,
     quantiser: Quantiser,
     geometry: Geometry | None = None,
-    native: Native | None = None,
 ) -> torch.Tensor:
     """Compute a linear layer or a convolution of quantised tensors, differentiably once.
 
@@ -52,16 +50,13 @@ def product(
         bias: The layer's bias, which is added in fp32 and is not quantised.
         quantiser: Quantises the tensors of this layer.
         geometry: The geometry of the convolution; None for a linear layer.
-        native: The matrix product of the hardware, for linear layers; None to emulate it.
 
     Returns:
         The output, rounded once from fp32 to `value`'s dtype.
     """
     # Read here, because inside `forward` gradients are always disabled.
     training = torch.is_grad_enabled()
-    result: torch.Tensor = _Product.apply(
-        value, weight, bias, quantiser, geometry, native, training
-    )
+    result: torch.Tensor = _Product.apply(value, weight, bias, quantiser, geometry, training)
     return result
 
 
@@ -74,7 +69,6 @@ class _Product(Product):
         bias: torch.Tensor | None,
         quantiser: Quantiser,
         geometry: Geometry | None,
-        native: Native | None,
         training: bool,
     ) -> torch.Tensor:
         features = value.dim() - 1 if geometry is None else 1
@@ -85,17 +79,14 @@ class _Product(Product):
         kept_right = (weight,) if quantiser.depends_on_axis("weight") else tuple(right)
         ctx.save_for_backward(*kept_left, *kept_right)
         ctx.split = len(kept_left)
-        ctx.quantiser, ctx.geometry, ctx.native = quantiser, geometry, native
+        ctx.quantiser, ctx.geometry = quantiser, geometry
         ctx.dtypes = value.dtype, weight.dtype, None if bias is None else bias.dtype
         with computing_in(quantiser.format_of("input")):
             if geometry is not None:
                 wide = left.widened(), right.widened(), None
                 result = torch.ops.aten.convolution(*wide, *geometry.arguments())
-            elif native is None:
-                result = _matmul(left.widened(), right.widened().t())
             else:
-                rows = native(_as_matrix(left), (1,), right, (1,))
-                result = rows.view(*value.shape[:-1], -1)
+                result = _matmul(left.widened(), right.widened().t())
         # Two divisions, because the product of two large scales would overflow.
         result = result / left.scale / right.scale
         if bias is not None:
@@ -116,13 +107,13 @@ class _Product(Product):
             with computing_in(ctx.quantiser.format_of("gradient")):
                 by_value, by_weight = _gradients(ctx, gradient, channel, samples)
             if by_value is not None:
-                by_value = _once(by_value.to(value_dtype))
+                by_value = differentiable_once(by_value.to(value_dtype))
             if by_weight is not None:
-                by_weight = _once(by_weight.to(weight_dtype))
+                by_weight = differentiable_once(by_weight.to(weight_dtype))
         if bias_dtype is not None and wanted[2]:
             total = gradient.float().sum(samples) if samples else gradient.float()
             by_bias = total.to(bias_dtype)
-        return by_value, by_weight, by_bias, None, None, None, None
+        return by_value, by_weight, by_bias, None, None, None
 
 
 def _gradients(
@@ -160,23 +151,16 @@ def _operand(quantiser: Quantiser, kept: Sequence[Any], role: Role, axis: Axis |
 
 
 def _linear_gradients(
-    ctx: Any, incoming: Quantised, value: Quantised, weight: Quantised, wanted: tuple[bool, bool]
+    _: Any, incoming: Quantised, value: Quantised, weight: Quantised, wanted: tuple[bool, bool]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     by_value = by_weight = None
-    if ctx.native is not None:
-        rows = _as_matrix(incoming)
-        if wanted[0]:
-            by_value = ctx.native(rows, (1,), weight, (0,)).view(value.values.shape)
-        if wanted[1]:
-            by_weight = ctx.native(rows, (0,), _as_matrix(value), (0,))
-    else:
-        gradient = incoming.widened()
-        if wanted[0]:
-            by_value = _matmul(gradient, weight.widened())
-        if wanted[1]:
-            wide = value.widened()
-            rows_of, columns = (each.reshape(-1, each.shape[-1]) for each in (gradient, wide))
-            by_weight = _matmul(rows_of.t(), columns)
+    gradient = incoming.widened()
+    if wanted[0]:
+        by_value = _matmul(gradient, weight.widened())
+    if wanted[1]:
+        wide = value.widened()
+        rows_of, columns = (each.reshape(-1, each.shape[-1]) for each in (gradient, wide))
+        by_weight = _matmul(rows_of.t(), columns)
     return _unscaled(by_value, incoming, weight), _unscaled(by_weight, incoming, value)
 
 
@@ -200,16 +184,7 @@ def _unscaled(
     return None if result is None else result / left.scale / right.scale
 
 
-def _as_matrix(operand: Quantised) -> Quantised:
-    """Return an operand, (..., features), as a matrix with one row for each sample."""
-    width = operand.values.shape[-1]
-    blocks = operand.blocks
-    if blocks is not None:
-        blocks = blocks.expand(operand.values.shape).reshape(-1, width)
-    return Quantised(operand.values.reshape(-1, width), operand.scale, blocks)
-
-
-def _once(gradient: torch.Tensor) -> torch.Tensor:
+def differentiable_once(gradient: torch.Tensor) -> torch.Tensor:
     """Return a gradient that cannot be differentiated again: quantised factors have no graph."""
     if not torch.is_grad_enabled():  # without create_graph
         return gradient

@@ -65,15 +65,70 @@ class Quantiser(Protocol):
         """Return the name of the format of tensors in this role."""
 
 
+class Operand(NamedTuple):
+    """A factor of a native product, as the hardware reads it.
+
+    Attributes:
+        values: A matrix in the format's dtype, contiguous; the product sums over its second axis.
+        decode: fp32 tensor that broadcasts to `values`: what they must be multiplied by.
+    """
+
+    values: torch.Tensor
+    decode: torch.Tensor
+
+
+Sides = tuple[Operand | None, Operand | None]
+"""A matrix as a factor that is summed over its columns, and over its rows (so transposed)."""
+
+
 class Native(Protocol):
-    """A matrix product on hardware that has the format."""
+    """Quantises the matrices of one layer and multiplies them, on hardware that has the format.
 
-    def __call__(
-        self, left: Quantised, left_axis: Axis, right: Quantised, right_axis: Axis, /
+    Attributes:
+        fewest: The number of samples from which on the native product is used. With fewer, the
+            layer computes as if the recipe had no such products.
+    """
+
+    fewest: int
+
+    def format_of(self, role: Role) -> str:
+        """Return the name of the format of matrices in this role."""
+
+    def cast(
+        self,
+        matrix: torch.Tensor,
+        role: Role,
+        *,
+        rows: bool = False,
+        columns: bool = False,
+        out: Sides = (None, None),
+    ) -> Sides:
+        """Quantise a matrix, (samples, features) or (out, in), for one or both of its sides.
+
+        Args:
+            matrix: The matrix.
+            role: What the matrix is to the layer.
+            rows: Whether a product sums over its columns.
+            columns: Whether a product sums over its rows. Zeros fill the sum up to the length that
+                the hardware needs.
+            out: Operands of an earlier call with the same shape, which are written again.
+        """
+
+    def multiply(
+        self,
+        left: Operand,
+        right: Operand,
+        dtype: torch.dtype,
+        *,
+        gradient: bool,
+        bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Multiply two matrices, each summed over its axis, `(0,)` or `(1,)`.
+        """Multiply two operands: left.values @ right.values.t(), decoded.
 
-        Returns:
-            The product in fp32, (other dimension of `left`, other dimension of `right`), still
-            multiplied by both scales.
+        Args:
+            left: The first factor: a gradient, if there is one.
+            right: The second factor.
+            dtype: The dtype of the result.
+            gradient: Whether the result is a gradient.
+            bias: A vector to add to each row.
         """

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from halfstep.recipe.resolution import LayerSupport
 
 
+def _of_scaled_mm(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> int:
+    return 2 * left.shape[0] * left.shape[1] * right.shape[1]
+
+
+# torch's counter does not know the operator of `torch.nn.functional.scaled_mm`.
+_FORMULAS = {torch.ops.aten._scaled_mm_v2: _of_scaled_mm, **flop_registry}  # noqa: SLF001
+
+
 class Census(TorchDispatchMode):
     """A context that counts the FLOPs of a model's products, in forward and backward passes.
 
@@ -95,7 +103,7 @@ class Census(TorchDispatchMode):
         del types
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        count = flop_registry.get(func._overloadpacket)  # noqa: SLF001  # as torch's own counter
+        count = _FORMULAS.get(func._overloadpacket)  # noqa: SLF001  # as torch's own counter
         if count is not None:
             factors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
             format_ = format_of_products(factors[-1])

@@ -1,0 +1,73 @@
+"""Tells which layers of a subject would be faster in FP8 on a GPU, layer by layer.
+
+The cost of a whole step in FP8 is not predicted, because the constants of the cost model are not
+fitted to FP8. The gain of single layers is, by their shapes (`Recipe.explained`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from halfstep.advise.predict.step import fake_forward
+from halfstep.plurals import counted
+from halfstep.recipe import recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfstep.advise.predict.gpus import Gpu
+    from halfstep.advise.subject import Subject
+
+
+def lines(subject: Subject, gpus: Sequence[Gpu], batch: int | None = None) -> list[str]:
+    """Return a line for each GPU with FP8 units: how many layers gain from native products.
+
+    Args:
+        subject: The subject; it is not modified.
+        gpus: The GPUs.
+        batch: Samples of a micro-step; by default as many as in the subject's first batch.
+
+    Raises:
+        UserError: If the model cannot run on tensors without values.
+    """
+    # AMD's units have FP8 formats of their own.
+    with_units = [gpu for gpu in gpus if gpu.fp8 is not None and gpu.architecture != "cdna3"]
+    if not with_units:
+        return []
+    counts = samples_of_layers(subject, batch)
+    return [_line(subject.model, counts, gpu) for gpu in with_units]
+
+
+def samples_of_layers(subject: Subject, batch: int | None = None) -> dict[str, int]:
+    """Return the tokens or pixels of a batch in each linear and convolution layer, by its name."""
+    found: dict[str, int] = {}
+    names = {layer.name for layer in recipe("fp8").explained(subject.model, "cpu")}
+
+    def count(name: str, layer: nn.Module, given: tuple[Any, ...], _: Any) -> None:
+        width = layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
+        assert isinstance(width, int)
+        found[name] = given[0].numel() // width
+
+    def watch(model: nn.Module) -> None:
+        for name, layer in model.named_modules():
+            if name in names:
+                layer.register_forward_hook(partial(count, name))
+
+    fake_forward(subject, batch, watch)
+    return found
+
+
+def _line(model: nn.Module, counts: dict[str, int], gpu: Gpu) -> str:
+    layers = recipe("fp8").explained(model, gpu.key, counts)
+    faster = [each for each in layers if each.computes == "native" and each.gain is not None]
+    said = (
+        f"fp8 on {gpu.name}: {len(faster)} of {counted(len(layers), 'layer')} would multiply in FP8"
+    )
+    if not faster:
+        return f"{said}, because none is predicted to be faster so"
+    gains = sorted(each.gain or 0 for each in faster)
+    sources = " and ".join(dict.fromkeys(str(each.source) for each in faster))
+    return f"{said}, {gains[0]:.2f} to {gains[-1]:.2f} times as fast as in bf16 ({sources})"

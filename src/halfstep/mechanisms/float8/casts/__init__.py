@@ -1,0 +1,1 @@
+"""Casts of matrices to FP8 with their transposes, in plain PyTorch and in Triton."""
