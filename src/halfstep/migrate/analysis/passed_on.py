@@ -74,7 +74,7 @@ def _asks(program: Program, function: Function, call: ast.Call, node: ast.expr) 
         name = names[call.args.index(node)]
     else:
         return False
-    aliases = {each for each in names if program.imports.bound.get(each) == "apex.amp"}
+    aliases = {each for each in names if program.imports.of(function).bound.get(each) == "apex.amp"}
     return name in aliases or (name is not None and asks_for_state(program, function, name))
 
 

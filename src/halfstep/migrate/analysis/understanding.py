@@ -234,7 +234,7 @@ class Understanding:
         for function in program.source.parent:
             if isinstance(function, Function):
                 for name in sorted(parameters(function)):
-                    amp = program.imports.bound.get(name) == "apex.amp"
+                    amp = program.imports.of(function).bound.get(name) == "apex.amp"
                     if amp and not asks_for_state(program, function, name):
                         self.leave(function, REBOUND.format(f"`{name}`"))
 
@@ -327,7 +327,7 @@ class Understanding:
             return False
         for loss in filter(self.live, self.program.losses):
             home, end = source.function(loss.statement), loss.statement.lineno
-            body = source.tree if home is None else home
+            body = source.scope(loss.statement)
             zeroed = [
                 move.statement.lineno
                 for move in self.zero_grads

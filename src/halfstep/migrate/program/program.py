@@ -119,7 +119,7 @@ class Program:
     @classmethod
     def read(cls, source: Source) -> Program:
         """Find the uses of amp in a source."""
-        imports = Imports(source.tree)
+        imports = Imports(source)
         program = cls(source, imports, all_names(source.tree))
         if not imports.bound:
             return program

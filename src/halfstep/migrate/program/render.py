@@ -20,7 +20,7 @@ from halfstep.migrate.program.source import first_line, last_line, suites
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from halfstep.migrate.program.source import Source
+    from halfstep.migrate.program.source import File, Source
 
 COMMENT = "# halfstep migrate: "
 WIDTH = 80
@@ -80,12 +80,13 @@ def call_text(head: str, arguments: Sequence[str]) -> str:
 
 def rendered(source: Source, edits: Edits) -> str:
     """Return the text of a program with all edits applied."""
-    return "\n".join(line.text for line in rendered_lines(source, edits))
+    return "\n".join(line.text for lines in rendered_lines(source, edits) for line in lines)
 
 
-def rendered_lines(source: Source, edits: Edits) -> list[Line]:
-    """Return the lines of a program with all edits applied."""
-    return _Renderer(source, edits).program()
+def rendered_lines(source: Source, edits: Edits) -> list[list[Line]]:
+    """Return the lines of each file of a program with all edits applied."""
+    renderer = _Renderer(source, edits)
+    return [renderer.file(each) for each in source.files]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +142,10 @@ class _Renderer:
             for each in part:
                 self.changed.update((each, *source.above(each)))
 
-    def program(self) -> list[Line]:
-        """Return the lines of the program."""
-        return self._joined(self._lines(1, len(self.source.lines), self.source.tree.body, Shift()))
+    def file(self, file: File) -> list[Line]:
+        """Return the lines of a file."""
+        self.width = file.width
+        return self._joined(self._lines(file.first, file.last, file.module.body, Shift()))
 
     def _joined(self, lines: list[Line]) -> list[Line]:
         """Join the copies of the lines that were one line before it was split into statements."""
@@ -215,7 +217,7 @@ class _Renderer:
 
     def _region(self, region: Region, body: Sequence[ast.stmt], shift: Shift) -> list[Line]:
         indent = self._indent(body[0], shift)
-        width = self.source.width
+        width = self.width
         notes = self._noted(body[0], indent)
         first, last = first_line(body[0]), last_line(body[-1])
         inside = self._lines(first, last, body, shift.deeper(width), under=body[0])
@@ -257,13 +259,13 @@ class _Renderer:
         done = []
         for line in (line for text in texts for line in text.split("\n")):
             levels = (len(line) - len(line.lstrip(" "))) // 4
-            moved = indent + self.source.width * levels + line[4 * levels :] if line else ""
+            moved = indent + self.width * levels + line[4 * levels :] if line else ""
             done.append(Line(moved, first_line(statement)))
         return done
 
     def _replaced(self, statement: ast.stmt, indent: str) -> list[Line]:
         if self.source.is_elif(statement):
-            inner = self._pieces(statement, indent + self.source.width)
+            inner = self._pieces(statement, indent + self.width)
             head = self._new(["else:"], indent, statement)
             return [*head, *inner] if any(line.says for line in inner) else []
         return self._pieces(statement, indent)

@@ -112,7 +112,7 @@ class Losses:
                     return found, changed, statement
                 changed = True  # a factor applies to the scaled and to the unscaled loss alike
         source = self.about.program.source
-        function = source.function(loss.statement) or source.tree
+        function = source.scope(loss.statement)
         for node in inner(function):
             if isinstance(node, ast.Name) and node.id == loss.name:
                 around = [self.about.program.loss_of(each) for each in source.above(node)]
@@ -132,7 +132,7 @@ class Losses:
         source = self.about.program.source
         uses = [
             node
-            for node in inner(source.function(statement) or source.tree)
+            for node in inner(source.scope(statement))
             if isinstance(node, ast.Name) and node.id == target.id
             if source.statement(node) not in self.about.branches.dead
         ]
@@ -159,7 +159,7 @@ class Losses:
         name = loss.loss.id
         rebound = any(
             isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store)
-            for each in inner(source.function(node) or source.tree)
+            for each in inner(source.scope(node))
             if loss.statement.lineno <= getattr(each, "lineno", 0) <= node.lineno
         )
         losses = [each for each in self.about.program.losses if each.name == loss.name]

@@ -261,7 +261,7 @@ class _Clips:
         if path.startswith("self."):
             makers = [
                 each
-                for each in inner(source.class_(home) or source.tree)
+                for each in inner(source.class_(home) or source.file(home).module)
                 if isinstance(each, ast.Assign) and path in bound(each)
             ]
             before = [
@@ -291,7 +291,7 @@ class _Clips:
             made = _lines_that_bind(function, path)
             if made:
                 return max(made) < home.lineno
-        made = _lines_that_bind(source.tree, path, functions=False)
+        made = _lines_that_bind(source.file(home).module, path, functions=False)
         if not made and any(path in _globals(each) for each in users + functions):
             return True
         return bool(made) and (bool(functions) or max(made) < home.lineno)

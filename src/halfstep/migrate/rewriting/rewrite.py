@@ -97,7 +97,7 @@ class Rewriter:
                 uses.append(node)
         name = "engine" if isinstance(self.target, EngineTarget) else "scaler"
         where = place(program, name, uses)
-        self.target.object = where.object
+        self.target.object, self.target.shared = where.object, where.shared
         for function in where.global_in:
             body = function.body
             documented = ast.get_docstring(function) is not None and len(body) > 1

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from halfstep.migrate.analysis.recipes import RecipeArgument
     from halfstep.migrate.program.program import Initialize, Program
+    from halfstep.migrate.rewriting.placement import SharedFile
 
 MASTERS = '[param for group in {}.param_groups for param in group["params"]]'
 O3 = "O3 trains fp16 parameters without fp32 copies; torch.amp has no counterpart"
@@ -40,6 +41,7 @@ class Target(Protocol):
         steps_whole: Whether its step also unscales, clips and zeroes.
         imports: The import statements that the written lines need, in order.
         preamble: Statements that the written lines need after the imports, in order.
+        shared: The new file that holds the engine or scaler, or None.
     """
 
     object: str
@@ -47,6 +49,7 @@ class Target(Protocol):
     steps_whole: bool
     imports: dict[str, None]
     preamble: dict[str, None]
+    shared: SharedFile | None
 
     def setup(self, given: Initialize, recipe: RecipeArgument, test: str | None) -> str:
         """Write the statement that creates the engine or scaler.
@@ -90,6 +93,7 @@ class EngineTarget:
     steps_whole = True
     imports: dict[str, None] = field(default_factory=dict)
     preamble: dict[str, None] = field(default_factory=dict)
+    shared: SharedFile | None = None
 
     def setup(self, given: Initialize, recipe: RecipeArgument, test: str | None) -> str:
         """Write the statement that creates the engine."""
@@ -149,6 +153,7 @@ class TorchTarget:
     steps_whole = False
     imports: dict[str, None] = field(default_factory=dict)
     preamble: dict[str, None] = field(default_factory=dict)
+    shared: SharedFile | None = None
 
     @property
     def device(self) -> str:

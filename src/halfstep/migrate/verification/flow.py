@@ -59,7 +59,8 @@ class Flow:
         while before != self._variables.shared:  # an attribute may be read in code above its writer
             before = dict(self._variables.shared)
             self.expressions.forget()
-            self._block(self._source.tree.body, Frame(None, {}))
+            for file in self._source.files:
+                self._block(file.module.body, Frame(None, {}))
             for function in functions:
                 if function not in self.expressions.visited:
                     repeated = self._is_step(function)
