@@ -18,7 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 SHAPES = sorted(path.stem for path in (FIXTURES / "shapes").glob("*.py"))
 LEFT = {
     "amp_passed_on": "amp itself is an argument here",
-    "attribute_of_an_attribute": "does not know whether `self.optim.step()`",
     "attack_in_a_function": "this backward does not use amp.scale_loss",
     "clip_of_each_group": "",
     "initialized_in_a_branch": "the function that initializes amp is called only under",

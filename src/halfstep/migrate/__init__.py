@@ -5,5 +5,6 @@ unchanged, and a comment above it gives the reason. `migrate` neither runs nor i
 """
 
 from halfstep.migrate.migration import TARGETS, Migration, migrate
+from halfstep.migrate.project import Project, migrate_project
 
-__all__ = ["TARGETS", "Migration", "migrate"]
+__all__ = ["TARGETS", "Migration", "Project", "migrate", "migrate_project"]

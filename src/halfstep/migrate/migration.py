@@ -9,7 +9,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError, closest
-from halfstep.migrate.analysis.understanding import Understanding
+from halfstep.migrate.analysis.understanding import LEFT, Understanding
+from halfstep.migrate.program.branches import imports_apex
 from halfstep.migrate.program.names import STARRED, calls, dotted, is_apex, plain
 from halfstep.migrate.program.program import Program
 from halfstep.migrate.program.render import Edits, rendered_lines
@@ -139,6 +140,21 @@ def migrate_program(texts: Mapping[str, str], to: str) -> list[Migration]:
     for statement, reason in [*expressions.notes, *reasons]:
         edits.notes[statement].append(reason)
     return _written(program, target, edits)
+
+
+def leave(texts: Mapping[str, str], reason: str) -> list[Migration]:
+    """Return the files of a program unchanged, with a note at each `amp.initialize`.
+
+    Args:
+        texts: The texts of the files by path.
+        reason: The note; without an `amp.initialize`, it is at the first import of Apex.
+    """
+    program = Program.read(Source(texts))
+    source = program.source
+    imports = [each for each in inner(source.tree) if isinstance(each, ast.Import | ast.ImportFrom)]
+    apex = [each for each in imports if imports_apex(program, each)]
+    places = [each.statement for each in program.initializes] or apex[:1] or imports[:1]
+    return _left(source, [(each, reason + LEFT) for each in places])
 
 
 def _written(program: Program, target: Target, edits: Edits) -> list[Migration]:

@@ -10,11 +10,12 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.program.names import calls, dotted
-from halfstep.migrate.program.source import Function, inner
+from halfstep.migrate.program.names import calls
+from halfstep.migrate.program.source import inner
 
 if TYPE_CHECKING:
     from halfstep.migrate.program.program import Program
+    from halfstep.migrate.program.source import Function
 
 NOTE = "`{}` now gets {} instead of amp; it has `state_dict` and `load_state_dict`, as amp had"
 _STATE = ("state_dict", "load_state_dict")
@@ -53,12 +54,7 @@ def takes_state(program: Program, node: ast.expr) -> bool:
         call = program.source.parent[call]
     if not isinstance(call, ast.Call) or call.func is node:
         return False
-    name = (dotted(call.func) or "").rpartition(".")[2]
-    found = [
-        each
-        for each in inner(program.source.tree)
-        if isinstance(each, Function) and each.name == name
-    ]
+    found = program.graph.called(call)
     return bool(found) and all(_asks(program, each, call, node) for each in found)
 
 

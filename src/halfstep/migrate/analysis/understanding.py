@@ -16,11 +16,11 @@ from halfstep.migrate.analysis.regions import Forwards
 from halfstep.migrate.analysis.steps import Move, Owners
 from halfstep.migrate.analysis.windows import Windows
 from halfstep.migrate.program.branches import OTHERWISE, Branches, read_branches
-from halfstep.migrate.program.call_graph import CallGraph
 from halfstep.migrate.program.names import argument, bound, calls, dotted, last_name, parameters
 from halfstep.migrate.program.source import Function, inner
 
 if TYPE_CHECKING:
+    from halfstep.migrate.program.call_graph import CallGraph
     from halfstep.migrate.program.program import Initialize, Program, ScaledLoss
 
 LEFT = "; the calls of amp in this file are unchanged; `python -m halfstep.apex` runs them"
@@ -100,7 +100,7 @@ class Understanding:
         program = self.program
         self.branches = read_branches(program)
         self.owners = Owners(program, self.branches)
-        self.graph = CallGraph(program)
+        self.graph = program.graph
         self._initializes()
         self._other_uses()
         for node in self.branches.different:

@@ -11,34 +11,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from halfstep.migrate.program.call_graph import CallGraph
 from halfstep.migrate.program.names import (
     Imports,
     all_names,
     argument,
-    assigned,
     calls,
-    dotted,
     elements,
-    last_name,
     targets,
 )
+from halfstep.migrate.program.objects import Objects
 from halfstep.migrate.program.source import Function, inner
 
 if TYPE_CHECKING:
     from halfstep.migrate.program.source import Source
 
+_PAIR = ("models", "optimizers")
 INITIALIZE = "apex.amp.initialize"
 SCALE_LOSS = "apex.amp.scale_loss"
 MASTER_PARAMS = "apex.amp.master_params"
-WRAPPERS = {
-    "DistributedDataParallel",
-    "DDP",
-    "ApexDDP",
-    "DataParallel",
-    "compile",
-    "convert_syncbn_model",
-    "convert_sync_batchnorm",
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,6 +125,11 @@ class Program:
                 program._call(node, with_losses)
         program._follow()
         return program
+
+    @cached_property
+    def graph(self) -> CallGraph:
+        """The call graph."""
+        return CallGraph(self)
 
     @cached_property
     def several_optimizers(self) -> bool:
@@ -240,12 +236,20 @@ class Program:
             given = argument(loss.call, "optimizers", 1)
             if given is not None:
                 self.optimizers.add(self.source.code(given))
-        for node in inner(self.source.tree):
-            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
-                continue
-            wrapped = node.value.args[0] if node.value.args else None
-            if last_name(node.value.func) in WRAPPERS and dotted(wrapped) in self.models:
-                self.models |= assigned(node)
+        objects = Objects(self.graph)
+        trained = [each for each in self.initializes if each.optimizers]
+        results = [
+            elements(each.statement.targets[0])
+            for each in trained
+            if isinstance(each.statement, ast.Assign) and len(each.statement.targets) == 1
+        ]
+        for names, place in ((self.models, 0), (self.optimizers, 1)):
+            nodes = [argument(each.call, _PAIR[place], place) for each in trained]
+            nodes += [pair[place] for pair in results if len(pair) == len(_PAIR)]
+            if names is self.optimizers:
+                nodes += [argument(each.call, "optimizers", 1) for each in self.losses]
+            parts = [part for each in nodes if each is not None for part in elements(each)]
+            names.update(objects.texts(objects.labelled(parts)))
 
     def _is_list(self, name: str) -> bool:
         """Tell whether a program assigns a list to `name`."""

@@ -99,20 +99,11 @@ class Source:
     def _read(self, name: str, text: str) -> None:
         """Add the lines and the syntax tree of a file."""
         given, before = text.removeprefix("\ufeff").replace("\r\n", "\n"), len(self.lines)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # invalid escapes in strings of the program
-                tree = ast.parse(given)
-                width = width_of(given.split("\n"), tree)
-                apart = split(given, tree, width)
-                if apart.joints or before:
-                    tree = ast.parse("\n" * before + "\n".join(apart.lines))
-        except (SyntaxError, ValueError) as error:
-            line = getattr(error, "lineno", None) or 1
-            raise UserError(
-                f"{name}, line {line}: not Python ({getattr(error, 'msg', error)}); migrate a "
-                "program that Python can read"
-            ) from error
+        tree = parsed(given, name)
+        width = width_of(given.split("\n"), tree)
+        apart = split(given, tree, width)
+        if apart.joints or before:
+            tree = parsed("\n" * before + "\n".join(apart.lines), name)
         self.lines += apart.lines
         self._numbers += apart.numbers
         self.joints |= {before + line: joint for line, joint in apart.joints.items()}
@@ -247,6 +238,24 @@ class Source:
             if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno:
                 found.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))
         return frozenset(found)
+
+
+def parsed(text: str, name: str) -> ast.Module:
+    """Parse a file.
+
+    Raises:
+        UserError: If it is not valid Python; the error names the file and the line.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in strings of the program
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None) or 1
+        raise UserError(
+            f"{name}, line {line}: not Python ({getattr(error, 'msg', error)}); migrate a "
+            "program that Python can read"
+        ) from error
 
 
 def suites(node: ast.AST) -> list[list[ast.stmt]]:

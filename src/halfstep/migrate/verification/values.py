@@ -9,7 +9,7 @@ from enum import Enum
 
 from halfstep.migrate.program.call_graph import NO_FORWARD
 from halfstep.migrate.program.names import dotted, last_name
-from halfstep.migrate.program.program import WRAPPERS
+from halfstep.migrate.program.objects import WRAPPERS
 
 
 class Kind(Enum):

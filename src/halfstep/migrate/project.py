@@ -1,0 +1,162 @@
+"""A project of several files: which of them form a program, and the migration of each program.
+
+A program is a file that no other file imports, with those of its imports that use amp or lead to a
+file that does. Its files are rewritten together or not at all. Programs may share files: then the
+shared files must become the same in all of these programs.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from halfstep.errors import UserError
+from halfstep.migrate.migration import leave, migrate_program
+from halfstep.migrate.program.layout import Layout
+from halfstep.migrate.program.render import COMMENT
+from halfstep.migrate.program.source import parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from halfstep.migrate.migration import Migration
+
+TOGETHER = "{} of this program also use{} amp; migrate all together: halfstep migrate {}"
+SHARED = "{} is also part of {}, which {}; so both are unchanged"
+_AMP = re.compile(r"\bapex\b|\bamp_C\b|(?<!cuda\.)(?<!torch\.)\bamp\b")
+_NATIVE = re.compile(r"^\s*from torch(\.cuda)? import .*\bamp\b", re.MULTILINE)
+
+
+class Project:
+    """The files of a project.
+
+    Args:
+        texts: Their texts by path.
+
+    Attributes:
+        broken: Maps each file that is not valid Python to the error.
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+        self.broken: dict[str, UserError] = {}
+        layout = Layout(texts)
+        self._imports = {name: self._imported(name, text, layout) for name, text in texts.items()}
+
+    def _imported(self, name: str, text: str, layout: Layout) -> set[str]:
+        """Return the files that a file imports."""
+        try:
+            tree = parsed(text.removeprefix("\ufeff"), name)
+        except UserError as error:
+            self.broken[name] = error
+            return set()
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        return {found.name for node in nodes for _, found in layout.imports(name, node)} - {name}
+
+    def uses_amp(self, name: str) -> bool:
+        """Tell whether the text of a file contains a name that may refer to Apex's amp."""
+        text = self.texts[name]
+        return bool(_AMP.search(text)) and ("apex" in text or not _NATIVE.search(text))
+
+    def reached(self, names: Iterable[str]) -> set[str]:
+        """Return some files and all files that they import, directly or through others."""
+        return _closure(names, self._imports)
+
+    @cached_property
+    def programs(self) -> list[list[str]]:
+        """The programs that use amp, each with its first file first."""
+        importers: dict[str, set[str]] = {name: set() for name in self.texts}
+        for name, imported in self._imports.items():
+            for each in imported:
+                importers[each].add(name)
+        using = [name for name in self.texts if self.uses_amp(name)]
+        leading = _closure(using, importers)
+        found: list[list[str]] = []
+        for name in sorted(leading):
+            reached = self.reached([name])
+            if importers[name] <= reached and not any(name in each for each in found):
+                found.append([name, *sorted((reached & leading) - {name})])
+        scaling = [each for each in found if any(map(self._scales, each))]
+        covered = {name for each in scaling for name in each}
+        return [
+            each
+            for each in found
+            if each in scaling
+            or not covered.issuperset(name for name in each if self.uses_amp(name))
+        ]
+
+    def _scales(self, name: str) -> bool:
+        return "scale_loss" in self.texts[name]
+
+
+def migrate_project(project: Project, to: str, names: Iterable[str]) -> list[Migration]:
+    """Rewrite the programs that consist of some files of a project.
+
+    Args:
+        project: The project.
+        to: "halfstep" for `halfstep.Engine`, "torch" for `torch.amp`.
+        names: The paths of the files to rewrite. A program that also needs other files of the
+            project is left unchanged, with a note that names them.
+
+    Returns:
+        The files of all programs that use amp, and the new files that they need.
+
+    Raises:
+        UserError: If `to` is not a target, or a file that uses amp is not valid Python.
+    """
+    texts = {name: project.texts[name] for name in names}
+    programs = [each for each in project.programs if not texts.keys().isdisjoint(each)]
+    done: list[list[Migration]] = []
+    for names in programs:
+        own = {name: texts[name] for name in names if name in texts}
+        missing = [name for name in names if name not in texts and project.uses_amp(name)]
+        if missing:
+            command = " ".join(sorted({*own, *missing}))
+            verb = "s" if len(missing) == 1 else ""
+            done.append(leave(own, TOGETHER.format(" and ".join(missing), verb, command)))
+        else:
+            done.append(migrate_program(own, to))
+    _agree(done, programs, texts)
+    files: dict[str, Migration] = {}
+    for each in (migration for program in done for migration in program):
+        seen = files.get(each.name, each)
+        longer = max(seen, each, key=lambda one: len(one.after))  # of equal code, with more notes
+        files[each.name] = replace(longer, notes=tuple(sorted({*seen.notes, *each.notes})))
+    return list(files.values())
+
+
+def _agree(
+    done: list[list[Migration]], programs: list[list[str]], texts: Mapping[str, str]
+) -> None:
+    """Leave programs that share a file unchanged if it did not become the same in both."""
+    changed = True
+    while changed:
+        changed = False
+        for at, first in enumerate(done):
+            for other, second in enumerate(done):
+                codes = {each.name: _code(each) for each in second}
+                odd = next((m for m in first if codes.get(m.name, _code(m)) != _code(m)), None)
+                if odd is None:
+                    continue
+                changed = True
+                for one, two in ((at, other), (other, at)):
+                    own = {name: texts[name] for name in programs[one] if name in texts}
+                    why = "needs other changes in it"
+                    done[one] = leave(own, SHARED.format(odd.name, programs[two][0], why))
+
+
+def _code(migration: Migration) -> list[str]:
+    """Return the lines of a rewritten file without notes."""
+    return [line for line in migration.after.splitlines() if COMMENT not in line]
+
+
+def _closure(names: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
+    found = set(names)
+    new = set(found)
+    while new:
+        new = {each for name in new for each in edges[name]} - found
+        found |= new
+    return found
