@@ -109,6 +109,7 @@ def test_each_block_of_autocast_that_is_lost_is_reported(path):
     text = path.read_text()
     done = migrate(text).after.split("\n")
     heads = [place for place, line in enumerate(done) if re.match(r"\s+with .*autocast\(", line)]
+    heads = [place for place in heads if "enabled=False" not in done[place]]
     models = Program.read(Source(text)).models
     for place in heads:
         changed = [*done]

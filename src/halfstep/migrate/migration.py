@@ -15,6 +15,7 @@ from halfstep.migrate.program.names import STARRED, calls, dotted, is_apex, plai
 from halfstep.migrate.program.program import Program
 from halfstep.migrate.program.render import Edits, rendered_lines
 from halfstep.migrate.program.source import Source, inner
+from halfstep.migrate.rewriting.casts import CASTS, device_text, write_statements
 from halfstep.migrate.rewriting.expressions import Expressions
 from halfstep.migrate.rewriting.imports import with_imports
 from halfstep.migrate.rewriting.leftovers import STARS
@@ -125,7 +126,12 @@ def migrate_program(texts: Mapping[str, str], to: str) -> list[Migration]:
         return _left(given, reasons)
     target = EngineTarget(program) if to == "halfstep" else TorchTarget(program)
     edits = Edits()
-    expressions = Expressions(program, target, amp=program.uses_amp(given.tree))
+    unclear = [(each, reason + LEFT) for each, reason in write_statements(program, edits)]
+    if unclear:
+        return _left(given, [*unclear, *reasons])
+    target.imports |= dict.fromkeys(("import torch", "import functools"))
+    target.preamble |= dict.fromkeys((device_text(program), CASTS))
+    expressions = Expressions(program, target, amp=program.needs_engine(given.tree))
     if expressions.amp:
         about = Understanding(program, target.called)
         if not about.reasons:
@@ -135,7 +141,7 @@ def migrate_program(texts: Mapping[str, str], to: str) -> list[Migration]:
         if any(about.recipes[each.call].level != "O0" for each in about.trained):
             reasons += _outside_autocast(program, target, edits)
     else:
-        expressions.read(())
+        expressions.read(edits.replaced)
         edits.expressions |= expressions.changed
     for statement, reason in [*expressions.notes, *reasons]:
         edits.notes[statement].append(reason)

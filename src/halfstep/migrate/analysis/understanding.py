@@ -10,14 +10,15 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.analysis.passed_on import asks_for_state
 from halfstep.migrate.analysis.recipes import RecipeArgument, recipe_argument
 from halfstep.migrate.analysis.regions import Forwards
 from halfstep.migrate.analysis.steps import Move, Owners
 from halfstep.migrate.analysis.windows import Windows
 from halfstep.migrate.program.branches import OTHERWISE, Branches, read_branches
 from halfstep.migrate.program.names import argument, bound, calls, dotted, last_name, parameters
+from halfstep.migrate.program.program import SCALE_LOSS
 from halfstep.migrate.program.source import Function, inner
+from halfstep.migrate.program.state import asks_for_state
 
 if TYPE_CHECKING:
     from halfstep.migrate.program.call_graph import CallGraph
@@ -143,7 +144,7 @@ class Understanding:
             self.leave(odd, "amp.scale_loss is not in a `with amp.scale_loss(...) as name:`")
         if not program.initializes:
             kept = self._kept()
-            for node in kept or self._amp_statements():
+            for node in kept or self._amp_statements()[:1]:
                 self.leave(node, PASSED_ON if kept else NO_INITIALIZE.format(self.called))
             return
         for each in program.initializes:
@@ -209,16 +210,15 @@ class Understanding:
             for node in inner(program.source.tree)
             if isinstance(node, ast.Assign | ast.keyword)
             and program.imports.qualified(node.value) == "apex.amp"
+            and not program.follows_amp(node.value)
         ]
 
     def _amp_statements(self) -> list[ast.stmt]:
         """Return the statements that use amp, for a program that does not initialize it."""
-        found = []
-        for node in inner(self.program.source.tree):
-            name = self.program.imports.qualified(node)
-            if name is not None and name.startswith("apex.amp"):
-                found.append(self.program.source.statement(node))
-        return list(dict.fromkeys(found))
+        program = self.program
+        uses = program.engine_uses(program.source.tree)
+        scaled = [each for each in uses if program.imports.qualified(each) == SCALE_LOSS]
+        return [program.source.statement(each) for each in scaled or uses]
 
     def _other_uses(self) -> None:
         """Refuse Horovod, `torch.amp`, amp's private state, and parameters that may be amp."""
@@ -235,7 +235,8 @@ class Understanding:
             if isinstance(function, Function):
                 for name in sorted(parameters(function)):
                     amp = program.imports.of(function).bound.get(name) == "apex.amp"
-                    if amp and not asks_for_state(program, function, name):
+                    alias = (function, name) in program.amp_keys
+                    if amp and not alias and not asks_for_state(program, function, name):
                         self.leave(function, REBOUND.format(f"`{name}`"))
 
     def _at_initialize(self, reason: str) -> None:

@@ -10,7 +10,7 @@ from halfstep.migrate.program.layout import Layout
 from halfstep.migrate.program.source import Function, inner, suites
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from halfstep.migrate.program.source import Source
 
@@ -295,10 +295,15 @@ class Imports:
         modules: All modules that the program imports.
         names: All names that its imports bind.
         by_name: Calls such as `importlib.import_module("apex")`.
+        aliases: The last names of expressions that refer to amp without an import: parameters and
+            attributes of `self` that always get amp.
+        is_alias: Tells whether an expression with such a name refers to amp.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self.aliases: frozenset[str] = frozenset()
+        self.is_alias: Callable[[ast.AST], bool] = lambda node: False
         layout = Layout(each.name for each in source.files)
         self._files = {
             each.name: FileImports(each.module, each.name, layout) for each in source.files
@@ -334,7 +339,19 @@ class Imports:
         """Return the full Apex name of a node, such as `apex.amp.scale_loss`; else None."""
         if not isinstance(node, ast.Name | ast.Attribute):
             return None
-        return self.of(node).qualified(node)
+        name = self.of(node).qualified(node)
+        if name is not None or not self.aliases:
+            return name
+        rest: list[str] = []
+        owner: ast.AST = node
+        while isinstance(owner, ast.Name | ast.Attribute):
+            if last_name(owner) in self.aliases and self.is_alias(owner):
+                return ".".join(["apex.amp", *rest[::-1]])
+            if isinstance(owner, ast.Name):
+                break
+            rest.append(owner.attr)
+            owner = owner.value
+        return None
 
     def defined(self, node: ast.AST) -> tuple[str, str] | None:
         """Return the file that defines a name or an attribute of a module, and its name there.

@@ -22,14 +22,25 @@ from halfstep.migrate.program.names import (
 )
 from halfstep.migrate.program.objects import Objects
 from halfstep.migrate.program.source import Function, inner
+from halfstep.migrate.program.state import asks_for_state
 
 if TYPE_CHECKING:
+    from halfstep.migrate.program.objects import Key
     from halfstep.migrate.program.source import Source
 
 _PAIR = ("models", "optimizers")
 INITIALIZE = "apex.amp.initialize"
 SCALE_LOSS = "apex.amp.scale_loss"
 MASTER_PARAMS = "apex.amp.master_params"
+
+
+DISABLE_CASTS, INIT = "apex.amp.disable_casts", "apex.amp.init"
+ONLY_CAST = {
+    *(DISABLE_CASTS, INIT),
+    *(f"apex.amp.{each}_function" for each in ("half", "float", "promote")),
+    *(f"apex.amp.register_{each}_function" for each in ("half", "float", "promote")),
+}
+"""The functions of amp that have a counterpart without an engine or scaler."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +104,7 @@ class Program:
         models: The source of each expression that refers to a model that amp handles.
         optimizers: The source of each expression that refers to an optimizer that amp handles, or
             to a list of them.
+        amp_keys: The parameters and attributes that always get amp itself.
     """
 
     source: Source
@@ -106,6 +118,7 @@ class Program:
     zero_grads: list[ast.Call] = field(default_factory=list)
     models: set[str] = field(default_factory=set)
     optimizers: set[str] = field(default_factory=set)
+    amp_keys: set[Key] = field(default_factory=set)
 
     @classmethod
     def read(cls, source: Source) -> Program:
@@ -114,6 +127,7 @@ class Program:
         program = cls(source, imports, all_names(source.tree))
         if not imports.bound:
             return program
+        program._follow_amp()
         with_losses: set[ast.Call] = set()
         for node in inner(source.tree):
             if isinstance(node, ast.With):
@@ -130,6 +144,11 @@ class Program:
     def graph(self) -> CallGraph:
         """The call graph."""
         return CallGraph(self)
+
+    @cached_property
+    def objects(self) -> Objects:
+        """The objects that the names of the program refer to."""
+        return Objects(self.graph)
 
     @cached_property
     def several_optimizers(self) -> bool:
@@ -166,6 +185,21 @@ class Program:
             for each in inner(node)
             if isinstance(each, ast.Name | ast.Attribute)
         )
+
+    def needs_engine(self, node: ast.AST) -> bool:
+        """Tell whether a node uses a function of amp that needs an engine or scaler."""
+        return bool(self.engine_uses(node))
+
+    def engine_uses(self, node: ast.AST) -> list[ast.expr]:
+        """Return the names of amp in a node that need an engine or scaler."""
+        return [
+            each
+            for each in inner(node)
+            if isinstance(each, ast.Name | ast.Attribute)
+            and not isinstance(self.source.parent.get(each), ast.Attribute)
+            and (self.imports.qualified(each) or "").startswith("apex.amp")
+            and self.imports.qualified(each) not in ONLY_CAST
+        ]
 
     def master_params(self, node: ast.AST) -> list[ast.Call]:
         """Return the calls of `amp.master_params` in a node."""
@@ -220,6 +254,54 @@ class Program:
             )
         )
 
+    def _follow_amp(self) -> None:
+        """Find the parameters and attributes that always get amp itself."""
+        imports, objects = self.imports, self.objects
+        given = [
+            node
+            for node in inner(self.source.tree)
+            if isinstance(node, ast.Name | ast.Attribute)
+            and imports.qualified(node) == "apex.amp"
+            and isinstance(self.source.parent[node], ast.Call | ast.keyword | ast.Assign)
+        ]
+        known = objects.passed_on(given) if given else set()
+        known = {key for key in known if self._always_gets(key, known)}
+        known = {key for key in known if not _saves_only(self, key)}
+        imports.aliases = frozenset(name.rpartition(".")[2] for _, name in known)
+        imports.is_alias = lambda node: objects.key(node) in known
+        self.amp_keys = known
+
+    def follows_amp(self, node: ast.AST) -> bool:
+        """Tell whether all that gets amp from an assignment or a call is known.
+
+        Args:
+            node: Amp as the value of an assignment or an argument.
+        """
+        parent = self.source.parent[node]
+        if isinstance(parent, ast.Assign):
+            return all(self.objects.key(each) in self.amp_keys for each in parent.targets)
+        call = self.source.parent[parent] if isinstance(parent, ast.keyword) else parent
+        if not isinstance(call, ast.Call):
+            return False
+        functions = self.graph.called(call)
+        return bool(functions) and all(
+            any((each, name) in self.amp_keys for name, given in pairs if given is node)
+            for each in functions
+            for pairs in [list(self.graph.passed(call, each))]
+        )
+
+    def _always_gets(self, key: Key, known: set[Key]) -> bool:
+        """Tell whether each call passes a known object for a parameter; True for an attribute."""
+        function, name = key
+        if not isinstance(function, Function):
+            return name.startswith("self.")
+        given = [dict(self.graph.passed(call, function)) for call in self.graph.calls_of(function)]
+        return all(
+            self.imports.qualified(each.get(name)) == "apex.amp"
+            or self.objects.key(each.get(name)) in known
+            for each in given
+        )
+
     def _follow(self) -> None:
         """Collect all names of the models and optimizers, also those of results and wrappers."""
         for each in self.initializes:
@@ -236,7 +318,7 @@ class Program:
             given = argument(loss.call, "optimizers", 1)
             if given is not None:
                 self.optimizers.add(self.source.code(given))
-        objects = Objects(self.graph)
+        objects = self.objects
         trained = [each for each in self.initializes if each.optimizers]
         results = [
             elements(each.statement.targets[0])
@@ -260,3 +342,9 @@ class Program:
             and name in map(self.source.code, node.targets)
             for node in inner(self.source.tree)
         )
+
+
+def _saves_only(program: Program, key: Key) -> bool:
+    """Tell whether a function only saves, loads or tests a parameter."""
+    function, name = key
+    return isinstance(function, Function) and asks_for_state(program, function, name)

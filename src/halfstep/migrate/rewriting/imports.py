@@ -7,11 +7,12 @@ with its handlers, and tests whose result is now known.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from halfstep.migrate.program.names import (
     STARRED,
     FileImports,
+    assigned,
     calls,
     is_apex,
     plain,
@@ -44,7 +45,8 @@ def with_imports(
     source = Source(text)
     module = source.files[0].module
     used = used_names(module)
-    added = [each for each in preamble if not used.isdisjoint(_defined_by(each))]
+    there = set().union(*map(_defined_in, module.body))
+    added = [each for each in preamble if _defined_by(each) <= used - there]
     used = used.union(*(used_names(ast.parse(each)) for each in added))
     wanted = [line for line in imports if bound_by(line) in used]
     rebound = {bound_by(line) for line in wanted if line.startswith("from")}
@@ -99,22 +101,20 @@ def _first_user(body: list[ast.stmt], added: list[str]) -> ast.stmt | None:
 
 def bound_by(line: str) -> str:
     """Return the name that an import statement with one name binds."""
-    (alias,) = getattr(ast.parse(line).body[0], "names")
+    (alias,) = ast.parse(line).body[0].names
     assert isinstance(alias, ast.alias)
     return alias.asname or alias.name.partition(".")[0]
 
 
 def _defined_by(text: str) -> set[str]:
     """Return the names that statements define."""
-    return {
-        node.name if isinstance(node, Function) else node.id
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, Function) or _is_stored(node)
-    }
+    return set().union(*map(_defined_in, ast.parse(text).body))
 
 
-def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+def _defined_in(statement: ast.stmt) -> set[str]:
+    if isinstance(statement, Function | ast.ClassDef):
+        return {statement.name}
+    return assigned(statement)
 
 
 def _blank_before(source: Source, statement: ast.stmt) -> int:

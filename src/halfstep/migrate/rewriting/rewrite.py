@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.migrate.analysis.understanding import PASSED_ON, PRIVATE
 from halfstep.migrate.analysis.uninitialized import NO_OBJECT, without_initialize
-from halfstep.migrate.program.names import calls, dotted
+from halfstep.migrate.program.names import calls
 from halfstep.migrate.program.program import INITIALIZE, MASTER_PARAMS, SCALE_LOSS
 from halfstep.migrate.program.render import Edits, Region
 from halfstep.migrate.program.source import inner
@@ -36,9 +36,6 @@ NOT_AMPS = (
 HALF = "the program calls .half() itself, but torch.amp needs fp32 parameters"
 STEP_FIRST = "the step comes before the first backward, so there are no gradients yet"
 NOT_ALWAYS = "the backward is under a condition and its step is not, so there may be no gradients"
-HALF_FUNCTION = "apex.amp.register_half_function"
-_MODULE_AND_NAME = ("module", "name")
-_CAST_BY_AUTOCAST = {"einsum", "matmul", "mm", "bmm", "baddbmm", "addmm", "addbmm", "mv", "addmv"}
 
 
 @dataclass
@@ -220,24 +217,16 @@ class Rewriter:
         ]
         return not all(holds)
 
-    def _registered(self) -> None:
-        """Remove `amp.register_half_function(torch, name)` for functions that autocast casts."""
-        about = self.about
-        for call in calls(about.program.source.tree):
-            if about.program.imports.qualified(call.func) != HALF_FUNCTION or len(call.args) != len(
-                _MODULE_AND_NAME
-            ):
-                continue
-            module, name = call.args
-            statement = about.program.source.parent[call]
-            known = isinstance(name, ast.Constant) and name.value in _CAST_BY_AUTOCAST
-            if known and dotted(module) == "torch" and isinstance(statement, ast.Expr):
-                self.edits.replaced[statement] = []
-
     def _expressions(self) -> None:
         """Rewrite expressions; refuse the program if a use of amp has no counterpart."""
-        self._registered()
         about = self.about
+        for node in inner(about.program.source.tree):
+            if (
+                isinstance(node, ast.Assign)
+                and about.program.imports.qualified(node.value) == "apex.amp"
+                and about.program.follows_amp(node.value)
+            ):
+                self.edits.replaced[node] = []
         written = {
             statement
             for statement, pieces in self.edits.replaced.items()

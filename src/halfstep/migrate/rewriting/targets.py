@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from halfstep.migrate.analysis.recipes import FROM_APEX, NO_MIXED_PRECISION, SCALES
-from halfstep.migrate.program.names import fresh
 from halfstep.migrate.program.render import call_text
+from halfstep.migrate.rewriting.casts import device_name, device_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +158,7 @@ class TorchTarget:
     @property
     def device(self) -> str:
         """The name of the variable with the type of the device, "cuda" or "cpu"."""
-        return fresh("AMP_DEVICE", self.program.names)
+        return device_name(self.program)
 
     def setup(self, given: Initialize, recipe: RecipeArgument, test: str | None) -> str:
         """Write the statement that creates the scaler."""
@@ -230,4 +230,4 @@ class TorchTarget:
 
     def _needs_device(self) -> None:
         self.imports["import torch"] = None
-        self.preamble[f'{self.device} = "cuda" if torch.cuda.is_available() else "cpu"'] = None
+        self.preamble[device_text(self.program)] = None

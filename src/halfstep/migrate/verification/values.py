@@ -116,8 +116,9 @@ def autocasts(node: ast.expr, *, otherwise: bool) -> bool:
     """
     if not isinstance(node, ast.Call) or last_name(node.func) != "autocast":
         return otherwise
-    off = (each.value for each in node.keywords if each.arg == "enabled")
-    return not any(isinstance(each, ast.Constant) and not each.value for each in off)
+    on = (each.value for each in node.keywords if each.arg == "enabled")
+    off = any(isinstance(each, ast.Constant) and not each.value for each in on)
+    return otherwise if off else True  # code that switches it off within a block means to
 
 
 def counted(value: Value) -> set[ast.Call]:
