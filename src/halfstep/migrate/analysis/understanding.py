@@ -7,6 +7,7 @@ program would train wrongly without an error. Each reason is recorded at the lin
 from __future__ import annotations
 
 import ast
+import builtins
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from halfstep.migrate.analysis.windows import Windows
 from halfstep.migrate.program.branches import OTHERWISE, Branches, read_branches
 from halfstep.migrate.program.names import argument, bound, calls, dotted, last_name, parameters
 from halfstep.migrate.program.program import SCALE_LOSS
-from halfstep.migrate.program.source import Function, inner
+from halfstep.migrate.program.source import Function, inner, suites
 from halfstep.migrate.program.state import asks_for_state
 
 if TYPE_CHECKING:
@@ -298,28 +299,39 @@ class Understanding:
             if any(each and each.name in source.code(owner) for each in inside):
                 continue
             function = source.function(call)
-            if dotted(owner) == "self":
+            if dotted(owner) == "self" or self._is_method(call) or self._is_dropped(call):
                 continue
             trains = function in with_step or function in self.program.training
-            if not trains and self._is_dropped(call):
-                continue
             if trains or (function is not None and self._enters_an_update(function)):
                 self.leave(call, NATIVE_BACKWARD)
 
+    def _is_method(self, backward: ast.Call) -> bool:
+        """Tell whether `x.backward(...)` calls a method of the program, because `x` is no tensor."""
+        assert isinstance(backward.func, ast.Attribute)
+        owner = backward.func.value
+        known = self.program.objects.class_of(owner) is not None
+        known |= dotted(owner) in self.program.models
+        return known and any(self.program.graph.methods(backward))
+
     def _is_dropped(self, backward: ast.Call) -> bool:
-        """Tell whether the statement after a backward clears its gradients."""
+        """Tell whether the gradients of a backward are cleared before anything uses them."""
         source = self.program.source
         statement = source.statement(backward)
         suite = source.suite(statement)
-        behind = suite[suite.index(statement) + 1 :][:1]
         known = {*self.program.models, *self.program.optimizers}
-        return any(
-            isinstance(each, ast.Expr)
-            and isinstance(each.value, ast.Call)
-            and last_name(each.value.func) == "zero_grad"
-            and source.code(each.value.func).rpartition(".")[0] in known
-            for each in behind
-        )
+        zeroed = {
+            each
+            for call in self.program.zero_grads
+            if source.code(call.func).rpartition(".")[0] in known
+            and isinstance(each := source.parent[call], ast.Expr)
+        }
+        for each in suite[suite.index(statement) + 1 :]:
+            if each in zeroed:
+                return True
+            inside = [last_name(call.func) for call in calls(each)]
+            if suites(each) or any(name not in _HARMLESS for name in inside):
+                return False
+        return False
 
     def _enters_an_update(self, function: Function) -> bool:
         """Tell whether a function is called before a scaled loss, without a `zero_grad` between."""
@@ -370,6 +382,8 @@ def _gives_none(statement: ast.Assign, name: str) -> bool:
     return False
 
 
+_HARMLESS = {*dir(builtins), "item", "info", "debug", "empty_cache", "synchronize", "collect"}
+"""Functions that certainly use no gradients."""
 _NO_LOSSES = {"ctx", "super()", "torch.autograd", "F", "Function"}
 
 

@@ -54,7 +54,7 @@ class CallGraph:
         source, path = self.program.source, dotted(call.func)
         name = path.rpartition(".")[2] if path else getattr(call.func, "attr", "")
         owner = path.rpartition(".")[0] if path else "?"
-        defined = self.program.imports.defined(call.func)
+        defined = self.program.imports.defined(path, call)
         if defined is not None:
             home, name = defined
             owner, _, name = name.rpartition(".")
@@ -78,7 +78,7 @@ class CallGraph:
     def class_of(self, call: ast.Call) -> ast.ClassDef | None:
         """Return the class of the program that a call creates an object of, or None."""
         path = dotted(call.func)
-        home, name = self.imports.defined(call.func) or (self.source.file(call).name, path)
+        home, name = self.imports.defined(path, call) or (self.source.file(call).name, path)
         return self._class(name, home) if name else None
 
     def _class(self, name: str, home: str) -> ast.ClassDef | None:
@@ -104,6 +104,12 @@ class CallGraph:
             size = len(names)
             names |= {each.name for each in every if names & {last_name(b) for b in each.bases}}
         return found | {each for each in every if each.name in names - {class_.name}}
+
+    def methods(self, call: ast.Call) -> list[Function]:
+        """Return the methods of the program's classes with the name that a call calls."""
+        return [
+            each for each in self._functions.get(last_name(call.func), ()) if self._is_method(each)
+        ]
 
     def calls_of(self, function: Function) -> list[ast.Call]:
         """Return the calls that may run a function, except those in the function itself."""

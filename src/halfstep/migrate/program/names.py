@@ -353,13 +353,17 @@ class Imports:
             owner = owner.value
         return None
 
-    def defined(self, node: ast.AST) -> tuple[str, str] | None:
+    def defined(self, path: str | None, node: ast.AST) -> tuple[str, str] | None:
         """Return the file that defines a name or an attribute of a module, and its name there.
 
-        Return None if no import of another file of the program binds the name.
+        Args:
+            path: The name or attribute, such as `utils.train`.
+            node: A node of the file that uses it.
+
+        Returns:
+            None if no import of another file of the program binds the name.
         """
-        path = dotted(node)
-        if path is None:
+        if path is None or len(self._files) == 1:
             return None
         name, found = self._source.file(node).name, None
         while True:

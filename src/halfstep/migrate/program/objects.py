@@ -75,8 +75,10 @@ class Objects:
     def key(self, node: ast.AST | None) -> Key | None:
         """Return the name that an expression refers to, with its scope; None for other expressions."""
         path = dotted(node)
-        if path is None or node is None:
-            return None
+        return None if path is None or node is None else self.key_at(path, node)
+
+    def key_at(self, path: str, node: ast.AST) -> Key | None:
+        """Return the name that `path`, such as `a.b`, refers to where a node is, with its scope."""
         root, _, rest = path.partition(".")
         if root == "self" and rest:
             class_ = self.source.class_(node)
@@ -84,7 +86,7 @@ class Objects:
         for function in self.source.functions(node):
             if root in self._stored.get(function, ()):
                 return self._attribute((function, root), rest)
-        defined = self.imports.defined(node)
+        defined = self.imports.defined(path, node)
         if defined is not None and defined[1]:
             root, _, rest = defined[1].partition(".")
             module = next(each.module for each in self.source.files if each.name == defined[0])
@@ -101,6 +103,21 @@ class Objects:
         start = {key for key in map(self.key, nodes) if key is not None}
         found = _closure(start, self._into)
         return {key for key in found - start if not self._others(key, found)}
+
+    def definitions(self, path: str, node: ast.AST) -> Iterator[Key]:
+        """Yield the names from which the value of `path` certainly comes, the nearest first."""
+        key, seen = self.key_at(path, node), set[Key]()
+        while key is not None and key not in seen and key not in self._made:
+            seen.add(key)
+            before = self._from.get(key, set())
+            key = next(iter(before)) if len(before) == 1 else None
+            if key is not None:
+                yield key
+
+    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
+        """Return the class of the program that an expression is an object of, or None."""
+        key = self.key(node)
+        return None if key is None else self._instances.get(key)
 
     def texts(self, keys: set[Key]) -> Iterator[str]:
         """Yield the source of each expression that refers to a name in `keys`.

@@ -23,6 +23,7 @@ from halfstep.migrate.program.names import (
 from halfstep.migrate.program.objects import Objects
 from halfstep.migrate.program.source import Function, inner
 from halfstep.migrate.program.state import asks_for_state
+from halfstep.migrate.program.unpacking import write_out
 
 if TYPE_CHECKING:
     from halfstep.migrate.program.objects import Key
@@ -104,6 +105,7 @@ class Program:
         models: The source of each expression that refers to a model that amp handles.
         optimizers: The source of each expression that refers to an optimizer that amp handles, or
             to a list of them.
+        unused: Assignments of arguments of `amp.initialize` that nothing else reads.
         amp_keys: The parameters and attributes that always get amp itself.
     """
 
@@ -119,6 +121,7 @@ class Program:
     models: set[str] = field(default_factory=set)
     optimizers: set[str] = field(default_factory=set)
     amp_keys: set[Key] = field(default_factory=set)
+    unused: list[ast.stmt] = field(default_factory=list)
 
     @classmethod
     def read(cls, source: Source) -> Program:
@@ -236,6 +239,7 @@ class Program:
 
     def _initialize(self, call: ast.Call) -> None:
         code = self.source.code
+        self.unused += write_out(self.source, call)
         models, optimizers = argument(call, "models", 0), argument(call, "optimizers", 1)
         if isinstance(optimizers, ast.Constant) and optimizers.value is None:
             optimizers = None

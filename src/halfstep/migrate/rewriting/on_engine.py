@@ -236,26 +236,56 @@ class _Clips:
                 self.about.leave(clip.statement, DIFFERENT_LIMITS)
             return
         setting, limit, tests = kinds.pop()
+        written = set()
         for clip in clips:
-            for text in (limit, *tests):
-                if not self._is_known(ast.parse(text, mode="eval"), clip.statement):
-                    written = _conditional(limit, tests)
-                    self.about.leave(clip.statement, UNKNOWN_LIMIT.format(written))
-                    return
-        self.target.clip[setting] = _conditional(limit, tests)
+            texts = [self._at_engine(text, clip.statement) for text in (limit, *tests)]
+            known = [text for text in texts if text is not None]
+            if len(known) < len(texts):
+                unknown = UNKNOWN_LIMIT.format(_conditional(limit, tests))
+                self.about.leave(clip.statement, unknown)
+                return
+            written.add(_conditional(known[0], tuple(known[1:])))
+        if len(written) > 1:
+            self.about.leave(clips[0].statement, DIFFERENT_LIMITS)
+        elif written != {"None"}:
+            self.target.clip[setting] = written.pop()
 
-    def _is_known(self, expression: ast.AST, used: ast.stmt) -> bool:
-        """Tell whether an expression has the same value where the engine is created."""
+    def _at_engine(self, text: str, used: ast.stmt) -> str | None:
+        """Return an expression with the same value where the engine is created, or None.
+
+        A name that is not defined there is replaced by the one that it was assigned from.
+        """
+        expression = ast.parse(text, mode="eval")
         if any(last_name(call.func) not in _PURE for call in calls(expression)):
-            return False
-        return all(
-            self._knows(path, each.statement, used)
-            for each in self.about.trained
-            for path in paths(expression)
-            if path not in dir(builtins)
-        )
+            return None
+        for path in paths(expression) - set(dir(builtins)):
+            names = [path, *self._definitions(path, used)]
+            homes = [each.statement for each in self.about.trained]
+            known = next(
+                (
+                    name
+                    for name in names
+                    if all(
+                        self._knows(name, home, used if name is path else home) for home in homes
+                    )
+                ),
+                None,
+            )
+            if known is None:
+                return None
+            text = re.sub(rf"(?<![\w.]){re.escape(path)}\b", known, text)
+        return text
+
+    def _definitions(self, path: str, used: ast.stmt) -> Iterator[str]:
+        """Yield the names at the line that creates the engine from which a value comes."""
+        objects = self.about.program.objects
+        home = self.about.trained[0].statement
+        for scope, name in objects.definitions(path, used):
+            if objects.key_at(name, home) == (scope, name):
+                yield name
 
     def _knows(self, path: str, home: ast.stmt, used: ast.stmt) -> bool:
+        """Tell whether a name has the same value at `home`, which creates the engine, and `used`."""
         source = self.about.program.source
         functions, users = source.functions(home), source.functions(used)
         if path.startswith("self."):
@@ -348,6 +378,10 @@ def _globals(function: Function) -> Iterable[str]:
 
 
 def _conditional(limit: str, tests: tuple[str, ...]) -> str:
+    constants = {test: ast.parse(test, mode="eval").body for test in tests}
+    if any(isinstance(node, ast.Constant) and not node.value for node in constants.values()):
+        return "None"  # this code never runs
+    tests = tuple(test for test, node in constants.items() if not isinstance(node, ast.Constant))
     if not tests:
         return limit
     if tests == (f"{limit} is not None",):

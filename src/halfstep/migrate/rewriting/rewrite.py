@@ -76,6 +76,7 @@ class Rewriter:
         initializations = Initializations(self.about, self.target, self.edits)
         for given in self.about.program.initializes:
             initializations.write(given)
+        self.edits.replaced |= {each: [] for each in self.about.program.unused}
         for statement in self.about.outside:
             self.edits.notes[statement].append(NOT_AMPS)
         for each in reversed(list(inner(self.about.program.source.tree))):
