@@ -53,6 +53,7 @@ NOTED = {
     "clip_of_micro_batches": "with Apex, this clipped after every backward",
     "inference_too": "amp.initialize without an optimizer: `teacher` runs in fp32",
     "norm_of_micro_batches": "with Apex, this was the norm after every backward",
+    "primed": "a step before the first backward is removed here",
     "saved_elsewhere": "`elsewhere.save_checkpoint` now gets",
     "one_loop_for_both": "`judge` also reaches this line, possibly without amp.initialize",
     "unpacked_optimizer": "arguments of FusedAdam are not known here",

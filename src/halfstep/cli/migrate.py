@@ -37,25 +37,24 @@ def migrate(
         bool,
         typer.Option("--write/--diff", help="Change the files, or only print a diff."),
     ] = False,
+    cuda_amp: Annotated[
+        bool,
+        typer.Option(
+            "--cuda-amp",
+            help="Instead, replace names of torch.cuda.amp, deprecated since torch 2.4, by those "
+            "of torch.amp.",
+        ),
+    ] = False,
 ) -> None:
     """Rewrite programs that use apex.amp, for halfstep.Engine or torch.amp.
 
     All files of a program are rewritten together, or none. Code without a counterpart stays as it
     is, with a comment at the line. These lines are listed on stderr.
     """
-    from halfstep.migrate import Project, migrate_project
-    from halfstep.migrate.folder import beside, read
+    from halfstep.migrate.folder import read
 
     given = read(map(_normal, paths))
-    near = {} if any(path.is_dir() for path in paths) else beside(given)
-    texts, others = ({str(path): text for path, text in each.items()} for each in (given, near))
-    project = Project({**others, **texts})
-    for name, error in project.broken.items():
-        if name in texts and (Path(name) in map(_normal, paths) or project.uses_amp(name)):
-            raise error
-        if name in texts:
-            typer.echo(f"{error}; the file does not use amp, and is ignored", err=True)
-    done = migrate_project(project, to.value, texts)
+    done = _with_torch_names(given, paths) if cuda_amp else _without_apex(given, paths, to)
     changed = [each for each in done if each.after != each.before]
     new = [each for each in changed if each.before is None]
     for each in new:
@@ -74,15 +73,51 @@ def migrate(
         for note in each.notes:
             typer.echo(f"{each.name}:{note.line}: {note.reason}", err=True)
     if not changed:
-        typer.echo(
-            f"{', '.join(map(str, paths))}: does not use apex.amp; nothing to rewrite", err=True
-        )
+        uses = "torch.cuda.amp" if cuda_amp else "apex.amp"
+        names = ", ".join(map(str, paths))
+        typer.echo(f"{names}: does not use {uses}; nothing to rewrite", err=True)
     for each in changed if write else ():
         if each.before is not None and _same_code(each.before, each.after):
             typer.echo(f"{each.name}: not rewritten; the comments added say why", err=True)
         else:
             verb = "wrote" if each.before is None else "rewrote"
             typer.echo(f"{verb} {each.name}; notes to read: {len(each.notes)}", err=True)
+
+
+def _without_apex(given: dict[Path, str], paths: list[Path], to: _Target) -> "list[Migration]":
+    from halfstep.migrate import Project, migrate_project
+    from halfstep.migrate.folder import beside
+
+    near = {} if any(path.is_dir() for path in paths) else beside(given)
+    texts, others = ({str(path): text for path, text in each.items()} for each in (given, near))
+    project = Project({**others, **texts})
+    for name, error in project.broken.items():
+        if name in texts:
+            _ignore(error, named=_is_named(name, paths) or project.uses_amp(name))
+    return migrate_project(project, to.value, texts)
+
+
+def _with_torch_names(given: dict[Path, str], paths: list[Path]) -> "list[Migration]":
+    from halfstep.migrate import modernized
+
+    done = []
+    for path, text in given.items():
+        try:
+            done.append(modernized(text, str(path)))
+        except UserError as error:
+            _ignore(error, named=_is_named(str(path), paths) or "amp" in text)
+    return done
+
+
+def _ignore(error: UserError, *, named: bool) -> None:
+    """Print that a file which is not valid Python is ignored; raise the error for a named file."""
+    if named:
+        raise error
+    typer.echo(f"{error}; the file does not use amp, and is ignored", err=True)
+
+
+def _is_named(name: str, paths: list[Path]) -> bool:
+    return Path(name) in map(_normal, paths)
 
 
 def _normal(path: Path) -> Path:

@@ -165,24 +165,31 @@ def leave(texts: Mapping[str, str], reason: str) -> list[Migration]:
 
 def _written(program: Program, target: Target, edits: Edits) -> list[Migration]:
     """Return the rewritten files."""
-    given, done = program.source, []
+    given, texts = program.source, list[str]()
     for file, lines in zip(given.files, rendered_lines(given, edits), strict=True):
         tests = [node.test for node in inner(file.module) if isinstance(node, ast.If)]
         answered = {given.code(each) for each in tests if isinstance(each, ast.Constant)}
         imports = [*target.imports]
         if target.shared is not None:
             imports.append(target.shared.import_in(file.name))
-        text = with_imports(
-            "\n".join(line.text for line in lines),
-            imports,
-            target.preamble,
-            program.imports.of(file.module).reexported(),
-            answered,
+        texts.append(
+            with_imports(
+                "\n".join(line.text for line in lines),
+                imports,
+                target.preamble,
+                program.imports.of(file.module).reexported(),
+                answered,
+            )
         )
-        done.append(_migration(given, file, text, edits))
+    done = rewritten(given, edits, texts)
     if target.shared is not None:
         done.append(Migration(None, target.shared.text, (), target.shared.name))
     return done
+
+
+def rewritten(source: Source, edits: Edits, texts: Iterable[str]) -> list[Migration]:
+    """Return the rewritten files, with the notes of their edits."""
+    return [_migration(source, *each, edits) for each in zip(source.files, texts, strict=True)]
 
 
 def _migration(source: Source, file: File, text: str, edits: Edits) -> Migration:
@@ -218,7 +225,7 @@ def _left(source: Source, reasons: Iterable[tuple[ast.stmt, str]]) -> list[Migra
     for statement, reason in reasons:
         edits.notes[statement].append(reason)
     texts = ["\n".join(line.text for line in lines) for lines in rendered_lines(source, edits)]
-    return [_migration(source, *each, edits) for each in zip(source.files, texts, strict=True)]
+    return rewritten(source, edits, texts)
 
 
 def _stars(source: Source) -> list[tuple[ast.stmt, str]]:

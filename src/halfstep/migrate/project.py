@@ -110,9 +110,9 @@ def migrate_project(project: Project, to: str, names: Iterable[str]) -> list[Mig
     texts = {name: project.texts[name] for name in names}
     programs = [each for each in project.programs if not texts.keys().isdisjoint(each)]
     done: list[list[Migration]] = []
-    for names in programs:
-        own = {name: texts[name] for name in names if name in texts}
-        missing = [name for name in names if name not in texts and project.uses_amp(name)]
+    for program in programs:
+        own = {name: texts[name] for name in program if name in texts}
+        missing = [name for name in program if name not in texts and project.uses_amp(name)]
         if missing:
             command = " ".join(sorted({*own, *missing}))
             verb = "s" if len(missing) == 1 else ""
@@ -121,7 +121,7 @@ def migrate_project(project: Project, to: str, names: Iterable[str]) -> list[Mig
             done.append(migrate_program(own, to))
     _agree(done, programs, texts)
     files: dict[str, Migration] = {}
-    for each in (migration for program in done for migration in program):
+    for each in (migration for migrations in done for migration in migrations):
         seen = files.get(each.name, each)
         longer = max(seen, each, key=lambda one: len(one.after))  # of equal code, with more notes
         files[each.name] = replace(longer, notes=tuple(sorted({*seen.notes, *each.notes})))

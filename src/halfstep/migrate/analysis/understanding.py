@@ -206,12 +206,16 @@ class Understanding:
     def _kept(self) -> list[ast.AST]:
         """Return the nodes that store amp itself or pass it on, as in `args.amp = amp`."""
         program = self.program
+        given: list[ast.AST] = []
+        for node in inner(program.source.tree):
+            if isinstance(node, ast.Assign | ast.keyword):
+                given.append(node.value)
+            elif isinstance(node, ast.Call):
+                given += node.args
         return [
-            node.value
-            for node in inner(program.source.tree)
-            if isinstance(node, ast.Assign | ast.keyword)
-            and program.imports.qualified(node.value) == "apex.amp"
-            and not program.follows_amp(node.value)
+            each
+            for each in given
+            if program.imports.qualified(each) == "apex.amp" and not program.follows_amp(each)
         ]
 
     def _amp_statements(self) -> list[ast.stmt]:

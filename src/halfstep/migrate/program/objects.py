@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from halfstep.migrate.program.call_graph import CallGraph
 
 Key = tuple[ast.AST, str]
-"""A scope (a function, class or module) and a name in it, such as `optimizer` or `self.optimizer`."""
+"""A scope (function, class or module) and a name in it, such as `optimizer` or `self.optimizer`."""
 WRAPPERS = {
     "DistributedDataParallel",
     "DDP",
@@ -73,7 +73,7 @@ class Objects:
                 self._edge(target, value)
 
     def key(self, node: ast.AST | None) -> Key | None:
-        """Return the name that an expression refers to, with its scope; None for other expressions."""
+        """Return the name that an expression refers to, with its scope; None if it is no name."""
         path = dotted(node)
         return None if path is None or node is None else self.key_at(path, node)
 

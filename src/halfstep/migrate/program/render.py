@@ -318,20 +318,47 @@ class _Renderer:
         return {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
 
     def _compound(self, statement: ast.stmt, shift: Shift) -> list[Line]:
-        """Render a compound statement, suite by suite."""
+        """Render a compound statement, suite by suite; leave out sides of an `if` without code."""
         done: list[Line] = []
-        place = first_line(statement)
+        place, empty = first_line(statement), False
         for suite in suites(statement):
-            if self.changed.isdisjoint(suite):
+            first, last = first_line(suite[0]), last_line(suite[-1])
+            alternative = isinstance(statement, ast.If) and suite is statement.orelse
+            if self.changed.isdisjoint(suite) and not empty:
                 continue
-            first = first_line(suite[0])
-            done += self._raw(place, first - 1, shift)
-            written = self._lines(first, last_line(suite[-1]), suite, shift)
-            done += written
-            if not any(line.says for line in written) and not self.source.is_elif(suite[0]):
-                done += self._new(["pass"], self._indent(suite[0], shift), suite[0])
-            place = last_line(suite[-1]) + 1
+            written = self._lines(first, last, suite, shift)
+            if any(line.says for line in written):
+                head = self._raw(place, first - 1, shift)
+                if empty and isinstance(statement, ast.If):
+                    test = f"if {negated(statement.test, self._code(statement.test))}:"
+                    head = self._new([test], self._indent(statement, shift), statement)
+                    empty = False
+                done += [*head, *written]
+            elif alternative and not self.source.is_elif(suite[0]):
+                done += written  # without its `else:`
+            elif isinstance(statement, ast.If) and self._has_else(statement):
+                done, empty = [*done, *written], True
+            else:
+                done += self._raw(place, first - 1, shift) + written
+                if not self.source.is_elif(suite[0]):
+                    done += self._new(["pass"], self._indent(suite[0], shift), suite[0])
+            place = last + 1
+        if empty:  # the other side has no code either, but the test may do something
+            assert isinstance(statement, ast.If)
+            test = f"if {self._code(statement.test)}:\n    pass"
+            done += self._new([test], self._indent(statement, shift), statement)
         return done + self._raw(place, last_line(statement), shift)
+
+    def _code(self, node: ast.AST) -> str:
+        return changed_code(self.source, node, self.edits.expressions)
+
+    def _has_else(self, statement: ast.If) -> bool:
+        """Tell whether an `if`, which is no `elif`, has an `else` with code."""
+        orelse = statement.orelse
+        if not orelse or self.source.is_elif(orelse[0]) or self.source.is_elif(statement):
+            return False
+        written = [self.edits.replaced.get(each, [""]) for each in orelse]
+        return any(part != [] for part in written)
 
     def _raw(self, first: int, last: int, shift: Shift) -> list[Line]:
         """Copy lines with their changed expressions."""
@@ -349,6 +376,14 @@ class _Renderer:
             for line, number, moves in entries
             for part in line.split("\n")
         ]
+
+
+def negated(test: ast.expr, text: str) -> str:
+    """Return the source of the negation of a test."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return text.removeprefix("not").strip()
+    simple = isinstance(test, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    return f"not {text}" if simple else f"not ({text})"
 
 
 def changed_code(source: Source, node: ast.AST, expressions: dict[ast.AST, str]) -> str:

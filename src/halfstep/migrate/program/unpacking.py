@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from halfstep.migrate.program.names import dotted
 from halfstep.migrate.program.source import inner
 
 if TYPE_CHECKING:
@@ -56,8 +57,6 @@ def _entries(value: ast.expr) -> list[ast.keyword] | None:
         if not all(isinstance(each, str) for each in names):
             return None
         return [ast.keyword(str(name), one) for name, (_, one) in zip(names, pairs, strict=True)]
-    plain = isinstance(value, ast.Call) and isinstance(value.func, ast.Name)
-    if plain and isinstance(value, ast.Call) and getattr(value.func, "id", "") == "dict":
-        if not value.args and all(each.arg is not None for each in value.keywords):
-            return value.keywords
-    return None
+    if not isinstance(value, ast.Call) or dotted(value.func) != "dict" or value.args:
+        return None
+    return value.keywords if all(each.arg is not None for each in value.keywords) else None

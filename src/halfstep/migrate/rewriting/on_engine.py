@@ -285,7 +285,7 @@ class _Clips:
                 yield name
 
     def _knows(self, path: str, home: ast.stmt, used: ast.stmt) -> bool:
-        """Tell whether a name has the same value at `home`, which creates the engine, and `used`."""
+        """Tell whether a name has the same value where the engine is created and at `used`."""
         source = self.about.program.source
         functions, users = source.functions(home), source.functions(used)
         if path.startswith("self."):

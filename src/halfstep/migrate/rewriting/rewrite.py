@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.migrate.analysis.understanding import PASSED_ON, PRIVATE
 from halfstep.migrate.analysis.uninitialized import NO_OBJECT, without_initialize
-from halfstep.migrate.program.names import calls
+from halfstep.migrate.program.names import calls, last_name
 from halfstep.migrate.program.program import INITIALIZE, MASTER_PARAMS, SCALE_LOSS
 from halfstep.migrate.program.render import Edits, Region
 from halfstep.migrate.program.source import inner
@@ -34,6 +34,10 @@ NOT_AMPS = (
     "loss scale here, as with Apex"
 )
 HALF = "the program calls .half() itself, but torch.amp needs fp32 parameters"
+NO_DUMMY = (
+    "a step before the first backward is removed here; it only prepared Apex's optimizer, and {} "
+    "needs no preparation"
+)
 STEP_FIRST = "the step comes before the first backward, so there are no gradients yet"
 NOT_ALWAYS = "the backward is under a condition and its step is not, so there may be no gradients"
 
@@ -165,14 +169,17 @@ class Rewriter:
     def _is_empty(self, node: ast.If) -> bool:
         """Tell whether both sides of an `if` have become empty and its test has no side effect."""
         edits, about = self.edits, self.about
-        does = ast.Call | ast.NamedExpr | ast.Await | ast.Yield
-        acts = any(isinstance(each, does) for each in inner(node.test))
-        if node in edits.replaced or node in about.branches.dead or acts:
+        if node in edits.replaced or node in about.branches.dead or _acts(node.test):
             return False
-        whole = [*node.body, *node.orelse]
-        written = (edits.before, edits.after, edits.notes)
-        return all(edits.replaced.get(each) == [] for each in whole) and not any(
-            part.get(each) for each in (node, *whole) for part in written
+        return self._gone([*node.body, *node.orelse]) and not any(
+            part.get(node) for part in (edits.before, edits.after, edits.notes)
+        )
+
+    def _gone(self, suite: list[ast.stmt]) -> bool:
+        """Tell whether nothing is left of a suite."""
+        edits = self.edits
+        return all(edits.replaced.get(each) == [] for each in suite) and not any(
+            part.get(each) for each in suite for part in (edits.before, edits.after, edits.notes)
         )
 
     def _next_to(self, first: ast.stmt, second: ast.stmt) -> bool:
@@ -197,6 +204,7 @@ class Rewriter:
             if losses and not before and loop is None:
                 self.edits.replaced[step] = []
                 self.edits.after.pop(step, None)
+                self.edits.notes[step].append(NO_DUMMY.format(self.target.called))
             elif losses and not before:
                 self.about.leave(step, STEP_FIRST)
             elif before and all(self._is_conditional(each, step) for each in before):
@@ -250,3 +258,19 @@ class Rewriter:
                 about.leave(node, PASSED_ON)
             else:
                 about.leave(node, PRIVATE.format(name, self.target.called))
+
+
+def _acts(test: ast.expr) -> bool:
+    """Tell whether a test may do more than compare values."""
+    does = ast.NamedExpr | ast.Await | ast.Yield
+    return any(
+        isinstance(each, does)
+        or (isinstance(each, ast.Call) and last_name(each.func) not in _ONLY_ASK)
+        for each in inner(test)
+    )
+
+
+_ONLY_ASK = {
+    *("hasattr", "getattr", "isinstance", "len", "bool", "int", "float", "is_available", "get"),
+    *("lower", "upper", "startswith", "endswith", "all", "any", "get_rank", "is_main_process"),
+}
