@@ -1,8 +1,9 @@
 """A project of several files: which of them form a program, and the migration of each program.
 
 A program is a file that no other file imports, with those of its imports that use amp or lead to a
-file that does. Its files are rewritten together or not at all. Programs may share files: then the
-shared files must become the same in all of these programs.
+file that does. Its files are rewritten together or not at all. Of several programs that share all
+files that train, one is analysed. Programs may share files: then the shared files must become the
+same in all of these programs.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 TOGETHER = "{} of this program also use{} amp; migrate all together: halfstep migrate {}"
 SHARED = "{} is also part of {}, which {}; so both are unchanged"
 _AMP = re.compile(r"\bapex\b|\bamp_C\b|(?<!cuda\.)(?<!torch\.)\bamp\b")
+_BOTH = ("amp.initialize", "scale_loss")
+_TRAINS = re.compile(r"\.(step|backward|zero_grad)\(|clip_grad")
 _NATIVE = re.compile(r"^\s*from torch(\.cuda)? import .*\bamp\b", re.MULTILINE)
 
 
@@ -58,8 +61,15 @@ class Project:
 
     def uses_amp(self, name: str) -> bool:
         """Tell whether the text of a file contains a name that may refer to Apex's amp."""
-        text = self.texts[name]
-        return bool(_AMP.search(text)) and ("apex" in text or not _NATIVE.search(text))
+        return name in self._using
+
+    @cached_property
+    def _using(self) -> set[str]:
+        return {
+            name
+            for name, text in self.texts.items()
+            if _AMP.search(text) and ("apex" in text or not _NATIVE.search(text))
+        }
 
     def reached(self, names: Iterable[str]) -> set[str]:
         """Return some files and all files that they import, directly or through others."""
@@ -72,24 +82,23 @@ class Project:
         for name, imported in self._imports.items():
             for each in imported:
                 importers[each].add(name)
-        using = [name for name in self.texts if self.uses_amp(name)]
-        leading = _closure(using, importers)
-        found: list[list[str]] = []
-        for name in sorted(leading):
-            reached = self.reached([name])
-            if importers[name] <= reached and not any(name in each for each in found):
-                found.append([name, *sorted((reached & leading) - {name})])
-        scaling = [each for each in found if any(map(self._scales, each))]
-        covered = {name for each in scaling for name in each}
-        return [
-            each
-            for each in found
-            if each in scaling
-            or not covered.issuperset(name for name in each if self.uses_amp(name))
+        using, leading = self._using, _closure(self._using, importers)
+        first = [name for name in sorted(leading) if importers[name] <= self.reached([name])]
+        found = self._programs(first, leading)
+        found = [
+            each for each in found if all(any(w in self.texts[n] for n in each) for w in _BOTH)
         ]
+        covered = {name for each in found for name in each}
+        return found + self._programs(sorted(using - covered), leading)
 
-    def _scales(self, name: str) -> bool:
-        return "scale_loss" in self.texts[name]
+    def _programs(self, first: Iterable[str], leading: set[str]) -> list[list[str]]:
+        """Return the programs of some first files; of those that train alike, only one."""
+        found: dict[frozenset[str], list[str]] = {}
+        training = {name for name in leading if _TRAINS.search(self.texts[name])} | self._using
+        for name in sorted(first, key=lambda name: ("train" not in name, name)):
+            files = [name, *sorted((self.reached([name]) & leading) - {name})]
+            found.setdefault(frozenset(training.intersection(files)), files)
+        return list(found.values())
 
 
 def migrate_project(project: Project, to: str, names: Iterable[str]) -> list[Migration]:

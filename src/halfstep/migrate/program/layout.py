@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+Parts = tuple[str, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -35,35 +37,41 @@ class Layout:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names: dict[PurePath, str] = {}
+        self._folders: dict[str, Parts] = {}
+        self._names: dict[Parts, str] = {}
         for name in names:
             path = PurePath(name)
-            self._names[path.parent if path.stem == "__init__" else path.with_suffix("")] = name
+            self._folders[name] = path.parent.parts
+            whole = path.parent if path.stem == "__init__" else path.with_suffix("")
+            self._names[whole.parts] = name
 
     def imports(
         self, name: str, node: ast.Import | ast.ImportFrom
     ) -> Iterator[tuple[ast.alias, Found]]:
         """Yield each alias of an import in the file `name` that refers to a file, with the file."""
+        module = () if isinstance(node, ast.Import) else _parts(node.module)
+        level = 0 if isinstance(node, ast.Import) else node.level
+        whole = self._find(name, module, level) if module or level else None
         for alias in node.names:
-            if isinstance(node, ast.Import):
-                found = self._find(name, alias.name, 0)
-            else:
-                path = ".".join(filter(None, (node.module, alias.name)))
-                found = self._find(name, path, node.level)
-                whole = self._find(name, node.module or "", node.level)
-                if found is None and whole is not None:
-                    found = Found(whole.name, whole.root, module=False)
+            found = self._find(name, module + _parts(alias.name), level)
+            if found is None and whole is not None:
+                found = Found(whole.name, whole.root, module=False)
             if found is not None:
                 yield alias, found
 
-    def _find(self, name: str, module: str, level: int) -> Found | None:
+    def _find(self, name: str, module: Parts, level: int) -> Found | None:
         """Return the file of a module that the file `name` imports, or None."""
-        parents, parts = PurePath(name).parents, [part for part in module.split(".") if part]
+        folder = self._folders[name]
         if level:
-            at = parents[level - 1].joinpath(*parts) if level <= len(parents) else None
-            return Found(self._names[at], None) if at in self._names else None
-        for root in parents if parts else ():
-            at = root.joinpath(*parts)
+            end = len(folder) + 1 - level
+            at = folder[:end] + module
+            return Found(self._names[at], None) if end >= 0 and at in self._names else None
+        for end in range(len(folder), -1, -1):
+            at = folder[:end] + module
             if at in self._names:
-                return Found(self._names[at], root)
+                return Found(self._names[at], PurePath(*folder[:end]))
         return None
+
+
+def _parts(path: str | None) -> Parts:
+    return tuple(path.split(".")) if path else ()
