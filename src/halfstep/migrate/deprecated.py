@@ -49,7 +49,7 @@ def modernized(text: str, name: str = "program") -> Migration:
     edits = Edits()
     for node in [*inner(source.tree)][::-1]:  # inner expressions first
         if isinstance(node, ast.Import | ast.ImportFrom):
-            _import(source, node, edits, names)
+            _import(node, edits)
         elif isinstance(node, ast.Name | ast.Attribute):
             _use(source, node, edits, names)
     text = rendered(source, edits)
@@ -105,7 +105,7 @@ def _renamed(path: str) -> str | None:
     return ".".join(filter(None, ["torch.amp", *rest])) if known else None
 
 
-def _import(source: Source, node: ast.Import | ast.ImportFrom, edits: Edits, names: _Names) -> None:
+def _import(node: ast.Import | ast.ImportFrom, edits: Edits) -> None:
     """Rewrite an import of a deprecated module, or of names in one."""
     old = [path for _, path in _imported_paths(node) if _device(path)]
     if not old:

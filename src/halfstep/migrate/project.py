@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from halfstep.errors import UserError
 from halfstep.migrate.migration import leave, migrate_program
 from halfstep.migrate.program.layout import Layout
+from halfstep.migrate.program.names import last_name
 from halfstep.migrate.program.render import COMMENT
 from halfstep.migrate.program.source import parsed
 
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
     from halfstep.migrate.migration import Migration
 
 TOGETHER = "{} of this program also use{} amp; migrate all together: halfstep migrate {}"
-SHARED = "{} is also part of {}, which {}; so both are unchanged"
+SHARED = "{} is also part of the program {}, which needs other changes in it; both are unchanged"
 _AMP = re.compile(r"\bapex\b|\bamp_C\b|(?<!cuda\.)(?<!torch\.)\bamp\b")
-_BOTH = ("amp.initialize", "scale_loss")
 _TRAINS = re.compile(r"\.(step|backward|zero_grad)\(|clip_grad")
 _NATIVE = re.compile(r"^\s*from torch(\.cuda)? import .*\bamp\b", re.MULTILINE)
 
@@ -46,6 +46,8 @@ class Project:
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts = texts
         self.broken: dict[str, UserError] = {}
+        self._initializing: set[str] = set()
+        self._scaling: set[str] = set()
         layout = Layout(texts)
         self._imports = {name: self._imported(name, text, layout) for name, text in texts.items()}
 
@@ -56,8 +58,14 @@ class Project:
         except UserError as error:
             self.broken[name] = error
             return set()
-        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-        return {found.name for node in nodes for _, found in layout.imports(name, node)} - {name}
+        nodes = [*ast.walk(tree)]
+        called = [node for node in nodes if isinstance(node, ast.Call)]
+        if any(last_name(call.func) == "initialize" and _has_optimizers(call) for call in called):
+            self._initializing.add(name)
+        if any(last_name(call.func) == "scale_loss" for call in called):
+            self._scaling.add(name)
+        imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+        return {found.name for node in imports for _, found in layout.imports(name, node)} - {name}
 
     def uses_amp(self, name: str) -> bool:
         """Tell whether the text of a file contains a name that may refer to Apex's amp."""
@@ -85,19 +93,22 @@ class Project:
         using, leading = self._using, _closure(self._using, importers)
         first = [name for name in sorted(leading) if importers[name] <= self.reached([name])]
         found = self._programs(first, leading)
-        found = [
-            each for each in found if all(any(w in self.texts[n] for n in each) for w in _BOTH)
-        ]
         covered = {name for each in found for name in each}
-        return found + self._programs(sorted(using - covered), leading)
+        return found + [[name] for name in sorted(using - covered)]
 
     def _programs(self, first: Iterable[str], leading: set[str]) -> list[list[str]]:
-        """Return the programs of some first files; of those that train alike, only one."""
+        """Return the programs of some first files that train; of those that train alike, one."""
         found: dict[frozenset[str], list[str]] = {}
         training = {name for name in leading if _TRAINS.search(self.texts[name])} | self._using
-        for name in sorted(first, key=lambda name: ("train" not in name, name)):
-            files = [name, *sorted((self.reached([name]) & leading) - {name})]
-            found.setdefault(frozenset(training.intersection(files)), files)
+        for start in sorted(first, key=lambda name: ("train" not in name, name)):
+            name, reached = start, self.reached([start]) & leading
+            core = reached & (self._initializing | self._scaling)
+            script = next(iter(core)) if len(core) == 1 else ""
+            if script and "__main__" in self.texts[script]:  # that others import only for a part
+                name, reached = script, self.reached([script]) & leading
+            if core & self._initializing and core & self._scaling:
+                files = [name, *sorted(reached - {name})]
+                found.setdefault(frozenset(training.intersection(files)), files)
         return list(found.values())
 
 
@@ -153,8 +164,13 @@ def _agree(
                 changed = True
                 for one, two in ((at, other), (other, at)):
                     own = {name: texts[name] for name in programs[one] if name in texts}
-                    why = "needs other changes in it"
-                    done[one] = leave(own, SHARED.format(odd.name, programs[two][0], why))
+                    done[one] = leave(own, SHARED.format(odd.name, programs[two][0]))
+
+
+def _has_optimizers(call: ast.Call) -> bool:
+    """Tell whether a call of `amp.initialize` gets more than models."""
+    names = {keyword.arg for keyword in call.keywords}
+    return len(call.args) > 1 or not names.isdisjoint({"optimizers", None})
 
 
 def _code(migration: Migration) -> list[str]:

@@ -170,7 +170,7 @@ class Understanding:
         kinds = ast.Assign | ast.Expr | ast.Return
         if not isinstance(statement, kinds) or statement.value is not call:
             self.leave(call, "amp.initialize stands in a larger expression")
-        elif not self.program.losses and given.optimizers:
+        elif not (self.program.losses or self.program.odd_losses) and given.optimizers:
             kept = self._kept()
             for node in kept or [call]:
                 self.leave(node, PASSED_ON if kept else NO_LOSS.format(self.called))
@@ -310,7 +310,7 @@ class Understanding:
                 self.leave(call, NATIVE_BACKWARD)
 
     def _is_method(self, backward: ast.Call) -> bool:
-        """Tell whether `x.backward(...)` calls a method of the program, because `x` is no tensor."""
+        """Tell whether `x.backward(...)` calls a method of the program: `x` is no tensor."""
         assert isinstance(backward.func, ast.Attribute)
         owner = backward.func.value
         known = self.program.objects.class_of(owner) is not None

@@ -284,6 +284,11 @@ class FileImports:
         return f"{self.bound[root]}.{rest}" if rest else self.bound[root]
 
 
+def _no_alias(node: ast.AST) -> bool:
+    del node
+    return False
+
+
 class Imports:
     """The imports of all files of a program.
 
@@ -303,13 +308,13 @@ class Imports:
     def __init__(self, source: Source) -> None:
         self._source = source
         self.aliases: frozenset[str] = frozenset()
-        self.is_alias: Callable[[ast.AST], bool] = lambda node: False
+        self.is_alias: Callable[[ast.AST], bool] = _no_alias
         layout = Layout(each.name for each in source.files)
         self._files = {
             each.name: FileImports(each.module, each.name, layout) for each in source.files
         }
         every = [*self._files.values()]
-        while any([self._passed_on(each) for each in every]):
+        while sum(map(self._passed_on, every)):
             pass
         for each in every:
             each.exclude()

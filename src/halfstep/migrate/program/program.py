@@ -122,6 +122,7 @@ class Program:
     optimizers: set[str] = field(default_factory=set)
     amp_keys: set[Key] = field(default_factory=set)
     unused: list[ast.stmt] = field(default_factory=list)
+    _names: dict[ast.Module, set[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, source: Source) -> Program:
@@ -188,6 +189,13 @@ class Program:
             for each in inner(node)
             if isinstance(each, ast.Name | ast.Attribute)
         )
+
+    def names_in(self, node: ast.AST) -> set[str]:
+        """Return all names in the file of a node."""
+        module = self.source.file(node).module
+        if module not in self._names:
+            self._names[module] = all_names(module)
+        return self._names[module]
 
     def needs_engine(self, node: ast.AST) -> bool:
         """Tell whether a node uses a function of amp that needs an engine or scaler."""

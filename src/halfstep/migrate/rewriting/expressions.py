@@ -238,7 +238,8 @@ class Expressions:
         if isinstance(getattr(node, "ctx", None), ast.Store):
             if name in _MODULES and self._is_none(parent):
                 return
-            self.amp_left.append(node)
+            if name.startswith("apex.amp") or name == "apex":
+                self.amp_left.append(node)
         elif name.startswith("apex.amp") or name == "apex":
             if name == "apex" and isinstance(parent, ast.keyword):
                 return

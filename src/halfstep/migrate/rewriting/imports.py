@@ -303,9 +303,15 @@ def _is_there(source: Source, line: str) -> bool:
             statement, "module", None
         ):
             continue
-        if any(each.name == alias.name and each.asname is None for each in statement.names):
+        if any(_binds(each, alias, statement) for each in statement.names):
             return True
     return False
+
+
+def _binds(alias: ast.alias, wanted: ast.alias, statement: ast.stmt) -> bool:
+    """Tell whether an alias binds the wanted name; `import torch.nn` binds `torch`."""
+    path = alias.name.partition(".")[0] if isinstance(statement, ast.Import) else alias.name
+    return alias.asname is None and path == wanted.name
 
 
 def _after_imports(source: Source) -> int:

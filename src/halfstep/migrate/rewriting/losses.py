@@ -24,9 +24,9 @@ DIFFERENTIATED = (
 DELAYED_CHECK = "with delay_overflow_check, the program skips steps; {} skips them itself"
 
 
-def loss_name(program: Program) -> str:
+def loss_name(program: Program, loss: ScaledLoss) -> str:
     """Return the new name for a loss that is computed in the argument of `scale_loss`."""
-    return fresh("loss", program.names)
+    return fresh("loss", program.names_in(loss.statement))
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Losses:
         delayed = constant(loss.call, "delay_overflow_check", 5)
         if delayed not in {None, False}:
             about.leave(loss.call, DELAYED_CHECK.format(self.target.called))
-        text = loss_name(about.program) if hoisted else code(loss.loss)
+        text = loss_name(about.program, loss) if hoisted else code(loss.loss)
         backwards, changed, odd = self._body(loss)
         if isinstance(self.target, TorchTarget) and (odd or changed):
             pieces: list[Piece] = [f"{loss.name} = {self.target.object}.scale({text})"]
@@ -83,7 +83,7 @@ class Losses:
     def _without_amp(self, loss: ScaledLoss, *, hoisted: bool) -> None:
         """Rewrite a plain backward in a branch without amp."""
         program = self.about.program
-        text = loss_name(program) if hoisted else program.source.code(loss.loss)
+        text = loss_name(program, loss) if hoisted else program.source.code(loss.loss)
         written = self.target.backward_text(text, self._options(loss.call), "", None)
         self.edits.replaced[loss.statement] = [written]
 

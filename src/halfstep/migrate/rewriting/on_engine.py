@@ -81,7 +81,6 @@ class _Clips:
         self.about = about
         self.target = target
         self.edits = edits
-        self.result = fresh("result", about.program.names)
 
     def write(self) -> None:
         """Move clips into the engine, and take norms from the result of its step."""
@@ -100,6 +99,10 @@ class _Clips:
                 continue
             self._replace(touch)
         self._limit(clips)
+
+    def _result(self, touch: Touch) -> str:
+        """Return the name of the result of a step in the file of a clip or norm."""
+        return fresh("result", self.about.program.names_in(touch.statement))
 
     def _is_whole(self, touch: Touch) -> bool:
         """Tell whether a clip precedes a step and covers all parameters of the optimizer."""
@@ -122,11 +125,11 @@ class _Clips:
         if touch.moved or touch.scaled or touch.call is None or self._blocked(touch, step):
             self.about.leave(touch.statement, NORM)
             return
-        line = f"{self.result} = {self.target.step(_whose(self.about, touch.step))}"
+        line = f"{self._result(touch)} = {self.target.step(_whose(self.about, touch.step))}"
         if line not in self.edits.before[touch.head]:
             self.edits.before[touch.head].append(line)
         self.edits.replaced[step] = []
-        norm = f"{self.result}.grad_norm"
+        norm = f"{self._result(touch)}.grad_norm"
         if self._is_tensor(touch.call):
             self.target.imports["import torch"] = None
             norm = f"torch.tensor({norm})"
@@ -141,12 +144,12 @@ class _Clips:
         assert touch.step is not None
         if name is None or touch.call is None or self._blocked(touch, touch.step.statement):
             return False
-        zero, norm = "0.0", f"{self.result}.grad_norm"
+        zero, norm = "0.0", f"{self._result(touch)}.grad_norm"
         if self._is_tensor(touch.call):
             self.target.imports["import torch"] = None
             zero, norm = f"torch.tensor({zero})", f"torch.tensor({norm})"
         step = touch.step.statement
-        line = f"{self.result} = {self.target.step(_whose(self.about, touch.step))}"
+        line = f"{self._result(touch)} = {self.target.step(_whose(self.about, touch.step))}"
         written = self.edits.replaced.setdefault(step, [line])
         if f"{name} = {norm}" not in written:
             written.append(f"{name} = {norm}")
@@ -259,18 +262,9 @@ class _Clips:
         if any(last_name(call.func) not in _PURE for call in calls(expression)):
             return None
         for path in paths(expression) - set(dir(builtins)):
-            names = [path, *self._definitions(path, used)]
             homes = [each.statement for each in self.about.trained]
-            known = next(
-                (
-                    name
-                    for name in names
-                    if all(
-                        self._knows(name, home, used if name is path else home) for home in homes
-                    )
-                ),
-                None,
-            )
+            same = all(self._knows(path, home, used) for home in homes)
+            known = path if same else next(self._definitions(path, used), None)
             if known is None:
                 return None
             text = re.sub(rf"(?<![\w.]){re.escape(path)}\b", known, text)
@@ -282,7 +276,9 @@ class _Clips:
         home = self.about.trained[0].statement
         for scope, name in objects.definitions(path, used):
             if objects.key_at(name, home) == (scope, name):
-                yield name
+                (root,) = paths(ast.parse(name, mode="eval"))
+                if all(self._knows(root, each.statement, home) for each in self.about.trained):
+                    yield name
 
     def _knows(self, path: str, home: ast.stmt, used: ast.stmt) -> bool:
         """Tell whether a name has the same value where the engine is created and at `used`."""

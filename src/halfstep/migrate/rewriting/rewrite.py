@@ -144,7 +144,7 @@ class Rewriter:
         tail: tuple[str, ...] = ()
         loss = forward.hoisted
         if loss is not None:
-            name = loss_name(self.about.program)
+            name = loss_name(self.about.program, loss)
             tail = (f"{name} = {self.about.program.source.code(loss.loss)}",)
         if forward.first is not None and forward.last is not None:
             beside = loss is not None and self._next_to(forward.last, loss.statement)
