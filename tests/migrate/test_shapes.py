@@ -51,6 +51,7 @@ NOTED = {
     "clip_in_an_inner_loop": "with Apex, this clipped after every backward",
     "clip_inside": "with Apex, this clipped gradients that were still scaled",
     "clip_of_micro_batches": "with Apex, this clipped after every backward",
+    "else_without_training": "amp.initialize without an optimizer: `model` runs in fp32",
     "inference_too": "amp.initialize without an optimizer: `teacher` runs in fp32",
     "norm_of_micro_batches": "with Apex, this was the norm after every backward",
     "primed": "a step before the first backward is removed here",

@@ -335,7 +335,8 @@ class _Renderer:
                     empty = False
                 done += [*head, *written]
             elif alternative and not self.source.is_elif(suite[0]):
-                done += written  # without its `else:`
+                end = last_line(statement.body[-1]) if isinstance(statement, ast.If) else place
+                done += [*self._raw(place, end, shift), *written]  # without its `else:`
             elif isinstance(statement, ast.If) and self._has_else(statement):
                 done, empty = [*done, *written], True
             else:
