@@ -12,6 +12,7 @@ import ast
 import re
 from dataclasses import replace
 from functools import cached_property
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
@@ -65,7 +66,11 @@ class Project:
         if any(last_name(call.func) == "scale_loss" for call in called):
             self._scaling.add(name)
         imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-        return {found.name for node in imports for _, found in layout.imports(name, node)} - {name}
+        found = {found.name for node in imports for _, found in layout.imports(name, node)}
+        packages = {
+            str(folder / "__init__.py") for each in found for folder in PurePath(each).parents
+        }
+        return (found | (packages & self.texts.keys())) - {name}
 
     def uses_amp(self, name: str) -> bool:
         """Tell whether the text of a file contains a name that may refer to Apex's amp."""
