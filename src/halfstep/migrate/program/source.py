@@ -33,7 +33,8 @@ class Project(ast.AST):
     modules: list[ast.Module]
 
     def __init__(self, modules: list[ast.Module]) -> None:
-        super().__init__(modules=modules)
+        super().__init__()
+        self.modules = modules
 
 
 @dataclass(frozen=True, slots=True, eq=False)

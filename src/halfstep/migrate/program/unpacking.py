@@ -18,7 +18,7 @@ def write_out(source: Source, call: ast.Call) -> list[ast.stmt]:
     Returns:
         The assignments of dictionaries that nothing else reads.
     """
-    unused = []
+    unused: list[ast.stmt] = []
     for keyword in [each for each in call.keywords if each.arg is None]:
         value, made = keyword.value, None
         if isinstance(value, ast.Name):
@@ -42,11 +42,9 @@ def _only_assignment(source: Source, name: ast.Name) -> ast.Assign | None:
     if len(stored) != 1 or len(uses) != len(stored) + 1:
         return None
     made = source.parent[stored[0]]
-    same = source.function(made) is source.function(name) and isinstance(made, ast.Assign)
-    if not same or source.suite(made) is not source.suite(source.statement(name)):
+    if not isinstance(made, ast.Assign) or made.targets != [stored[0]]:
         return None
-    assert isinstance(made, ast.Assign)
-    return made if made.targets == [stored[0]] else None
+    return made if source.suite(made) is source.suite(source.statement(name)) else None
 
 
 def _entries(value: ast.expr) -> list[ast.keyword] | None:

@@ -119,8 +119,9 @@ def _registered(program: Program, call: ast.Call, decorator: str) -> list[str | 
     known = isinstance(name, ast.Constant) and name.value in _CAST_BY_AUTOCAST
     if known and dotted(module) == "torch" and "float16" in decorator:
         return []
-    if isinstance(name, ast.Constant) and str(name.value).isidentifier():
-        function = f"{code(module)}.{name.value}"
+    text = name.value if isinstance(name, ast.Constant) else None
+    if isinstance(text, str) and text.isidentifier():
+        function = f"{code(module)}.{text}"
         return [f"{function} = {decorator}({function})"]
     place = f"{code(module)}, {code(name)}"
     return [f"setattr({place}, {decorator}(getattr({place})))"]

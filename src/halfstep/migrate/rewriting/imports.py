@@ -101,8 +101,9 @@ def _first_user(body: list[ast.stmt], added: list[str]) -> ast.stmt | None:
 
 def bound_by(line: str) -> str:
     """Return the name that an import statement with one name binds."""
-    (alias,) = ast.parse(line).body[0].names
-    assert isinstance(alias, ast.alias)
+    (statement,) = ast.parse(line).body
+    assert isinstance(statement, ast.Import | ast.ImportFrom)
+    (alias,) = statement.names
     return alias.asname or alias.name.partition(".")[0]
 
 
