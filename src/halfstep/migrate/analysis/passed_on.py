@@ -55,4 +55,4 @@ def _asks(program: Program, function: Function, call: ast.Call, node: ast.expr) 
     else:
         return False
     aliases = {each for each in names if program.imports.of(function).bound.get(each) == "apex.amp"}
-    return name in aliases or (name is not None and asks_for_state(program, function, name))
+    return name in aliases or (name is not None and asks_for_state(program.source, function, name))

@@ -241,7 +241,7 @@ class Understanding:
                 for name in sorted(parameters(function)):
                     amp = program.imports.of(function).bound.get(name) == "apex.amp"
                     alias = (function, name) in program.amp_keys
-                    if amp and not alias and not asks_for_state(program, function, name):
+                    if amp and not alias and not asks_for_state(program.source, function, name):
                         self.leave(function, REBOUND.format(f"`{name}`"))
 
     def _at_initialize(self, reason: str) -> None:

@@ -17,7 +17,8 @@ from halfstep.migrate.program.source import Function, inner
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from halfstep.migrate.program.program import Program
+    from halfstep.migrate.program.names import Imports
+    from halfstep.migrate.program.source import Source
 
 NO_FORWARD = {
     *("parameters", "named_parameters", "modules", "named_modules", "children", "named_children"),
@@ -34,15 +35,16 @@ class CallGraph:
     """The calls of a program.
 
     Args:
-        program: The parsed program.
+        source: The source of the program.
+        imports: Its imports.
+        models: The source of each expression that refers to a model that amp handles.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.source, self.imports = program.source, program.imports
+    def __init__(self, source: Source, imports: Imports, models: set[str]) -> None:
+        self.source, self.imports, self.models = source, imports, models
         self._functions: dict[str, list[Function]] = {}
         self._classes: dict[str, list[ast.ClassDef]] = {}
-        for node in inner(program.source.tree):
+        for node in inner(source.tree):
             if isinstance(node, Function):
                 self._functions.setdefault(node.name, []).append(node)
             elif isinstance(node, ast.ClassDef):
@@ -51,10 +53,10 @@ class CallGraph:
 
     def called(self, call: ast.Call) -> list[Function]:
         """Return the functions of the program that a call may run."""
-        source, path = self.program.source, dotted(call.func)
+        source, path = self.source, dotted(call.func)
         name = path.rpartition(".")[2] if path else getattr(call.func, "attr", "")
         owner = path.rpartition(".")[0] if path else "?"
-        defined = self.program.imports.defined(path, call)
+        defined = self.imports.defined(path, call)
         if defined is not None:
             home, name = defined
             owner, _, name = name.rpartition(".")
@@ -71,7 +73,7 @@ class CallGraph:
         if owner == "self":
             classes = self._family(source.class_(call))
             return [each for each in found if source.parent[each] in classes]
-        if owner in self.program.models:
+        if owner in self.models:
             return []
         return [each for each in found if self._is_method(each)]
 
@@ -113,7 +115,7 @@ class CallGraph:
 
     def calls_of(self, function: Function) -> list[ast.Call]:
         """Return the calls that may run a function, except those in the function itself."""
-        source = self.program.source
+        source = self.source
         return [
             call
             for call in calls(source.tree)
@@ -138,7 +140,7 @@ class CallGraph:
         if path is None:
             return False
         owner, _, method = path.rpartition(".")
-        known = self.program.models
+        known = self.models
         return path in known or (owner in known and method not in NO_FORWARD)
 
     def _called_in(self, node: ast.AST) -> set[Function]:
@@ -147,7 +149,7 @@ class CallGraph:
         return self._callees[node]
 
     def _is_method(self, function: Function) -> bool:
-        return isinstance(self.program.source.parent[function], ast.ClassDef)
+        return isinstance(self.source.parent[function], ast.ClassDef)
 
     def passed(self, call: ast.Call, function: Function) -> Iterator[tuple[str, ast.expr]]:
         """Yield each parameter of a function that a call passes, with its argument."""

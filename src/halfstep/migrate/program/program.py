@@ -147,7 +147,7 @@ class Program:
     @cached_property
     def graph(self) -> CallGraph:
         """The call graph."""
-        return CallGraph(self)
+        return CallGraph(self.source, self.imports, self.models)
 
     @cached_property
     def objects(self) -> Objects:
@@ -359,4 +359,4 @@ class Program:
 def _saves_only(program: Program, key: Key) -> bool:
     """Tell whether a function only saves, loads or tests a parameter."""
     function, name = key
-    return isinstance(function, Function) and asks_for_state(program, function, name)
+    return isinstance(function, Function) and asks_for_state(program.source, function, name)

@@ -9,15 +9,13 @@ from halfstep.migrate.program.names import calls
 from halfstep.migrate.program.source import inner
 
 if TYPE_CHECKING:
-    from halfstep.migrate.program.program import Program
-    from halfstep.migrate.program.source import Function
+    from halfstep.migrate.program.source import Function, Source
 
 _STATE = ("state_dict", "load_state_dict")
 
 
-def asks_for_state(program: Program, function: Function, name: str) -> bool:
+def asks_for_state(source: Source, function: Function, name: str) -> bool:
     """Tell whether a function only saves, loads or tests a parameter."""
-    source = program.source
     for node in inner(function):
         if not isinstance(node, ast.Name) or node.id != name:
             continue
