@@ -25,14 +25,18 @@ COMMANDS = re.findall(r"^halfstep (migrate [^#\n]*)", PAGE.read_text(), re.MULTI
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_does_what_it_says(command, tmp_path, monkeypatch):
-    assert len(COMMANDS) == 3
+    assert len(COMMANDS) == 5
     monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(BEFORE)
+    path = Path("train.py" if "train.py" in command else "project/train.py")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(BEFORE)
     done = CliRunner().invoke(app, command.split())
     assert done.exit_code == 0, done.output
     written = "--write" in command
-    assert Path("train.py").read_text() == (AFTER if written else BEFORE)
-    if not written:
+    assert path.read_text() == (AFTER if written else BEFORE)
+    if "--cuda-amp" in command:
+        assert "does not use torch.cuda.amp" in done.output
+    elif not written:
         scaler = "+scaler = torch.amp.GradScaler(" in done.stdout
         assert scaler == ("torch" in command)
         assert ("+engine = Engine(" in done.stdout) != scaler

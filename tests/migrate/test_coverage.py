@@ -109,13 +109,14 @@ def test_each_block_of_autocast_that_is_lost_is_reported(path):
     text = path.read_text()
     done = migrate(text).after.split("\n")
     heads = [place for place, line in enumerate(done) if re.match(r"\s+with .*autocast\(", line)]
+    heads = [place for place in heads if "enabled=False" not in done[place]]
     models = Program.read(Source(text)).models
     for place in heads:
         changed = [*done]
         engine = re.search(r"with (.*)\.autocast", done[place])[1]
         changed[place] = re.sub(r"with .*:", "if True:", done[place])
         lost = uncovered(Source("\n".join(changed)), models, engine)
-        assert bool(lost) == ("bank" not in done[place + 1])  # these do not reach the loss
+        assert bool(lost) == (not re.search("bank|64", done[place + 1]))  # these do not reach the loss
 
 
 @pytest.mark.parametrize("to", TARGETS)

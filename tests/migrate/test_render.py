@@ -19,7 +19,7 @@ def f(x):
 
 
 def statements(source):
-    return source.tree.body[0].body
+    return source.files[0].module.body[0].body
 
 
 def test_without_changes_it_is_the_same():

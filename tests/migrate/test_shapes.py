@@ -18,7 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 SHAPES = sorted(path.stem for path in (FIXTURES / "shapes").glob("*.py"))
 LEFT = {
     "amp_passed_on": "amp itself is an argument here",
-    "attribute_of_an_attribute": "does not know whether `self.optim.step()`",
     "attack_in_a_function": "this backward does not use amp.scale_loss",
     "clip_of_each_group": "",
     "initialized_in_a_branch": "the function that initializes amp is called only under",
@@ -52,8 +51,10 @@ NOTED = {
     "clip_in_an_inner_loop": "with Apex, this clipped after every backward",
     "clip_inside": "with Apex, this clipped gradients that were still scaled",
     "clip_of_micro_batches": "with Apex, this clipped after every backward",
+    "else_without_training": "amp.initialize without an optimizer: `model` runs in fp32",
     "inference_too": "amp.initialize without an optimizer: `teacher` runs in fp32",
     "norm_of_micro_batches": "with Apex, this was the norm after every backward",
+    "primed": "a step before the first backward is removed here",
     "saved_elsewhere": "`elsewhere.save_checkpoint` now gets",
     "one_loop_for_both": "`judge` also reaches this line, possibly without amp.initialize",
     "unpacked_optimizer": "arguments of FusedAdam are not known here",

@@ -1,13 +1,17 @@
-"""`halfstep migrate SCRIPT`: rewrites the source of an Apex program."""
+"""`halfstep migrate PATH...`: rewrites the source of an Apex program."""
 
 import ast
+import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from halfstep.errors import UserError
+
+if TYPE_CHECKING:
+    from halfstep.migrate import Migration
 
 
 class _Target(StrEnum):
@@ -21,45 +25,120 @@ def register(app: typer.Typer) -> None:
 
 
 def migrate(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Python files of one project, or its folder."),
+    ],
     to: Annotated[
         _Target, typer.Option(help="Use halfstep.Engine, or torch.autocast and GradScaler.")
     ] = _Target.halfstep,
     *,
     write: Annotated[
         bool,
-        typer.Option("--write/--diff", help="Change the file, or only print a diff."),
+        typer.Option("--write/--diff", help="Change the files, or only print a diff."),
+    ] = False,
+    cuda_amp: Annotated[
+        bool,
+        typer.Option(
+            "--cuda-amp",
+            help="Instead, replace names of torch.cuda.amp, deprecated since torch 2.4, by those "
+            "of torch.amp.",
+        ),
     ] = False,
 ) -> None:
-    """Rewrite SCRIPT, which uses apex.amp, for halfstep.Engine or torch.amp.
+    """Rewrite programs that use apex.amp, for halfstep.Engine or torch.amp.
 
-    Code without a counterpart stays as it is, with a comment at the line. These lines are listed on
-    stderr.
+    All files of a program are rewritten together, or none. Code without a counterpart stays as it
+    is, with a comment at the line. These lines are listed on stderr.
     """
-    from halfstep.files import write_atomically
-    from halfstep.migrate import migrate as rewrite
+    from halfstep.migrate.folder import read
 
-    try:
-        source = script.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{script}: not UTF-8 ({error.reason} at byte {error.start})") from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(
-            f"{str(script)!r} cannot be read: {reason}; write the path of a Python program"
-        ) from error
-    done = rewrite(source, to.value, name=str(script))
-    if write and done.after != source:
-        mode = script.stat().st_mode
-        write_atomically(script, done.after.encode())
-        script.chmod(mode)
-    elif not write:
-        typer.echo(done.diff(script.name), nl=False)
-    for note in done.notes:
-        typer.echo(f"{script}:{note.line}: {note.reason}", err=True)
-    if done.after == source:
-        typer.echo(f"{script}: does not use apex.amp; nothing to rewrite", err=True)
-    elif write and ast.dump(ast.parse(done.after)) == ast.dump(ast.parse(source)):
-        typer.echo(f"{script}: not rewritten; the comments added say why", err=True)
-    elif write:
-        typer.echo(f"rewrote {script}; notes to read: {len(done.notes)}", err=True)
+    given = read(map(_normal, paths))
+    done = _with_torch_names(given, paths) if cuda_amp else _without_apex(given, paths, to)
+    changed = [each for each in done if each.after != each.before]
+    new = [each for each in changed if each.before is None]
+    for each in new:
+        if Path(each.name).exists():
+            raise UserError(
+                f"{each.name} exists, but the rewritten files need a new file of this name; move "
+                "it, and migrate again"
+            )
+    if write:
+        for each in [*new, *(each for each in changed if each not in new)]:
+            _write(each)
+    else:
+        for each in changed:
+            typer.echo(each.diff(_shown(each.name, given)), nl=False)
+    for each in done:
+        for note in each.notes:
+            typer.echo(f"{each.name}:{note.line}: {note.reason}", err=True)
+    if not changed:
+        uses = "torch.cuda.amp" if cuda_amp else "apex.amp"
+        names = ", ".join(map(str, paths))
+        typer.echo(f"{names}: does not use {uses}; nothing to rewrite", err=True)
+    for each in changed if write else ():
+        if each.before is not None and _same_code(each.before, each.after):
+            typer.echo(f"{each.name}: not rewritten; the comments added say why", err=True)
+        else:
+            verb = "wrote" if each.before is None else "rewrote"
+            typer.echo(f"{verb} {each.name}; notes to read: {len(each.notes)}", err=True)
+
+
+def _without_apex(given: dict[Path, str], paths: list[Path], to: _Target) -> "list[Migration]":
+    from halfstep.migrate import Project, migrate_project
+    from halfstep.migrate.folder import beside
+
+    near = {} if any(path.is_dir() for path in paths) else beside(given)
+    texts, others = ({str(path): text for path, text in each.items()} for each in (given, near))
+    project = Project({**others, **texts})
+    for name, error in project.broken.items():
+        if name in texts:
+            _ignore(error, named=_is_named(name, paths) or project.uses_amp(name))
+    return migrate_project(project, to.value, texts)
+
+
+def _with_torch_names(given: dict[Path, str], paths: list[Path]) -> "list[Migration]":
+    from halfstep.migrate import modernized
+
+    done = []
+    for path, text in given.items():
+        try:
+            done.append(modernized(text, str(path)))
+        except UserError as error:
+            _ignore(error, named=_is_named(str(path), paths) or "amp" in text)
+    return done
+
+
+def _ignore(error: UserError, *, named: bool) -> None:
+    """Print that a file which is not valid Python is ignored; raise the error for a named file."""
+    if named:
+        raise error
+    typer.echo(f"{error}; the file does not use amp, and is ignored", err=True)
+
+
+def _is_named(name: str, paths: list[Path]) -> bool:
+    return Path(name) in map(_normal, paths)
+
+
+def _normal(path: Path) -> Path:
+    return Path(os.path.normpath(path))
+
+
+def _write(migration: "Migration") -> None:
+    from halfstep.files import write_atomically
+
+    path = Path(migration.name)
+    mode = path.stat().st_mode if migration.before is not None else None
+    write_atomically(path, migration.after.encode())
+    if mode is not None:
+        path.chmod(mode)
+
+
+def _shown(name: str, given: dict[Path, str]) -> str:
+    """Return the path of a file relative to the folder of all files."""
+    folder = os.path.commonpath([path.absolute().parent for path in given])
+    return os.path.relpath(name, folder)
+
+
+def _same_code(before: str, after: str) -> bool:
+    return ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))

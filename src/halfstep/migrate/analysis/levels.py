@@ -15,7 +15,7 @@ from halfstep.migrate.program.source import inner
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from halfstep.migrate.program.source import Function, Source
+    from halfstep.migrate.program.source import Source
 
 LEVELS = frozenset({"O0", "O1", "O2", "O3"})
 
@@ -47,22 +47,23 @@ def _values(source: Source, node: ast.expr, at: ast.AST) -> frozenset[str]:
         case ast.IfExp(body=body, orelse=orelse):
             return _values(source, body, at) | _values(source, orelse, at)
         case ast.Name(id=name):
-            function = source.function(at)
-            return _assigned(source, name, [function] if function else [])
+            return _assigned(source, name, at)
         case ast.Attribute(attr=name):
             return _chosen(source, name)
     return LEVELS
 
 
-def _assigned(source: Source, name: str, functions: list[Function]) -> frozenset[str]:
+def _assigned(source: Source, name: str, at: ast.AST) -> frozenset[str]:
     """Return the levels that are assigned to a variable; all levels if a value is not known."""
-    for function in functions:
-        if name in {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}:
+    function, module = source.function(at), source.file(at).module
+    if function is not None:
+        names = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+        if name in names:
             return LEVELS
-    for scope in (*functions, source.tree):
+    for scope in filter(None, (function, module)):
         bound = [
             node
-            for node in inner(scope, functions=scope is not source.tree)
+            for node in inner(scope, functions=scope is not module)
             if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
         ]
         if bound:

@@ -35,14 +35,14 @@ def used_behind(program: Program, covered: set[ast.AST]) -> Iterator[ast.stmt]:
     made: dict[ast.AST, dict[str, int]] = {}
     for each in covered:
         if isinstance(each, ast.stmt) and not suites(each):
-            home: ast.AST = source.function(each) or source.tree
+            home: ast.AST = source.scope(each)
             for name in assigned(each) - program.models:
                 made.setdefault(home, {})[name] = each.lineno
     for home, names in made.items():
         for each in inner(home):
             if not isinstance(each, ast.stmt) or suites(each) or each in covered:
                 continue
-            own = source.function(each) or source.tree
+            own = source.scope(each)
             outputs = {name for name, line in names.items() if line < each.lineno}
             if own is home and _mixes(program, each, outputs):
                 yield each

@@ -10,29 +10,14 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.program.names import calls, dotted
-from halfstep.migrate.program.source import Function, inner
+from halfstep.migrate.program.state import asks_for_state
 
 if TYPE_CHECKING:
     from halfstep.migrate.program.program import Program
+    from halfstep.migrate.program.source import Function
 
 NOTE = "`{}` now gets {} instead of amp; it has `state_dict` and `load_state_dict`, as amp had"
-_STATE = ("state_dict", "load_state_dict")
 _SAVES = re.compile(r"save|load|checkpoint|ckpt|resume|restore|snapshot", re.IGNORECASE)
-
-
-def asks_for_state(program: Program, function: Function, name: str) -> bool:
-    """Tell whether a function only saves, loads or tests a parameter."""
-    source = program.source
-    for node in inner(function):
-        if not isinstance(node, ast.Name) or node.id != name:
-            continue
-        parent = source.parent[node]
-        state = isinstance(parent, ast.Attribute) and parent.attr in _STATE
-        tested = isinstance(parent, ast.If | ast.IfExp) and parent.test is node
-        if not state and not tested and not _is_compared(parent):
-            return False
-    return True
 
 
 def saves(program: Program, node: ast.expr) -> str | None:
@@ -53,12 +38,7 @@ def takes_state(program: Program, node: ast.expr) -> bool:
         call = program.source.parent[call]
     if not isinstance(call, ast.Call) or call.func is node:
         return False
-    name = (dotted(call.func) or "").rpartition(".")[2]
-    found = [
-        each
-        for each in inner(program.source.tree)
-        if isinstance(each, Function) and each.name == name
-    ]
+    found = program.graph.called(call)
     return bool(found) and all(_asks(program, each, call, node) for each in found)
 
 
@@ -74,9 +54,5 @@ def _asks(program: Program, function: Function, call: ast.Call, node: ast.expr) 
         name = names[call.args.index(node)]
     else:
         return False
-    aliases = {each for each in names if program.imports.bound.get(each) == "apex.amp"}
-    return name in aliases or (name is not None and asks_for_state(program, function, name))
-
-
-def _is_compared(node: ast.AST) -> bool:
-    return isinstance(node, ast.Compare | ast.BoolOp) and not calls(node)
+    aliases = {each for each in names if program.imports.of(function).bound.get(each) == "apex.amp"}
+    return name in aliases or (name is not None and asks_for_state(program.source, function, name))

@@ -370,4 +370,8 @@ def _evaluates(program: Program, call: ast.Call, function: Function | None) -> b
         return False
     if any("no_grad" in code(each) for each in function.decorator_list):
         return True
-    return any(last_name(each.func) == "eval" for each in calls(function))
+    owners = {code(call.func), code(call.func).rpartition(".")[0]}
+    modes = [each.func for each in calls(function) if isinstance(each.func, ast.Attribute)]
+    if any(each.attr == "train" and code(each.value) in owners for each in modes):
+        return False  # it is another model that is in eval mode
+    return any(each.attr == "eval" for each in modes)

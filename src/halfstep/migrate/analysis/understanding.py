@@ -7,20 +7,22 @@ program would train wrongly without an error. Each reason is recorded at the lin
 from __future__ import annotations
 
 import ast
+import builtins
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.analysis.passed_on import asks_for_state
 from halfstep.migrate.analysis.recipes import RecipeArgument, recipe_argument
 from halfstep.migrate.analysis.regions import Forwards
 from halfstep.migrate.analysis.steps import Move, Owners
 from halfstep.migrate.analysis.windows import Windows
 from halfstep.migrate.program.branches import OTHERWISE, Branches, read_branches
-from halfstep.migrate.program.call_graph import CallGraph
 from halfstep.migrate.program.names import argument, bound, calls, dotted, last_name, parameters
-from halfstep.migrate.program.source import Function, inner
+from halfstep.migrate.program.program import SCALE_LOSS
+from halfstep.migrate.program.source import Function, inner, suites
+from halfstep.migrate.program.state import asks_for_state
 
 if TYPE_CHECKING:
+    from halfstep.migrate.program.call_graph import CallGraph
     from halfstep.migrate.program.program import Initialize, Program, ScaledLoss
 
 LEFT = "; the calls of amp in this file are unchanged; `python -m halfstep.apex` runs them"
@@ -100,7 +102,7 @@ class Understanding:
         program = self.program
         self.branches = read_branches(program)
         self.owners = Owners(program, self.branches)
-        self.graph = CallGraph(program)
+        self.graph = program.graph
         self._initializes()
         self._other_uses()
         for node in self.branches.different:
@@ -143,7 +145,7 @@ class Understanding:
             self.leave(odd, "amp.scale_loss is not in a `with amp.scale_loss(...) as name:`")
         if not program.initializes:
             kept = self._kept()
-            for node in kept or self._amp_statements():
+            for node in kept or self._amp_statements()[:1]:
                 self.leave(node, PASSED_ON if kept else NO_INITIALIZE.format(self.called))
             return
         for each in program.initializes:
@@ -168,7 +170,7 @@ class Understanding:
         kinds = ast.Assign | ast.Expr | ast.Return
         if not isinstance(statement, kinds) or statement.value is not call:
             self.leave(call, "amp.initialize stands in a larger expression")
-        elif not self.program.losses and given.optimizers:
+        elif not (self.program.losses or self.program.odd_losses) and given.optimizers:
             kept = self._kept()
             for node in kept or [call]:
                 self.leave(node, PASSED_ON if kept else NO_LOSS.format(self.called))
@@ -204,21 +206,24 @@ class Understanding:
     def _kept(self) -> list[ast.AST]:
         """Return the nodes that store amp itself or pass it on, as in `args.amp = amp`."""
         program = self.program
+        given: list[ast.AST] = []
+        for node in inner(program.source.tree):
+            if isinstance(node, ast.Assign | ast.keyword):
+                given.append(node.value)
+            elif isinstance(node, ast.Call):
+                given += node.args
         return [
-            node.value
-            for node in inner(program.source.tree)
-            if isinstance(node, ast.Assign | ast.keyword)
-            and program.imports.qualified(node.value) == "apex.amp"
+            each
+            for each in given
+            if program.imports.qualified(each) == "apex.amp" and not program.follows_amp(each)
         ]
 
     def _amp_statements(self) -> list[ast.stmt]:
         """Return the statements that use amp, for a program that does not initialize it."""
-        found = []
-        for node in inner(self.program.source.tree):
-            name = self.program.imports.qualified(node)
-            if name is not None and name.startswith("apex.amp"):
-                found.append(self.program.source.statement(node))
-        return list(dict.fromkeys(found))
+        program = self.program
+        uses = program.engine_uses(program.source.tree)
+        scaled = [each for each in uses if program.imports.qualified(each) == SCALE_LOSS]
+        return [program.source.statement(each) for each in scaled or uses]
 
     def _other_uses(self) -> None:
         """Refuse Horovod, `torch.amp`, amp's private state, and parameters that may be amp."""
@@ -234,8 +239,9 @@ class Understanding:
         for function in program.source.parent:
             if isinstance(function, Function):
                 for name in sorted(parameters(function)):
-                    amp = program.imports.bound.get(name) == "apex.amp"
-                    if amp and not asks_for_state(program, function, name):
+                    amp = program.imports.of(function).bound.get(name) == "apex.amp"
+                    alias = (function, name) in program.amp_keys
+                    if amp and not alias and not asks_for_state(program.source, function, name):
                         self.leave(function, REBOUND.format(f"`{name}`"))
 
     def _at_initialize(self, reason: str) -> None:
@@ -297,28 +303,39 @@ class Understanding:
             if any(each and each.name in source.code(owner) for each in inside):
                 continue
             function = source.function(call)
-            if dotted(owner) == "self":
+            if dotted(owner) == "self" or self._is_method(call) or self._is_dropped(call):
                 continue
             trains = function in with_step or function in self.program.training
-            if not trains and self._is_dropped(call):
-                continue
             if trains or (function is not None and self._enters_an_update(function)):
                 self.leave(call, NATIVE_BACKWARD)
 
+    def _is_method(self, backward: ast.Call) -> bool:
+        """Tell whether `x.backward(...)` calls a method of the program: `x` is no tensor."""
+        assert isinstance(backward.func, ast.Attribute)
+        owner = backward.func.value
+        known = self.program.objects.class_of(owner) is not None
+        known |= dotted(owner) in self.program.models
+        return known and any(self.program.graph.methods(backward))
+
     def _is_dropped(self, backward: ast.Call) -> bool:
-        """Tell whether the statement after a backward clears its gradients."""
+        """Tell whether the gradients of a backward are cleared before anything uses them."""
         source = self.program.source
         statement = source.statement(backward)
         suite = source.suite(statement)
-        behind = suite[suite.index(statement) + 1 :][:1]
         known = {*self.program.models, *self.program.optimizers}
-        return any(
-            isinstance(each, ast.Expr)
-            and isinstance(each.value, ast.Call)
-            and last_name(each.value.func) == "zero_grad"
-            and source.code(each.value.func).rpartition(".")[0] in known
-            for each in behind
-        )
+        zeroed = {
+            each
+            for call in self.program.zero_grads
+            if source.code(call.func).rpartition(".")[0] in known
+            and isinstance(each := source.parent[call], ast.Expr)
+        }
+        for each in suite[suite.index(statement) + 1 :]:
+            if each in zeroed:
+                return True
+            inside = [last_name(call.func) for call in calls(each)]
+            if suites(each) or any(name not in _HARMLESS for name in inside):
+                return False
+        return False
 
     def _enters_an_update(self, function: Function) -> bool:
         """Tell whether a function is called before a scaled loss, without a `zero_grad` between."""
@@ -327,7 +344,7 @@ class Understanding:
             return False
         for loss in filter(self.live, self.program.losses):
             home, end = source.function(loss.statement), loss.statement.lineno
-            body = source.tree if home is None else home
+            body = source.scope(loss.statement)
             zeroed = [
                 move.statement.lineno
                 for move in self.zero_grads
@@ -369,6 +386,8 @@ def _gives_none(statement: ast.Assign, name: str) -> bool:
     return False
 
 
+_HARMLESS = {*dir(builtins), "item", "info", "debug", "empty_cache", "synchronize", "collect"}
+"""Functions that certainly use no gradients."""
 _NO_LOSSES = {"ctx", "super()", "torch.autograd", "F", "Function"}
 
 

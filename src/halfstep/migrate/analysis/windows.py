@@ -309,7 +309,7 @@ class Windows:
         loops = [each for each in above if isinstance(each, ast.For | ast.comprehension)]
         if any(owner in used_names(each.target) for each in loops):
             return True
-        function = self.program.source.function(node) or self.program.source.tree
+        function = self.program.source.scope(node)
         made = {dotted(target) for target in targets(function)}
         return owner not in made
 

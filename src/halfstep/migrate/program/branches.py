@@ -161,7 +161,7 @@ def imports_apex(program: Program, statement: ast.stmt) -> bool:
         return all(imports_apex(program, each) for each in statement.body)
     if isinstance(statement, ast.Import | ast.ImportFrom):
         names = {each.asname or each.name.partition(".")[0] for each in statement.names}
-        return names <= set(program.imports.bound)
+        return names <= program.imports.of(statement).bound.keys()
     return False
 
 

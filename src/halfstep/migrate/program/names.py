@@ -6,10 +6,13 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from halfstep.migrate.program.layout import Layout
 from halfstep.migrate.program.source import Function, inner, suites
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from halfstep.migrate.program.source import Source
 
 STARRED = {
     "apex": ("amp", "fp16_utils", "normalization", "optimizers", "parallel"),
@@ -159,44 +162,72 @@ def all_names(tree: ast.AST) -> set[str]:
     return found
 
 
-class Imports:
-    """The imports of a program, at its top level and in functions, and the Apex names they bind.
+class FileImports:
+    """The imports of a file, at its top level and in functions, and the Apex names they bind.
 
     Attributes:
         bound: Maps each name that an import binds to a part of Apex to the full name in Apex.
-        modules: All modules that the program imports.
+        modules: All modules that the file imports.
         names: All names that its imports bind.
         others: The uses of a name in `bound` that do not refer to Apex, because a parameter or
             another import has the same name.
         by_name: Calls such as `importlib.import_module("apex")`.
+        files: Maps each name or attribute chain that refers to another file to its path.
+        defined: Maps each name that is imported from another file to the path of that file, and to
+            the name there.
     """
 
-    def __init__(self, tree: ast.AST) -> None:
+    def __init__(self, tree: ast.Module, name: str = "", layout: Layout | None = None) -> None:
+        self.tree = tree
         self.bound: dict[str, str] = {}
         self.modules: set[str] = set()
         self.by_name: list[ast.Call] = []
-        self.names = {
-            name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.stmt)
-            for name, _ in _imported(node)
-        }
-        for node in ast.walk(tree):
+        self.names: set[str] = set()
+        self.files: dict[str, str] = {}
+        self.defined: dict[str, tuple[str, str]] = {}
+        self.stars: list[str] = []
+        self.others: set[ast.AST] = set()
+        for node in inner(tree):
             if isinstance(node, ast.Call) and _imports_by_name(node):
                 self.by_name.append(node)
-            elif isinstance(node, ast.Import):
-                for alias in node.names:
-                    self._import(alias)
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                self._import_from(node)
-        self.others: set[ast.AST] = set()
-        self._imported_otherwise(tree)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                self.names |= {bound for bound, _ in _imported(node)}
+                if isinstance(node, ast.Import):
+                    for alias in node.names:
+                        self._import(alias)
+                elif not node.level:
+                    self._import_from(node)
+                if layout is not None:
+                    self._link(name, node, layout)
+
+    def _link(self, name: str, node: ast.Import | ast.ImportFrom, layout: Layout) -> None:
+        """Record which names an import takes from other files of the program."""
+        for alias, found in layout.imports(name, node):
+            own = alias.asname or alias.name
+            if found.name == name:
+                continue
+            if found.module:
+                self.files[own] = found.name
+            elif alias.name == "*":
+                self.stars.append(found.name)
+            else:
+                self.defined[own] = (found.name, alias.name)
+
+    def reexported(self) -> set[str]:
+        """Return the names of parts of Apex that the file imports from other files."""
+        return self.defined.keys() & self.bound.keys()
+
+    def exclude(self) -> None:
+        """Find the uses of names in `bound` that do not refer to Apex."""
+        if not self.bound:
+            return
+        self._imported_otherwise(self.tree)
         self.others |= {
             each
-            for function in ast.walk(tree)
+            for function in inner(self.tree)
             if isinstance(function, Function)
             for name in parameters(function) & self.bound.keys()
-            for each in ast.walk(function)
+            for each in inner(function)
             if isinstance(each, ast.Name) and each.id == name
         }
 
@@ -209,16 +240,18 @@ class Imports:
             for suite in suites(node):
                 for at, statement in enumerate(suite):
                     for name, apexs in _imported(statement):
+                        if name not in self.bound:
+                            continue
                         uses = {
                             each
                             for behind in suite[at + 1 :]
-                            for each in ast.walk(behind)
+                            for each in inner(behind)
                             if isinstance(each, ast.Name) and each.id == name
                         }
-                        if name in self.bound and not apexs:
-                            self.others |= uses
-                        elif name in self.bound:
+                        if apexs or name in self.defined:
                             self.others -= uses
+                        else:
+                            self.others |= uses
 
     def _import(self, alias: ast.alias) -> None:
         self.modules.add(alias.name)
@@ -249,6 +282,111 @@ class Imports:
         if root not in self.bound or _root(node) in self.others:
             return None
         return f"{self.bound[root]}.{rest}" if rest else self.bound[root]
+
+
+def _no_alias(node: ast.AST) -> bool:
+    del node
+    return False
+
+
+class Imports:
+    """The imports of all files of a program.
+
+    Args:
+        source: The source of the program.
+
+    Attributes:
+        bound: The names that refer to a part of Apex in any file.
+        modules: All modules that the program imports.
+        names: All names that its imports bind.
+        by_name: Calls such as `importlib.import_module("apex")`.
+        aliases: The last names of expressions that refer to amp without an import: parameters and
+            attributes of `self` that always get amp.
+        is_alias: Tells whether an expression with such a name refers to amp.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.aliases: frozenset[str] = frozenset()
+        self.is_alias: Callable[[ast.AST], bool] = _no_alias
+        layout = Layout(each.name for each in source.files)
+        self._files = {
+            each.name: FileImports(each.module, each.name, layout) for each in source.files
+        }
+        every = [*self._files.values()]
+        while sum(map(self._passed_on, every)):
+            pass
+        for each in every:
+            each.exclude()
+        self.bound = set().union(*(each.bound for each in every))
+        self.modules = set().union(*(each.modules for each in every))
+        self.names = set().union(*(each.names for each in every))
+        self.by_name = [call for each in every for call in each.by_name]
+
+    def _passed_on(self, file: FileImports) -> bool:
+        """Add the Apex names that a file imports from other files; tell whether there are any."""
+        new = {
+            name: self._files[path].bound[own]
+            for name, (path, own) in file.defined.items()
+            if own in self._files[path].bound
+        }
+        for path in file.stars:
+            new |= self._files[path].bound
+        added = new.keys() - file.bound.keys()
+        file.bound = new | file.bound
+        return bool(added)
+
+    def of(self, node: ast.AST) -> FileImports:
+        """Return the imports of the file that contains a node."""
+        return self._files[self._source.file(node).name]
+
+    def qualified(self, node: ast.AST | None) -> str | None:
+        """Return the full Apex name of a node, such as `apex.amp.scale_loss`; else None."""
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return None
+        name = self.of(node).qualified(node)
+        if name is not None or not self.aliases:
+            return name
+        rest: list[str] = []
+        owner: ast.AST = node
+        while isinstance(owner, ast.Name | ast.Attribute):
+            if last_name(owner) in self.aliases and self.is_alias(owner):
+                return ".".join(["apex.amp", *rest[::-1]])
+            if isinstance(owner, ast.Name):
+                break
+            rest.append(owner.attr)
+            owner = owner.value
+        return None
+
+    def defined(self, path: str | None, node: ast.AST) -> tuple[str, str] | None:
+        """Return the file that defines a name or an attribute of a module, and its name there.
+
+        Args:
+            path: The name or attribute, such as `utils.train`.
+            node: A node of the file that uses it.
+
+        Returns:
+            None if no import of another file of the program binds the name.
+        """
+        if path is None or len(self._files) == 1:
+            return None
+        name, found = self._source.file(node).name, None
+        while True:
+            file, parts = self._files[name], path.split(".")
+            for end in range(len(parts), 0, -1):
+                head, rest = ".".join(parts[:end]), parts[end:]
+                if head in file.files:
+                    name, path = file.files[head], ".".join(rest)
+                    break
+                if end == 1 and head in file.defined:
+                    name, own = file.defined[head]
+                    path = ".".join([own, *rest])
+                    break
+            else:
+                return found
+            if found == (name, path) or not path:
+                return found
+            found = (name, path)
 
 
 def parameters(function: Function) -> set[str]:

@@ -11,34 +11,37 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from halfstep.migrate.program.call_graph import CallGraph
 from halfstep.migrate.program.names import (
     Imports,
     all_names,
     argument,
-    assigned,
     calls,
-    dotted,
     elements,
-    last_name,
     targets,
 )
+from halfstep.migrate.program.objects import Objects
 from halfstep.migrate.program.source import Function, inner
+from halfstep.migrate.program.state import asks_for_state
+from halfstep.migrate.program.unpacking import write_out
 
 if TYPE_CHECKING:
+    from halfstep.migrate.program.objects import Key
     from halfstep.migrate.program.source import Source
 
+_PAIR = ("models", "optimizers")
 INITIALIZE = "apex.amp.initialize"
 SCALE_LOSS = "apex.amp.scale_loss"
 MASTER_PARAMS = "apex.amp.master_params"
-WRAPPERS = {
-    "DistributedDataParallel",
-    "DDP",
-    "ApexDDP",
-    "DataParallel",
-    "compile",
-    "convert_syncbn_model",
-    "convert_sync_batchnorm",
+
+
+DISABLE_CASTS, INIT = "apex.amp.disable_casts", "apex.amp.init"
+ONLY_CAST = {
+    *(DISABLE_CASTS, INIT),
+    *(f"apex.amp.{each}_function" for each in ("half", "float", "promote")),
+    *(f"apex.amp.register_{each}_function" for each in ("half", "float", "promote")),
 }
+"""The functions of amp that have a counterpart without an engine or scaler."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +105,8 @@ class Program:
         models: The source of each expression that refers to a model that amp handles.
         optimizers: The source of each expression that refers to an optimizer that amp handles, or
             to a list of them.
+        unused: Assignments of arguments of `amp.initialize` that nothing else reads.
+        amp_keys: The parameters and attributes that always get amp itself.
     """
 
     source: Source
@@ -115,14 +120,18 @@ class Program:
     zero_grads: list[ast.Call] = field(default_factory=list)
     models: set[str] = field(default_factory=set)
     optimizers: set[str] = field(default_factory=set)
+    amp_keys: set[Key] = field(default_factory=set)
+    unused: list[ast.stmt] = field(default_factory=list)
+    _names: dict[ast.Module, set[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, source: Source) -> Program:
         """Find the uses of amp in a source."""
-        imports = Imports(source.tree)
+        imports = Imports(source)
         program = cls(source, imports, all_names(source.tree))
         if not imports.bound:
             return program
+        program._follow_amp()
         with_losses: set[ast.Call] = set()
         for node in inner(source.tree):
             if isinstance(node, ast.With):
@@ -134,6 +143,16 @@ class Program:
                 program._call(node, with_losses)
         program._follow()
         return program
+
+    @cached_property
+    def graph(self) -> CallGraph:
+        """The call graph."""
+        return CallGraph(self.source, self.imports, self.models)
+
+    @cached_property
+    def objects(self) -> Objects:
+        """The objects that the names of the program refer to."""
+        return Objects(self.graph)
 
     @cached_property
     def several_optimizers(self) -> bool:
@@ -171,6 +190,28 @@ class Program:
             if isinstance(each, ast.Name | ast.Attribute)
         )
 
+    def names_in(self, node: ast.AST) -> set[str]:
+        """Return all names in the file of a node."""
+        module = self.source.file(node).module
+        if module not in self._names:
+            self._names[module] = all_names(module)
+        return self._names[module]
+
+    def needs_engine(self, node: ast.AST) -> bool:
+        """Tell whether a node uses a function of amp that needs an engine or scaler."""
+        return bool(self.engine_uses(node))
+
+    def engine_uses(self, node: ast.AST) -> list[ast.expr]:
+        """Return the names of amp in a node that need an engine or scaler."""
+        return [
+            each
+            for each in inner(node)
+            if isinstance(each, ast.Name | ast.Attribute)
+            and not isinstance(self.source.parent.get(each), ast.Attribute)
+            and (self.imports.qualified(each) or "").startswith("apex.amp")
+            and self.imports.qualified(each) not in ONLY_CAST
+        ]
+
     def master_params(self, node: ast.AST) -> list[ast.Call]:
         """Return the calls of `amp.master_params` in a node."""
         return [
@@ -206,6 +247,7 @@ class Program:
 
     def _initialize(self, call: ast.Call) -> None:
         code = self.source.code
+        self.unused += write_out(self.source, call)
         models, optimizers = argument(call, "models", 0), argument(call, "optimizers", 1)
         if isinstance(optimizers, ast.Constant) and optimizers.value is None:
             optimizers = None
@@ -224,6 +266,54 @@ class Program:
             )
         )
 
+    def _follow_amp(self) -> None:
+        """Find the parameters and attributes that always get amp itself."""
+        imports, objects = self.imports, self.objects
+        given = [
+            node
+            for node in inner(self.source.tree)
+            if isinstance(node, ast.Name | ast.Attribute)
+            and imports.qualified(node) == "apex.amp"
+            and isinstance(self.source.parent[node], ast.Call | ast.keyword | ast.Assign)
+        ]
+        known = objects.passed_on(given) if given else set()
+        known = {key for key in known if self._always_gets(key, known)}
+        known = {key for key in known if not _saves_only(self, key)}
+        imports.aliases = frozenset(name.rpartition(".")[2] for _, name in known)
+        imports.is_alias = lambda node: objects.key(node) in known
+        self.amp_keys = known
+
+    def follows_amp(self, node: ast.AST) -> bool:
+        """Tell whether all that gets amp from an assignment or a call is known.
+
+        Args:
+            node: Amp as the value of an assignment or an argument.
+        """
+        parent = self.source.parent[node]
+        if isinstance(parent, ast.Assign):
+            return all(self.objects.key(each) in self.amp_keys for each in parent.targets)
+        call = self.source.parent[parent] if isinstance(parent, ast.keyword) else parent
+        if not isinstance(call, ast.Call):
+            return False
+        functions = self.graph.called(call)
+        return bool(functions) and all(
+            any((each, name) in self.amp_keys for name, given in pairs if given is node)
+            for each in functions
+            for pairs in [list(self.graph.passed(call, each))]
+        )
+
+    def _always_gets(self, key: Key, known: set[Key]) -> bool:
+        """Tell whether each call passes a known object for a parameter; True for an attribute."""
+        function, name = key
+        if not isinstance(function, Function):
+            return name.startswith("self.")
+        given = [dict(self.graph.passed(call, function)) for call in self.graph.calls_of(function)]
+        return all(
+            self.imports.qualified(each.get(name)) == "apex.amp"
+            or self.objects.key(each.get(name)) in known
+            for each in given
+        )
+
     def _follow(self) -> None:
         """Collect all names of the models and optimizers, also those of results and wrappers."""
         for each in self.initializes:
@@ -240,12 +330,20 @@ class Program:
             given = argument(loss.call, "optimizers", 1)
             if given is not None:
                 self.optimizers.add(self.source.code(given))
-        for node in inner(self.source.tree):
-            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
-                continue
-            wrapped = node.value.args[0] if node.value.args else None
-            if last_name(node.value.func) in WRAPPERS and dotted(wrapped) in self.models:
-                self.models |= assigned(node)
+        objects = self.objects
+        trained = [each for each in self.initializes if each.optimizers]
+        results = [
+            elements(each.statement.targets[0])
+            for each in trained
+            if isinstance(each.statement, ast.Assign) and len(each.statement.targets) == 1
+        ]
+        for names, place in ((self.models, 0), (self.optimizers, 1)):
+            nodes = [argument(each.call, _PAIR[place], place) for each in trained]
+            nodes += [pair[place] for pair in results if len(pair) == len(_PAIR)]
+            if names is self.optimizers:
+                nodes += [argument(each.call, "optimizers", 1) for each in self.losses]
+            parts = [part for each in nodes if each is not None for part in elements(each)]
+            names.update(objects.texts(objects.labelled(parts)))
 
     def _is_list(self, name: str) -> bool:
         """Tell whether a program assigns a list to `name`."""
@@ -256,3 +354,9 @@ class Program:
             and name in map(self.source.code, node.targets)
             for node in inner(self.source.tree)
         )
+
+
+def _saves_only(program: Program, key: Key) -> bool:
+    """Tell whether a function only saves, loads or tests a parameter."""
+    function, name = key
+    return isinstance(function, Function) and asks_for_state(program.source, function, name)

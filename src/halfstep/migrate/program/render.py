@@ -20,7 +20,7 @@ from halfstep.migrate.program.source import first_line, last_line, suites
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from halfstep.migrate.program.source import Source
+    from halfstep.migrate.program.source import File, Source
 
 COMMENT = "# halfstep migrate: "
 WIDTH = 80
@@ -80,12 +80,13 @@ def call_text(head: str, arguments: Sequence[str]) -> str:
 
 def rendered(source: Source, edits: Edits) -> str:
     """Return the text of a program with all edits applied."""
-    return "\n".join(line.text for line in rendered_lines(source, edits))
+    return "\n".join(line.text for lines in rendered_lines(source, edits) for line in lines)
 
 
-def rendered_lines(source: Source, edits: Edits) -> list[Line]:
-    """Return the lines of a program with all edits applied."""
-    return _Renderer(source, edits).program()
+def rendered_lines(source: Source, edits: Edits) -> list[list[Line]]:
+    """Return the lines of each file of a program with all edits applied."""
+    renderer = _Renderer(source, edits)
+    return [renderer.file(each) for each in source.files]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +142,10 @@ class _Renderer:
             for each in part:
                 self.changed.update((each, *source.above(each)))
 
-    def program(self) -> list[Line]:
-        """Return the lines of the program."""
-        return self._joined(self._lines(1, len(self.source.lines), self.source.tree.body, Shift()))
+    def file(self, file: File) -> list[Line]:
+        """Return the lines of a file."""
+        self.width = file.width
+        return self._joined(self._lines(file.first, file.last, file.module.body, Shift()))
 
     def _joined(self, lines: list[Line]) -> list[Line]:
         """Join the copies of the lines that were one line before it was split into statements."""
@@ -215,7 +217,7 @@ class _Renderer:
 
     def _region(self, region: Region, body: Sequence[ast.stmt], shift: Shift) -> list[Line]:
         indent = self._indent(body[0], shift)
-        width = self.source.width
+        width = self.width
         notes = self._noted(body[0], indent)
         first, last = first_line(body[0]), last_line(body[-1])
         inside = self._lines(first, last, body, shift.deeper(width), under=body[0])
@@ -257,13 +259,13 @@ class _Renderer:
         done = []
         for line in (line for text in texts for line in text.split("\n")):
             levels = (len(line) - len(line.lstrip(" "))) // 4
-            moved = indent + self.source.width * levels + line[4 * levels :] if line else ""
+            moved = indent + self.width * levels + line[4 * levels :] if line else ""
             done.append(Line(moved, first_line(statement)))
         return done
 
     def _replaced(self, statement: ast.stmt, indent: str) -> list[Line]:
         if self.source.is_elif(statement):
-            inner = self._pieces(statement, indent + self.source.width)
+            inner = self._pieces(statement, indent + self.width)
             head = self._new(["else:"], indent, statement)
             return [*head, *inner] if any(line.says for line in inner) else []
         return self._pieces(statement, indent)
@@ -316,20 +318,48 @@ class _Renderer:
         return {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
 
     def _compound(self, statement: ast.stmt, shift: Shift) -> list[Line]:
-        """Render a compound statement, suite by suite."""
+        """Render a compound statement, suite by suite; leave out sides of an `if` without code."""
         done: list[Line] = []
-        place = first_line(statement)
+        place, empty = first_line(statement), False
         for suite in suites(statement):
-            if self.changed.isdisjoint(suite):
+            first, last = first_line(suite[0]), last_line(suite[-1])
+            alternative = isinstance(statement, ast.If) and suite is statement.orelse
+            if self.changed.isdisjoint(suite) and not empty:
                 continue
-            first = first_line(suite[0])
-            done += self._raw(place, first - 1, shift)
-            written = self._lines(first, last_line(suite[-1]), suite, shift)
-            done += written
-            if not any(line.says for line in written) and not self.source.is_elif(suite[0]):
-                done += self._new(["pass"], self._indent(suite[0], shift), suite[0])
-            place = last_line(suite[-1]) + 1
+            written = self._lines(first, last, suite, shift)
+            if any(line.says for line in written):
+                head = self._raw(place, first - 1, shift)
+                if empty and isinstance(statement, ast.If):
+                    test = f"if {negated(statement.test, self._code(statement.test))}:"
+                    head = self._new([test], self._indent(statement, shift), statement)
+                    empty = False
+                done += [*head, *written]
+            elif alternative and not self.source.is_elif(suite[0]):
+                end = last_line(statement.body[-1]) if isinstance(statement, ast.If) else place
+                done += [*self._raw(place, end, shift), *written]  # without its `else:`
+            elif isinstance(statement, ast.If) and self._has_else(statement):
+                done, empty = [*done, *written], True
+            else:
+                done += self._raw(place, first - 1, shift) + written
+                if not self.source.is_elif(suite[0]):
+                    done += self._new(["pass"], self._indent(suite[0], shift), suite[0])
+            place = last + 1
+        if empty:  # the other side has no code either, but the test may do something
+            assert isinstance(statement, ast.If)
+            test = f"if {self._code(statement.test)}:\n    pass"
+            done += self._new([test], self._indent(statement, shift), statement)
         return done + self._raw(place, last_line(statement), shift)
+
+    def _code(self, node: ast.AST) -> str:
+        return changed_code(self.source, node, self.edits.expressions)
+
+    def _has_else(self, statement: ast.If) -> bool:
+        """Tell whether an `if`, which is no `elif`, has an `else` with code."""
+        orelse = statement.orelse
+        if not orelse or self.source.is_elif(orelse[0]) or self.source.is_elif(statement):
+            return False
+        written = [self.edits.replaced.get(each, [""]) for each in orelse]
+        return any(part != [] for part in written)
 
     def _raw(self, first: int, last: int, shift: Shift) -> list[Line]:
         """Copy lines with their changed expressions."""
@@ -347,6 +377,14 @@ class _Renderer:
             for line, number, moves in entries
             for part in line.split("\n")
         ]
+
+
+def negated(test: ast.expr, text: str) -> str:
+    """Return the source of the negation of a test."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return text.removeprefix("not").strip()
+    simple = isinstance(test, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    return f"not {text}" if simple else f"not ({text})"
 
 
 def changed_code(source: Source, node: ast.AST, expressions: dict[ast.AST, str]) -> str:

@@ -1,10 +1,16 @@
-"""A program as text and as a syntax tree: the position of each node, and the nodes around it."""
+"""A program as text and as a syntax tree: the position of each node, and the nodes around it.
+
+The files of a program form one source. So an analysis of a whole program reads several files as it
+reads one, and only names depend on the file that they are in.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 import warnings
+from bisect import bisect_right
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,7 +18,7 @@ from halfstep.errors import UserError
 from halfstep.migrate.program.lines import split, width_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _PLACE = "_halfstep_place"
@@ -20,46 +26,91 @@ _PLACE = "_halfstep_place"
 Loop = ast.For | ast.AsyncFor | ast.While
 
 
-class Source:
-    """The source of one program.
+class Project(ast.AST):
+    """The root of the syntax tree: the modules of all files."""
 
-    Args:
-        text: The text of the program.
-        name: The name of the program in error messages.
+    _fields = ("modules",)
+    modules: list[ast.Module]
+
+    def __init__(self, modules: list[ast.Module]) -> None:
+        super().__init__()
+        self.modules = modules
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class File:
+    """One file of a program.
 
     Attributes:
-        given: The text, with line feeds as line ends and without a byte order mark.
-        width: One level of indentation of the program.
+        name: Its path, as given.
+        given: Its text, with line feeds as line ends and without a byte order mark.
+        first: The number (from 1) of its first line in `Source.lines`.
+        last: The number of its last line there.
+        module: Its syntax tree.
+        width: One level of indentation.
+        mark: Its byte order mark, or "".
+        newline: Its line end.
+    """
+
+    name: str
+    given: str
+    first: int
+    last: int
+    module: ast.Module
+    width: str
+    mark: str
+    newline: str
+
+    def restored(self, text: str) -> str:
+        """Return `text` with the line ends and the byte order mark of the original file."""
+        return self.mark + text.replace("\n", self.newline)
+
+
+class Source:
+    """The source of one program: the lines and the syntax trees of its files, one after another.
+
+    Args:
+        texts: The text of the program, or the texts of its files by path.
+        name: The name of a program of one file in error messages.
+
+    Attributes:
+        files: The files, in the order of their lines.
         lines: The lines, without line ends; each contains at most one statement.
         joints: The text between two of these lines that were one line; see `program/lines.py`.
         tree: The syntax tree of these lines.
         parent: Maps each node to its parent node.
 
     Raises:
-        UserError: If `text` is not valid Python.
+        UserError: If a text is not valid Python.
     """
 
-    def __init__(self, text: str, name: str = "program") -> None:
-        self.mark = "\ufeff" if text.startswith("\ufeff") else ""
-        self.newline = "\r\n" if "\r\n" in text else "\n"
-        self.given = text.removeprefix("\ufeff").replace("\r\n", "\n")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # invalid escapes in strings of the program
-                tree = ast.parse(self.given)
-                self.width = width_of(self.given.split("\n"), tree)
-                apart = split(self.given, tree, self.width)
-                self.lines, self.joints, self._numbers = apart.lines, apart.joints, apart.numbers
-                self.text = "\n".join(self.lines)
-                self.tree = ast.parse(self.text) if self.joints else tree
-        except (SyntaxError, ValueError) as error:
-            line = getattr(error, "lineno", None) or 1
-            raise UserError(
-                f"{name}, line {line}: not Python ({getattr(error, 'msg', error)}); migrate a "
-                "program that Python can read"
-            ) from error
+    def __init__(self, texts: str | Mapping[str, str], name: str = "program") -> None:
+        self.files: list[File] = []
+        self.lines: list[str] = []
+        self.joints: dict[int, str] = {}
+        self._numbers: list[int] = []
+        for path, text in ({name: texts} if isinstance(texts, str) else texts).items():
+            self._read(path, text)
+        self.text = "\n".join(self.lines)
+        self.tree = Project([each.module for each in self.files])
+        self._firsts = [each.first for each in self.files]
         self.parent: dict[ast.AST, ast.AST] = {}
         self._index(self.tree, [])
+
+    def _read(self, name: str, text: str) -> None:
+        """Add the lines and the syntax tree of a file."""
+        given, before = text.removeprefix("\ufeff").replace("\r\n", "\n"), len(self.lines)
+        tree = parsed(given, name)
+        width = width_of(given.split("\n"), tree)
+        apart = split(given, tree, width)
+        if apart.joints or before:
+            tree = parsed("\n" * before + "\n".join(apart.lines), name)
+        self.lines += apart.lines
+        self._numbers += apart.numbers
+        self.joints |= {before + line: joint for line, joint in apart.joints.items()}
+        mark, newline = text[: text.startswith("\ufeff")], "\r\n" if "\r\n" in text else "\n"
+        last = len(self.lines)
+        self.files.append(File(name, given, before + 1, last, tree, width, mark, newline))
 
     def _index(self, node: ast.AST, order: list[ast.AST]) -> None:
         """Record the parent of each node and the range of its descendants, for fast lookups."""
@@ -71,12 +122,26 @@ class Source:
                 self._index(child, order)
         setattr(node, _PLACE, (order, first, len(order)))
 
-    def restored(self, text: str) -> str:
-        """Return `text` with the line ends and the byte order mark of the original program."""
-        return self.mark + text.replace("\n", self.newline)
+    def file_at(self, line: int) -> File:
+        """Return the file that contains a line of `lines` (from 1)."""
+        return self.files[bisect_right(self._firsts, line) - 1]
+
+    def file(self, node: ast.AST) -> File:
+        """Return the file that contains a node."""
+        if len(self.files) == 1:
+            return self.files[0]
+        around = (each for each in (node, *self.above(node)) if hasattr(each, "lineno"))
+        placed = next(around, None)
+        if placed is None:  # a module
+            return next(each for each in self.files if each.module is node)
+        return self.file_at(placed.lineno)
+
+    def scope(self, node: ast.AST) -> Function | ast.Module:
+        """Return the innermost function around a node, else its module."""
+        return self.function(node) or self.file(node).module
 
     def number(self, line: int) -> int:
-        """Return the number in the given text of a line of `lines`; both count from 1."""
+        """Return the number in its file of a line of `lines`; both count from 1."""
         return self._numbers[line - 1]
 
     def code(self, node: ast.AST) -> str:
@@ -174,6 +239,24 @@ class Source:
             if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno:
                 found.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))
         return frozenset(found)
+
+
+def parsed(text: str, name: str) -> ast.Module:
+    """Parse a file.
+
+    Raises:
+        UserError: If it is not valid Python; the error names the file and the line.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in strings of the program
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None) or 1
+        raise UserError(
+            f"{name}, line {line}: not Python ({getattr(error, 'msg', error)}); migrate a "
+            "program that Python can read"
+        ) from error
 
 
 def suites(node: ast.AST) -> list[list[ast.stmt]]:

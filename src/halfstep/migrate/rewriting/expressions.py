@@ -16,6 +16,7 @@ from halfstep.migrate.analysis.passed_on import saves, takes_state
 from halfstep.migrate.program.names import calls, dotted
 from halfstep.migrate.program.render import changed_code
 from halfstep.migrate.program.source import Function
+from halfstep.migrate.rewriting import casts
 from halfstep.migrate.rewriting.counterparts import CALLS, CLASSES, MODULES, SAME_ARGUMENTS, Written
 from halfstep.migrate.rewriting.leftovers import COUNTERPART, NOT_CALLED, leftover
 from halfstep.migrate.rewriting.targets import MASTERS
@@ -93,6 +94,9 @@ class Expressions:
         name = None
         if isinstance(node, ast.Call):
             name = self.program.imports.qualified(node.func)
+        cast = casts.expression(self.program, node)
+        if cast is not None:
+            return cast
         if self.amp:
             found = self._of_amp(node, name)
             if found is not None:
@@ -200,6 +204,8 @@ class Expressions:
 
         Return None if that is not known.
         """
+        if self.program.follows_amp(node):
+            return "None"  # what gets it now uses the engine or scaler itself
         if isinstance(parent, ast.keyword) and self._is_passed(parent):
             return self.target.object
         if takes_state(self.program, node):
@@ -232,7 +238,8 @@ class Expressions:
         if isinstance(getattr(node, "ctx", None), ast.Store):
             if name in _MODULES and self._is_none(parent):
                 return
-            self.amp_left.append(node)
+            if name.startswith("apex.amp") or name == "apex":
+                self.amp_left.append(node)
         elif name.startswith("apex.amp") or name == "apex":
             if name == "apex" and isinstance(parent, ast.keyword):
                 return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.program.names import calls, last_name
+from halfstep.migrate.program.names import calls, last_name, targets
 from halfstep.migrate.rewriting.targets import TorchTarget
 
 if TYPE_CHECKING:
@@ -35,17 +35,26 @@ def note_formats(about: Understanding, target: EngineTarget | TorchTarget, edits
     if levels <= ({"O0"} if to_torch else {"O0", "O2", "O3", None}):
         return
     covered = set(about.forwards.covered())
+    computed = {last_name(each.func) for each in covered if isinstance(each, ast.Call)}
     for call in calls(program.source.tree):
         statement = program.source.statement(call)
         if statement in about.branches.dead:
             continue
         if statement not in covered and _is_half(program, call):
             edits.notes[statement].append(HALF_INPUT)
-        if to_torch and levels != {"O1"} and last_name(call.func) in _REFUSED:
-            edits.notes[statement].append(REFUSED)
+        if to_torch and levels != {"O1"}:
+            names = _refused(statement, call)
+            if call in covered if names == {"binary_cross_entropy"} else names & computed:
+                edits.notes[statement].append(REFUSED)
 
 
-_REFUSED = {"BCELoss", "binary_cross_entropy"}
+def _refused(statement: ast.stmt, call: ast.Call) -> set[str]:
+    """Return the names under which a loss that autocast refuses is called, if a call makes one."""
+    name = last_name(call.func)
+    if name == "binary_cross_entropy":
+        return {name}
+    made = targets(statement) if name == "BCELoss" else []
+    return {last_name(target) for target in made}
 
 
 def _is_half(program: Program, call: ast.Call) -> bool:

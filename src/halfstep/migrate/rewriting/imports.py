@@ -7,9 +7,17 @@ with its handlers, and tests whose result is now known.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
-from halfstep.migrate.program.names import STARRED, Imports, calls, is_apex, plain
+from halfstep.migrate.program.names import (
+    STARRED,
+    FileImports,
+    assigned,
+    calls,
+    is_apex,
+    plain,
+    used_names,
+)
 from halfstep.migrate.program.render import Edits, rendered
 from halfstep.migrate.program.source import Function, Source, first_line, inner, suites
 
@@ -21,26 +29,33 @@ def with_imports(
     text: str,
     imports: Iterable[str],
     preamble: Iterable[str],
-    rebound: set[str],
+    reexported: set[str],
     answered: set[str],
 ) -> str:
-    """Return a program with new imports and without unused imports of Apex.
+    """Return a file with the new imports that it needs and without unused imports of Apex.
 
     Args:
-        text: The rewritten program.
-        imports: The import statements that the program needs now.
-        preamble: Statements to insert after all imports.
-        rebound: Names that `imports` binds, and that an import of Apex therefore need not bind.
+        text: The rewritten file.
+        imports: The import statements that the rewritten program needs.
+        preamble: Statements that it needs after all imports.
+        reexported: The names of parts of Apex that the file imports from another file.
         answered: Sources of tests that were already True or False in the original program; their
             `if`s are kept.
     """
     source = Source(text)
-    pruner = _Pruner(source, rebound, answered)
-    pruner.prune(source.tree)
-    wanted = [line for line in imports if not _is_there(source, line)]
+    module = source.files[0].module
+    used = used_names(module)
+    there = set().union(*map(_defined_in, module.body))
+    added = [each for each in preamble if _defined_by(each) <= used - there]
+    used = used.union(*(used_names(ast.parse(each)) for each in added))
+    wanted = [line for line in imports if bound_by(line) in used]
+    rebound = {bound_by(line) for line in wanted if line.startswith("from")}
+    wanted = [line for line in wanted if not _is_there(source, line)]
     wanted.sort(key=lambda line: (line.startswith("from"), line))
+    pruner = _Pruner(source, rebound, reexported, answered)
+    pruner.prune(module)
     edits = pruner.edits
-    body = source.tree.body
+    body = module.body
     first = next((each for each in body if _imports_apex(each)), None)
     place = _after_imports(source)
     if wanted and first is not None:
@@ -50,7 +65,6 @@ def with_imports(
             edits.before[first] += wanted
     elif wanted:
         _insert(edits, body, place, wanted)
-    added = list(preamble)
     if added:
         place = max(place, body.index(first) + 1 if first is not None else 0)
         blocks = []
@@ -76,12 +90,7 @@ def _insert(edits: Edits, body: list[ast.stmt], place: int, texts: list[str]) ->
 
 def _first_user(body: list[ast.stmt], added: list[str]) -> ast.stmt | None:
     """Return the first statement that uses a name of `added` when the module is executed."""
-    names = {
-        node.name if isinstance(node, Function) else node.id
-        for each in added
-        for node in ast.walk(ast.parse(each))
-        if isinstance(node, Function) or _is_stored(node)
-    }
+    names = set().union(*map(_defined_by, added))
     for statement in body:
         if isinstance(statement, Function | ast.ClassDef):
             continue
@@ -90,8 +99,23 @@ def _first_user(body: list[ast.stmt], added: list[str]) -> ast.stmt | None:
     return None
 
 
-def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+def bound_by(line: str) -> str:
+    """Return the name that an import statement with one name binds."""
+    (statement,) = ast.parse(line).body
+    assert isinstance(statement, ast.Import | ast.ImportFrom)
+    (alias,) = statement.names
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _defined_by(text: str) -> set[str]:
+    """Return the names that statements define."""
+    return set().union(*map(_defined_in, ast.parse(text).body))
+
+
+def _defined_in(statement: ast.stmt) -> set[str]:
+    if isinstance(statement, Function | ast.ClassDef):
+        return {statement.name}
+    return assigned(statement)
 
 
 def _blank_before(source: Source, statement: ast.stmt) -> int:
@@ -108,11 +132,16 @@ def _blank_before(source: Source, statement: ast.stmt) -> int:
 class _Pruner:
     """Removes unused names of Apex from imports, and the blocks that become empty."""
 
-    def __init__(self, source: Source, rebound: set[str], answered: set[str]) -> None:
+    def __init__(
+        self, source: Source, rebound: set[str], reexported: set[str], answered: set[str]
+    ) -> None:
         self.source = source
+        self._reexported = reexported
         self._answered = answered
         self.edits = Edits()
-        others = Imports(source.tree).others
+        imports = FileImports(source.files[0].module)
+        imports.exclude()
+        others = imports.others
         self._used = {
             node.id
             for node in inner(source.tree)
@@ -173,7 +202,7 @@ class _Pruner:
     def _is_kept(self, statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
         if isinstance(statement, ast.ImportFrom):
             path = statement.module or ""
-            if statement.level or not is_apex(f"{path}.{alias.name}"):
+            if not self._is_apex(statement, alias):
                 return True
             if alias.name == "*":
                 names = STARRED.get(plain(path))
@@ -225,7 +254,8 @@ class _Pruner:
     def _is_apex(self, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
         if isinstance(node, ast.Import):
             return is_apex(alias.name)
-        return is_apex(f"{node.module}.{alias.name}")
+        own = not node.level and is_apex(f"{node.module}.{alias.name}")
+        return own or (alias.asname or alias.name) in self._reexported
 
 
 def _is(node: ast.expr, *, value: bool) -> bool:
@@ -266,7 +296,7 @@ def _is_there(source: Source, line: str) -> bool:
     wanted = ast.parse(line).body[0]
     assert isinstance(wanted, ast.Import | ast.ImportFrom)
     alias = wanted.names[0]
-    for statement in source.tree.body:
+    for statement in source.files[0].module.body:
         if type(statement) is not type(wanted):
             continue
         assert isinstance(statement, ast.Import | ast.ImportFrom)
@@ -274,15 +304,21 @@ def _is_there(source: Source, line: str) -> bool:
             statement, "module", None
         ):
             continue
-        if any(each.name == alias.name and each.asname is None for each in statement.names):
+        if any(_binds(each, alias, statement) for each in statement.names):
             return True
     return False
+
+
+def _binds(alias: ast.alias, wanted: ast.alias, statement: ast.stmt) -> bool:
+    """Tell whether an alias binds the wanted name; `import torch.nn` binds `torch`."""
+    path = alias.name.partition(".")[0] if isinstance(statement, ast.Import) else alias.name
+    return alias.asname is None and path == wanted.name
 
 
 def _after_imports(source: Source) -> int:
     """Return the index (from 0) after the docstring and the last import at the top of a module."""
     last = 0
-    for place, statement in enumerate(source.tree.body):
+    for place, statement in enumerate(source.files[0].module.body):
         docstring = (
             place == 0
             and isinstance(statement, ast.Expr)

@@ -24,9 +24,9 @@ DIFFERENTIATED = (
 DELAYED_CHECK = "with delay_overflow_check, the program skips steps; {} skips them itself"
 
 
-def loss_name(program: Program) -> str:
+def loss_name(program: Program, loss: ScaledLoss) -> str:
     """Return the new name for a loss that is computed in the argument of `scale_loss`."""
-    return fresh("loss", program.names)
+    return fresh("loss", program.names_in(loss.statement))
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Losses:
         delayed = constant(loss.call, "delay_overflow_check", 5)
         if delayed not in {None, False}:
             about.leave(loss.call, DELAYED_CHECK.format(self.target.called))
-        text = loss_name(about.program) if hoisted else code(loss.loss)
+        text = loss_name(about.program, loss) if hoisted else code(loss.loss)
         backwards, changed, odd = self._body(loss)
         if isinstance(self.target, TorchTarget) and (odd or changed):
             pieces: list[Piece] = [f"{loss.name} = {self.target.object}.scale({text})"]
@@ -83,7 +83,7 @@ class Losses:
     def _without_amp(self, loss: ScaledLoss, *, hoisted: bool) -> None:
         """Rewrite a plain backward in a branch without amp."""
         program = self.about.program
-        text = loss_name(program) if hoisted else program.source.code(loss.loss)
+        text = loss_name(program, loss) if hoisted else program.source.code(loss.loss)
         written = self.target.backward_text(text, self._options(loss.call), "", None)
         self.edits.replaced[loss.statement] = [written]
 
@@ -112,7 +112,7 @@ class Losses:
                     return found, changed, statement
                 changed = True  # a factor applies to the scaled and to the unscaled loss alike
         source = self.about.program.source
-        function = source.function(loss.statement) or source.tree
+        function = source.scope(loss.statement)
         for node in inner(function):
             if isinstance(node, ast.Name) and node.id == loss.name:
                 around = [self.about.program.loss_of(each) for each in source.above(node)]
@@ -132,7 +132,7 @@ class Losses:
         source = self.about.program.source
         uses = [
             node
-            for node in inner(source.function(statement) or source.tree)
+            for node in inner(source.scope(statement))
             if isinstance(node, ast.Name) and node.id == target.id
             if source.statement(node) not in self.about.branches.dead
         ]
@@ -159,7 +159,7 @@ class Losses:
         name = loss.loss.id
         rebound = any(
             isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store)
-            for each in inner(source.function(node) or source.tree)
+            for each in inner(source.scope(node))
             if loss.statement.lineno <= getattr(each, "lineno", 0) <= node.lineno
         )
         losses = [each for each in self.about.program.losses if each.name == loss.name]

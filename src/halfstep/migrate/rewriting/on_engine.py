@@ -81,7 +81,6 @@ class _Clips:
         self.about = about
         self.target = target
         self.edits = edits
-        self.result = fresh("result", about.program.names)
 
     def write(self) -> None:
         """Move clips into the engine, and take norms from the result of its step."""
@@ -100,6 +99,10 @@ class _Clips:
                 continue
             self._replace(touch)
         self._limit(clips)
+
+    def _result(self, touch: Touch) -> str:
+        """Return the name of the result of a step in the file of a clip or norm."""
+        return fresh("result", self.about.program.names_in(touch.statement))
 
     def _is_whole(self, touch: Touch) -> bool:
         """Tell whether a clip precedes a step and covers all parameters of the optimizer."""
@@ -122,11 +125,11 @@ class _Clips:
         if touch.moved or touch.scaled or touch.call is None or self._blocked(touch, step):
             self.about.leave(touch.statement, NORM)
             return
-        line = f"{self.result} = {self.target.step(_whose(self.about, touch.step))}"
+        line = f"{self._result(touch)} = {self.target.step(_whose(self.about, touch.step))}"
         if line not in self.edits.before[touch.head]:
             self.edits.before[touch.head].append(line)
         self.edits.replaced[step] = []
-        norm = f"{self.result}.grad_norm"
+        norm = f"{self._result(touch)}.grad_norm"
         if self._is_tensor(touch.call):
             self.target.imports["import torch"] = None
             norm = f"torch.tensor({norm})"
@@ -141,12 +144,12 @@ class _Clips:
         assert touch.step is not None
         if name is None or touch.call is None or self._blocked(touch, touch.step.statement):
             return False
-        zero, norm = "0.0", f"{self.result}.grad_norm"
+        zero, norm = "0.0", f"{self._result(touch)}.grad_norm"
         if self._is_tensor(touch.call):
             self.target.imports["import torch"] = None
             zero, norm = f"torch.tensor({zero})", f"torch.tensor({norm})"
         step = touch.step.statement
-        line = f"{self.result} = {self.target.step(_whose(self.about, touch.step))}"
+        line = f"{self._result(touch)} = {self.target.step(_whose(self.about, touch.step))}"
         written = self.edits.replaced.setdefault(step, [line])
         if f"{name} = {norm}" not in written:
             written.append(f"{name} = {norm}")
@@ -236,32 +239,55 @@ class _Clips:
                 self.about.leave(clip.statement, DIFFERENT_LIMITS)
             return
         setting, limit, tests = kinds.pop()
+        written = set()
         for clip in clips:
-            for text in (limit, *tests):
-                if not self._is_known(ast.parse(text, mode="eval"), clip.statement):
-                    written = _conditional(limit, tests)
-                    self.about.leave(clip.statement, UNKNOWN_LIMIT.format(written))
-                    return
-        self.target.clip[setting] = _conditional(limit, tests)
+            texts = [self._at_engine(text, clip.statement) for text in (limit, *tests)]
+            known = [text for text in texts if text is not None]
+            if len(known) < len(texts):
+                unknown = UNKNOWN_LIMIT.format(_conditional(limit, tests))
+                self.about.leave(clip.statement, unknown)
+                return
+            written.add(_conditional(known[0], tuple(known[1:])))
+        if len(written) > 1:
+            self.about.leave(clips[0].statement, DIFFERENT_LIMITS)
+        elif written != {"None"}:
+            self.target.clip[setting] = written.pop()
 
-    def _is_known(self, expression: ast.AST, used: ast.stmt) -> bool:
-        """Tell whether an expression has the same value where the engine is created."""
+    def _at_engine(self, text: str, used: ast.stmt) -> str | None:
+        """Return an expression with the same value where the engine is created, or None.
+
+        A name that is not defined there is replaced by the one that it was assigned from.
+        """
+        expression = ast.parse(text, mode="eval")
         if any(last_name(call.func) not in _PURE for call in calls(expression)):
-            return False
-        return all(
-            self._knows(path, each.statement, used)
-            for each in self.about.trained
-            for path in paths(expression)
-            if path not in dir(builtins)
-        )
+            return None
+        for path in paths(expression) - set(dir(builtins)):
+            homes = [each.statement for each in self.about.trained]
+            same = all(self._knows(path, home, used) for home in homes)
+            known = path if same else next(self._definitions(path, used), None)
+            if known is None:
+                return None
+            text = re.sub(rf"(?<![\w.]){re.escape(path)}\b", known, text)
+        return text
+
+    def _definitions(self, path: str, used: ast.stmt) -> Iterator[str]:
+        """Yield the names at the line that creates the engine from which a value comes."""
+        objects = self.about.program.objects
+        home = self.about.trained[0].statement
+        for scope, name in objects.definitions(path, used):
+            if objects.key_at(name, home) == (scope, name):
+                (root,) = paths(ast.parse(name, mode="eval"))
+                if all(self._knows(root, each.statement, home) for each in self.about.trained):
+                    yield name
 
     def _knows(self, path: str, home: ast.stmt, used: ast.stmt) -> bool:
+        """Tell whether a name has the same value where the engine is created and at `used`."""
         source = self.about.program.source
         functions, users = source.functions(home), source.functions(used)
         if path.startswith("self."):
             makers = [
                 each
-                for each in inner(source.class_(home) or source.tree)
+                for each in inner(source.class_(home) or source.file(home).module)
                 if isinstance(each, ast.Assign) and path in bound(each)
             ]
             before = [
@@ -291,7 +317,7 @@ class _Clips:
             made = _lines_that_bind(function, path)
             if made:
                 return max(made) < home.lineno
-        made = _lines_that_bind(source.tree, path, functions=False)
+        made = _lines_that_bind(source.file(home).module, path, functions=False)
         if not made and any(path in _globals(each) for each in users + functions):
             return True
         return bool(made) and (bool(functions) or max(made) < home.lineno)
@@ -348,6 +374,10 @@ def _globals(function: Function) -> Iterable[str]:
 
 
 def _conditional(limit: str, tests: tuple[str, ...]) -> str:
+    constants = {test: ast.parse(test, mode="eval").body for test in tests}
+    if any(isinstance(node, ast.Constant) and not node.value for node in constants.values()):
+        return "None"  # this code never runs
+    tests = tuple(test for test, node in constants.items() if not isinstance(node, ast.Constant))
     if not tests:
         return limit
     if tests == (f"{limit} is not None",):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.migrate.analysis.understanding import PASSED_ON, PRIVATE
 from halfstep.migrate.analysis.uninitialized import NO_OBJECT, without_initialize
-from halfstep.migrate.program.names import calls, dotted
+from halfstep.migrate.program.names import calls, last_name
 from halfstep.migrate.program.program import INITIALIZE, MASTER_PARAMS, SCALE_LOSS
 from halfstep.migrate.program.render import Edits, Region
 from halfstep.migrate.program.source import inner
@@ -34,11 +34,12 @@ NOT_AMPS = (
     "loss scale here, as with Apex"
 )
 HALF = "the program calls .half() itself, but torch.amp needs fp32 parameters"
+NO_DUMMY = (
+    "a step before the first backward is removed here; it only prepared Apex's optimizer, and {} "
+    "needs no preparation"
+)
 STEP_FIRST = "the step comes before the first backward, so there are no gradients yet"
 NOT_ALWAYS = "the backward is under a condition and its step is not, so there may be no gradients"
-HALF_FUNCTION = "apex.amp.register_half_function"
-_MODULE_AND_NAME = ("module", "name")
-_CAST_BY_AUTOCAST = {"einsum", "matmul", "mm", "bmm", "baddbmm", "addmm", "addbmm", "mv", "addmv"}
 
 
 @dataclass
@@ -79,6 +80,7 @@ class Rewriter:
         initializations = Initializations(self.about, self.target, self.edits)
         for given in self.about.program.initializes:
             initializations.write(given)
+        self.edits.replaced |= {each: [] for each in self.about.program.unused}
         for statement in self.about.outside:
             self.edits.notes[statement].append(NOT_AMPS)
         for each in reversed(list(inner(self.about.program.source.tree))):
@@ -97,7 +99,7 @@ class Rewriter:
                 uses.append(node)
         name = "engine" if isinstance(self.target, EngineTarget) else "scaler"
         where = place(program, name, uses)
-        self.target.object = where.object
+        self.target.object, self.target.shared = where.object, where.shared
         for function in where.global_in:
             body = function.body
             documented = ast.get_docstring(function) is not None and len(body) > 1
@@ -142,7 +144,7 @@ class Rewriter:
         tail: tuple[str, ...] = ()
         loss = forward.hoisted
         if loss is not None:
-            name = loss_name(self.about.program)
+            name = loss_name(self.about.program, loss)
             tail = (f"{name} = {self.about.program.source.code(loss.loss)}",)
         if forward.first is not None and forward.last is not None:
             beside = loss is not None and self._next_to(forward.last, loss.statement)
@@ -167,14 +169,17 @@ class Rewriter:
     def _is_empty(self, node: ast.If) -> bool:
         """Tell whether both sides of an `if` have become empty and its test has no side effect."""
         edits, about = self.edits, self.about
-        does = ast.Call | ast.NamedExpr | ast.Await | ast.Yield
-        acts = any(isinstance(each, does) for each in inner(node.test))
-        if node in edits.replaced or node in about.branches.dead or acts:
+        if node in edits.replaced or node in about.branches.dead or _acts(node.test):
             return False
-        whole = [*node.body, *node.orelse]
-        written = (edits.before, edits.after, edits.notes)
-        return all(edits.replaced.get(each) == [] for each in whole) and not any(
-            part.get(each) for each in (node, *whole) for part in written
+        return self._gone([*node.body, *node.orelse]) and not any(
+            part.get(node) for part in (edits.before, edits.after, edits.notes)
+        )
+
+    def _gone(self, suite: list[ast.stmt]) -> bool:
+        """Tell whether nothing is left of a suite."""
+        edits = self.edits
+        return all(edits.replaced.get(each) == [] for each in suite) and not any(
+            part.get(each) for each in suite for part in (edits.before, edits.after, edits.notes)
         )
 
     def _next_to(self, first: ast.stmt, second: ast.stmt) -> bool:
@@ -199,6 +204,7 @@ class Rewriter:
             if losses and not before and loop is None:
                 self.edits.replaced[step] = []
                 self.edits.after.pop(step, None)
+                self.edits.notes[step].append(NO_DUMMY.format(self.target.called))
             elif losses and not before:
                 self.about.leave(step, STEP_FIRST)
             elif before and all(self._is_conditional(each, step) for each in before):
@@ -220,24 +226,16 @@ class Rewriter:
         ]
         return not all(holds)
 
-    def _registered(self) -> None:
-        """Remove `amp.register_half_function(torch, name)` for functions that autocast casts."""
-        about = self.about
-        for call in calls(about.program.source.tree):
-            if about.program.imports.qualified(call.func) != HALF_FUNCTION or len(call.args) != len(
-                _MODULE_AND_NAME
-            ):
-                continue
-            module, name = call.args
-            statement = about.program.source.parent[call]
-            known = isinstance(name, ast.Constant) and name.value in _CAST_BY_AUTOCAST
-            if known and dotted(module) == "torch" and isinstance(statement, ast.Expr):
-                self.edits.replaced[statement] = []
-
     def _expressions(self) -> None:
         """Rewrite expressions; refuse the program if a use of amp has no counterpart."""
-        self._registered()
         about = self.about
+        for node in inner(about.program.source.tree):
+            if (
+                isinstance(node, ast.Assign)
+                and about.program.imports.qualified(node.value) == "apex.amp"
+                and about.program.follows_amp(node.value)
+            ):
+                self.edits.replaced[node] = []
         written = {
             statement
             for statement, pieces in self.edits.replaced.items()
@@ -260,3 +258,19 @@ class Rewriter:
                 about.leave(node, PASSED_ON)
             else:
                 about.leave(node, PRIVATE.format(name, self.target.called))
+
+
+def _acts(test: ast.expr) -> bool:
+    """Tell whether a test may do more than compare values."""
+    does = ast.NamedExpr | ast.Await | ast.Yield
+    return any(
+        isinstance(each, does)
+        or (isinstance(each, ast.Call) and last_name(each.func) not in _ONLY_ASK)
+        for each in inner(test)
+    )
+
+
+_ONLY_ASK = {
+    *("hasattr", "getattr", "isinstance", "len", "bool", "int", "float", "is_available", "get"),
+    *("lower", "upper", "startswith", "endswith", "all", "any", "get_rank", "is_main_process"),
+}

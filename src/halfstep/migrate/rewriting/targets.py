@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from halfstep.migrate.analysis.recipes import FROM_APEX, NO_MIXED_PRECISION, SCALES
-from halfstep.migrate.program.names import fresh
 from halfstep.migrate.program.render import call_text
+from halfstep.migrate.rewriting.casts import device_name, device_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from halfstep.migrate.analysis.recipes import RecipeArgument
     from halfstep.migrate.program.program import Initialize, Program
+    from halfstep.migrate.rewriting.placement import SharedFile
 
 MASTERS = '[param for group in {}.param_groups for param in group["params"]]'
 O3 = "O3 trains fp16 parameters without fp32 copies; torch.amp has no counterpart"
@@ -40,6 +41,7 @@ class Target(Protocol):
         steps_whole: Whether its step also unscales, clips and zeroes.
         imports: The import statements that the written lines need, in order.
         preamble: Statements that the written lines need after the imports, in order.
+        shared: The new file that holds the engine or scaler, or None.
     """
 
     object: str
@@ -47,6 +49,7 @@ class Target(Protocol):
     steps_whole: bool
     imports: dict[str, None]
     preamble: dict[str, None]
+    shared: SharedFile | None
 
     def setup(self, given: Initialize, recipe: RecipeArgument, test: str | None) -> str:
         """Write the statement that creates the engine or scaler.
@@ -90,6 +93,7 @@ class EngineTarget:
     steps_whole = True
     imports: dict[str, None] = field(default_factory=dict)
     preamble: dict[str, None] = field(default_factory=dict)
+    shared: SharedFile | None = None
 
     def setup(self, given: Initialize, recipe: RecipeArgument, test: str | None) -> str:
         """Write the statement that creates the engine."""
@@ -149,11 +153,12 @@ class TorchTarget:
     steps_whole = False
     imports: dict[str, None] = field(default_factory=dict)
     preamble: dict[str, None] = field(default_factory=dict)
+    shared: SharedFile | None = None
 
     @property
     def device(self) -> str:
         """The name of the variable with the type of the device, "cuda" or "cpu"."""
-        return fresh("AMP_DEVICE", self.program.names)
+        return device_name(self.program)
 
     def setup(self, given: Initialize, recipe: RecipeArgument, test: str | None) -> str:
         """Write the statement that creates the scaler."""
@@ -225,4 +230,4 @@ class TorchTarget:
 
     def _needs_device(self) -> None:
         self.imports["import torch"] = None
-        self.preamble[f'{self.device} = "cuda" if torch.cuda.is_available() else "cpu"'] = None
+        self.preamble[device_text(self.program)] = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.program.call_graph import CallGraph
 from halfstep.migrate.program.names import dotted, last_name
 from halfstep.migrate.program.source import Function, inner
 
@@ -24,7 +23,7 @@ class Callables:
     """
 
     def __init__(self, program: Program) -> None:
-        self.graph = CallGraph(program)
+        self.graph = program.graph
         nodes = list(inner(program.source.tree))
         self._classes = {each.name: each for each in nodes if isinstance(each, ast.ClassDef)}
         self._instances = {
@@ -37,7 +36,7 @@ class Callables:
 
     def class_of(self, call: ast.Call) -> ast.ClassDef | None:
         """Return the class of the program that a call creates an object of, or None."""
-        return self._classes.get(dotted(call.func) or "")
+        return self.graph.class_of(call)
 
     def functions(self, call: ast.Call) -> list[Function]:
         """Return the functions that a call may execute, if the program contains their code.

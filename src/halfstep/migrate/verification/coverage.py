@@ -34,7 +34,7 @@ def uncovered(source: Source, models: set[str], scaler: str) -> list[ast.Call]:
         models: The expressions that refer to models which amp handled.
         scaler: The expression that refers to the engine or scaler.
     """
-    program = Program(source, Imports(source.tree), all_names(source.tree), models=models)
+    program = Program(source, Imports(source), all_names(source.tree), models=models)
     found = Flow(program, scaler).expressions.reaching
     made = [
         each

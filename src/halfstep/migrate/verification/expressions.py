@@ -157,6 +157,8 @@ class Expressions:
         A call that only passes a model to a function of another file may also prepare the model.
         It counts only in a loop. Without a model, only autocast tells that a call computes.
         """
+        if frame.constant:
+            return NOTHING
         method = isinstance(node.func, ast.Attribute) and dotted(node.func.value) != "self"
         if not method:  # an object that is called is no tensor
             owner = frozenset(each for each in owner if isinstance(each, Kind))
@@ -183,9 +185,9 @@ class Expressions:
         start = {key: value for key, value in known.items() if nested or key.startswith("self.")}
         start |= dict.fromkeys(parameters(function), rest)
         start |= {name: values[given] for name, given in passed.items()}
-        key = (function, frame.covered, frame.repeated, frozenset(start.items()))
+        key = (function, frame.covered, frame.constant, frame.repeated, frozenset(start.items()))
         if key not in self._results:
-            inside = Frame(function, start, frame.covered, frame.repeated)
+            inside = Frame(function, start, frame.covered, frame.constant, frame.repeated)
             self._results[key] = self.executed(inside)
         returned, changed, added = self._results[key]
         if frame.values is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.program.names import calls, dotted, elements
+from halfstep.migrate.program.names import calls, dotted, elements, last_name
 from halfstep.migrate.program.source import Function, inner, suites
 from halfstep.migrate.verification.callables import Callables
 from halfstep.migrate.verification.expressions import Expressions
@@ -59,7 +59,8 @@ class Flow:
         while before != self._variables.shared:  # an attribute may be read in code above its writer
             before = dict(self._variables.shared)
             self.expressions.forget()
-            self._block(self._source.tree.body, Frame(None, {}))
+            for file in self._source.files:
+                self._block(file.module.body, Frame(None, {}))
             for function in functions:
                 if function not in self.expressions.visited:
                     repeated = self._is_step(function)
@@ -75,8 +76,14 @@ class Flow:
     def _execute(self, frame: Frame) -> None:
         assert frame.function is not None
         for each in frame.function.decorator_list:
-            frame.covered = autocasts(each, otherwise=frame.covered)
+            self._around(each, frame)
         self._block(frame.function.body, frame)
+
+    @staticmethod
+    def _around(node: ast.expr, frame: Frame) -> None:
+        """Record what a context manager or decorator changes for the code inside."""
+        frame.covered = autocasts(node, otherwise=frame.covered)
+        frame.constant |= last_name(getattr(node, "func", node)) in {"no_grad", "inference_mode"}
 
     def _block(self, body: Iterable[ast.stmt], frame: Frame) -> None:
         for statement in body:
@@ -166,14 +173,14 @@ class Flow:
         self._block(node.orelse, frame)
 
     def _with(self, node: ast.With | ast.AsyncWith, frame: Frame) -> None:
-        outer = frame.covered
+        outer = frame.covered, frame.constant
         for item in node.items:
             value = self._value(item.context_expr, frame)
             if item.optional_vars is not None:
                 self._variables.bind(item.optional_vars, value, frame)
-            frame.covered = autocasts(item.context_expr, otherwise=frame.covered)
+            self._around(item.context_expr, frame)
         self._block(node.body, frame)
-        frame.covered = outer
+        frame.covered, frame.constant = outer
 
     def _try(self, node: ast.Try | ast.TryStar, frame: Frame) -> None:
         before = dict(frame.values or {})

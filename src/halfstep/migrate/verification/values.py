@@ -9,7 +9,7 @@ from enum import Enum
 
 from halfstep.migrate.program.call_graph import NO_FORWARD
 from halfstep.migrate.program.names import dotted, last_name
-from halfstep.migrate.program.program import WRAPPERS
+from halfstep.migrate.program.objects import WRAPPERS
 
 
 class Kind(Enum):
@@ -116,8 +116,9 @@ def autocasts(node: ast.expr, *, otherwise: bool) -> bool:
     """
     if not isinstance(node, ast.Call) or last_name(node.func) != "autocast":
         return otherwise
-    off = (each.value for each in node.keywords if each.arg == "enabled")
-    return not any(isinstance(each, ast.Constant) and not each.value for each in off)
+    on = (each.value for each in node.keywords if each.arg == "enabled")
+    off = any(isinstance(each, ast.Constant) and not each.value for each in on)
+    return otherwise if off else True  # code that switches it off within a block means to
 
 
 def counted(value: Value) -> set[ast.Call]:

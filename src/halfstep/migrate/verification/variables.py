@@ -27,6 +27,7 @@ class Frame:
         function: The function; None for the module.
         values: The value of each variable and of each `self.x`; None after a `return`.
         covered: Whether the current statement is under autocast.
+        constant: Whether gradients are off, so that no result is a loss's.
         repeated: Whether the current statement may run several times.
         returned: What the `return`s so far return: the values of a tuple, or one value.
         ends: The values at each `return` so far.
@@ -38,6 +39,7 @@ class Frame:
     function: Function | None
     values: Values | None
     covered: bool = False
+    constant: bool = False
     repeated: bool = False
     returned: set[tuple[Value, ...]] = field(default_factory=set)
     ends: list[Values | None] = field(default_factory=list)
