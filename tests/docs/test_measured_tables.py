@@ -45,6 +45,7 @@ def test_simulated_comparisons(script):
     for mark, lines, term in (
         ("simulated", module.table(result), "真实速度"),
         ("simulated-accuracy", module.accuracy_table(result), "种子间的标准差"),
+        ("simulated-wrong", module.wrong_table(result), "判断时的种子数"),
     ):
         assert between("compare.md", mark) == lines
         there = [chinese("compare.md", line) for line in lines]

@@ -56,7 +56,7 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
             "± is the standard deviation over the finished seeds; in the column of differences, it "
             "is half the width of the interval."
         )
-        said.append(interval_note())
+        said.append(interval_note(grid))
     if on_cpu(results):
         said.append("* Memory is the increase of the process's resident memory during training.")
     if grid.processes > 1:
