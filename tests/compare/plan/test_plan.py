@@ -101,7 +101,7 @@ def test_the_checks_are_the_same_recipe_with_other_seeds_and_one_that_loses(plan
     assert again.settings == {**fp32.settings, "seed": 1_000_000}
     assert (again.seed, again.directory.name) == (0, "fp32-again-seed0")
     scale = control.settings["recipe"]["loss_scale"]
-    assert (scale["dynamic"], scale["init"]) == (False, 2.0**-24)
+    assert (scale["dynamic"], scale["init"]) == (False, 2.0**-18)
     same = {**fp16.settings["recipe"], "name": "control", "loss_scale": scale}
     assert control.settings["recipe"] == same
     assert [grid.baseline(cell.arm).recipe for cell in grid.cells[:4]] == ["fp32"] * 4

@@ -20,7 +20,7 @@ show no noise at all.
 CONTROL: Mapping[str, Any] = {
     "name": "control",
     "base": "fp16",
-    "loss_scale": {"dynamic": False, "init": 2.0**-24, "floor": 2.0**-24},
+    "loss_scale": {"dynamic": False, "init": 2.0**-18, "floor": 2.0**-18},
 }
 """fp16 with small gradients, and what a missing loss scale does to them: most round to zero."""
 

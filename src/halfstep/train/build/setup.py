@@ -120,6 +120,7 @@ def set_up(
     )
     if trains:
         batch_size.refuse(config, loaded.train.images, processes.size)
+        loaded.hold()
     torch.manual_seed(config.seed)
     model = models.build(
         config.model,
