@@ -67,13 +67,16 @@ def compare(
         CellsDone(
             console, plan.grid, slots=len(place.slots if place else plan.devices)
         ) as progress,
+        contextlib.ExitStack() as ending,
     ):
         grid = replace(plan.grid, plans=judged_before(directory, plan.grid))
         if kept := keep_tables(directory, grid):
             progress.note(f"the tables of the earlier comparison are now {kept}")
-        place = place or ThisMachine(
-            plan.devices, command, keep_open=[lock], time_limit=plan.time_limit, python=python
-        )
+        if place is None:
+            place = ThisMachine(
+                plan.devices, command, keep_open=[lock], time_limit=plan.time_limit, python=python
+            )
+            ending.callback(place.close)
         results: list[Result] = []
         for look in _looks(grid, results):
             known = [Result(cell, "pending") if fresh else result_of(cell) for cell in look]

@@ -89,8 +89,12 @@ def load(model: nn.Module, weights: Mapping[str, torch.Tensor], otherwise: str) 
 
 
 def compiled(model: nn.Module) -> nn.Module:
-    """Compile a model in place, so that it remains the module that the engine owns."""
-    model.compile()
+    """Compile a model in place, so that it remains the module that the engine owns.
+
+    A model that is kept from an earlier run is compiled already.
+    """
+    if model._compiled_call_impl is None:  # noqa: SLF001  (torch has no public name for it)
+        model.compile()
     return model
 
 

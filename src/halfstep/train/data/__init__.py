@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from halfstep.train import kept
 from halfstep.train.config.data import DigitsConfig, FilesConfig
 from halfstep.train.data.sources import class_names
 from halfstep.train.data.sources.faults import DataWarning, Faults, warn_of
@@ -93,7 +94,7 @@ def load(
     from halfstep.train.data.pipeline.samples import Samples
 
     part = part or WHOLE
-    source = open_source(config)
+    source = kept.recall(config.model_dump_json(), lambda: open_source(config))
     notices = (*source.notices, *class_names.examine(source.classes))
     warn_of(notice.text for notice in notices)
     # The digits are in memory, already at their resolution and normalised.

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from halfstep import step_observer
 from halfstep.errors import UserError
+from halfstep.train import kept
 from halfstep.train.data.pipeline import device_augment
 from halfstep.train.data.pipeline.loader import Loader
 from halfstep.train.data.pipeline.order import Job
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from halfstep.train.data.pipeline.samples import Samples
     from halfstep.train.data.sources.faults import Faults
 
+_Read = tuple[list[torch.Tensor] | torch.Tensor, torch.Tensor, frozenset[int]]
+"""The images on the CPU, in a list if they are of any size; the labels; the unreadable ones."""
 _AT_ONCE = 1024
 """Images of an array that are resized at a time."""
 _ESTIMATED_AFTER = 100
@@ -50,32 +53,55 @@ class Room:
     taken: int = 0
 
     def refuse(self, wanted: int) -> None:
-        """Refuse images that do not fit.
+        """Refuse images that are above the limit.
 
         Raises:
-            UserError: If `wanted` bytes are above the limit, or above the free memory of a GPU.
+            UserError: If `wanted` more bytes are.
         """
         whole = (self.taken + wanted) / 1e9
-        figure = f"data.cache_images is device, and the images take {whole:.3g} GB"
         if whole > self.gigabytes:
             raise UserError(
-                f"{figure}, but data.cache_images_gigabytes is {self.gigabytes:g}; write "
+                f"{_figure(whole)}, but data.cache_images_gigabytes is {self.gigabytes:g}; write "
                 f"data.cache_images_gigabytes: {whole * 1.05:.2g}, a lower data.resolution, or "
                 "data.cache_images: none"
             )
-        if self.device.type == "cuda" and wanted > (
-            free := torch.cuda.mem_get_info(self.device)[0]
-        ):
-            raise UserError(
-                f"{figure}, but {self.device} has {free / 1e9:.3g} GB free; write a lower "
-                "data.resolution, or data.cache_images: none"
-            )
 
     def take(self, images: torch.Tensor) -> torch.Tensor:
-        """Return images on the device."""
+        """Return images on the device; raise a UserError if they do not fit."""
         self.refuse(images.nbytes)
+        on_gpu = self.device.type == "cuda"
+        free = torch.cuda.mem_get_info(self.device)[0] if on_gpu else images.nbytes
+        if images.nbytes > free:
+            raise UserError(
+                f"{_figure(images.nbytes / 1e9)}, but {self.device} has {free / 1e9:.3g} GB free; "
+                "write a lower data.resolution, or data.cache_images: none"
+            )
         self.taken += images.nbytes
         return images.to(self.device)
+
+
+def _figure(gigabytes: float) -> str:
+    return f"data.cache_images is device, and the images take {gigabytes:.3g} GB"
+
+
+class _Held(NamedTuple):
+    """The images of a split.
+
+    Attributes:
+        images: (images, channels, side, side), on the device; or flat, one image after the other.
+        labels: int64, on the device.
+        missing: The images that cannot be read; others have their places.
+        starts: Where each image of a flat tensor starts, on the CPU; empty otherwise.
+        heights: Their heights.
+        widths: Their widths.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    missing: frozenset[int]
+    starts: torch.Tensor
+    heights: torch.Tensor
+    widths: torch.Tensor
 
 
 class DeviceImages:
@@ -107,11 +133,7 @@ class DeviceImages:
         self._report = faults.report
         self._workers = workers
         self._rank = rank
-        self._images: torch.Tensor | None = None
-        self._labels = torch.empty(0, dtype=torch.int64)
-        self._missing: set[int] = set()
-        # Of images of any size: where each starts, and its height and width.
-        self._starts = self._heights = self._widths = torch.empty(0, dtype=torch.int64)
+        self._held: _Held | None = None
         if settings is not None:
             device_augment.refuse(settings)
         if not self._of_any_size:
@@ -128,18 +150,28 @@ class DeviceImages:
         Raises:
             UserError: If they do not fit, or if one of them ends the run.
         """
-        if self._images is not None:
-            return
-        images, labels = self._in_memory() or self._one_by_one()
-        if self._of_any_size and images and images[0].dtype == torch.uint8:
+        self._all()
+
+    def _all(self) -> _Held:
+        if self._held is None:
+            # In a process that keeps images, the split is the same object in the next run.
+            split = id(self._samples.split)
+            key = split, self._samples.shape, self._of_any_size, str(self._room.device)
+            self._held = kept.recall(key, self._read)
+        return self._held
+
+    def _read(self) -> _Held:
+        images, labels, missing = self._in_memory() or self._one_by_one()
+        starts = heights = widths = torch.empty(0, dtype=torch.int64)
+        if self._of_any_size and len(images) and images[0].dtype == torch.uint8:
             sizes = torch.tensor([[each.numel(), *each.shape[1:]] for each in images])
-            sizes, self._heights, self._widths = sizes.unbind(1)
-            self._starts = sizes.cumsum(0) - sizes
+            lengths, heights, widths = sizes.unbind(1)
+            starts = lengths.cumsum(0) - lengths
             whole = torch.cat([each.flatten() for each in images])
         else:
             whole = torch.stack(images) if isinstance(images, list) else images
-        self._images = self._room.take(whole)
-        self._labels = self._room.take(labels)
+        take = self._room.take
+        return _Held(take(whole), take(labels), missing, starts, heights, widths)
 
     def load(self, jobs: Iterator[Job]) -> Iterator[Loaded]:
         """Make the batches of jobs, in order."""
@@ -150,30 +182,28 @@ class DeviceImages:
             yield loaded
 
     def _batch(self, job: Job) -> Loaded:
-        assert self._images is not None
-        chosen = torch.tensor(self._readable(job), dtype=torch.int64)
-        chance = None
-        if self._settings is not None and self._images.dtype == torch.uint8:
+        held, settings = self._all(), self._settings
+        chosen = torch.tensor(self._readable(job, held), dtype=torch.int64)
+        there = chosen.to(held.images.device, non_blocking=True)
+        if settings is None or held.images.dtype != torch.uint8 or not len(chosen):
+            images = held.images[there]
+        else:
             # The 2 makes this generator differ from the other ones of the batch and its images.
             chance = generator(self._samples.seed, job.epoch, job.number, self._rank, 2)
-        if chance is None or self._settings is None or not len(chosen):
-            images = self._images[chosen.to(self._images.device, non_blocking=True)]
-        elif self._of_any_size:
-            images = self._cropped(chosen, self._settings, chance)
-        else:
-            images = device_augment.shifted(self._images, chosen, self._settings, chance)
-        labels = self._labels[chosen.to(self._labels.device, non_blocking=True)]
-        return Loaded(images, labels, (), None)
+            if self._of_any_size:
+                images = self._cropped(held, chosen, settings, chance)
+            else:
+                images = device_augment.shifted(held.images, chosen, settings, chance)
+        return Loaded(images, held.labels[there], (), None)
 
     def _cropped(
-        self, chosen: torch.Tensor, settings: Augmentation, chance: torch.Generator
+        self, held: _Held, chosen: torch.Tensor, settings: Augmentation, chance: torch.Generator
     ) -> torch.Tensor:
-        assert self._images is not None
-        heights, widths = self._heights[chosen], self._widths[chosen]
+        heights, widths = held.heights[chosen], held.widths[chosen]
         found = device_augment.boxes(heights, widths, settings.crop_scale, chance)
         return device_augment.resampled(
-            self._images,
-            self._starts[chosen],
+            held.images,
+            held.starts[chosen],
             widths,
             heights * widths,
             found,
@@ -183,31 +213,31 @@ class DeviceImages:
             interpolation=settings.interpolation,
         )
 
-    def _readable(self, job: Job) -> list[int]:
+    def _readable(self, job: Job, held: _Held) -> list[int]:
         """Return the images of a job that can be read, and spare ones as `Samples` does."""
-        if not self._missing:
+        if not held.missing:
             return list(job.indices)
-        indices = [each for each in job.indices if each not in self._missing]
-        spares = (each for each in self._samples.spares(job) if each not in self._missing)
+        indices = [each for each in job.indices if each not in held.missing]
+        spares = (each for each in self._samples.spares(job) if each not in held.missing)
         wanted = min(len(job.indices), LEAST) - len(indices)
         return [*indices, *islice(spares, max(wanted, 0))]
 
-    def _in_memory(self) -> tuple[list[torch.Tensor] | torch.Tensor, torch.Tensor] | None:
-        """Return the images and labels of a split that is in memory; None for other splits."""
+    def _in_memory(self) -> _Read | None:
+        """Return the images of a split that is in memory; None for other splits."""
         split = self._samples.split
         held = split.arrays() if isinstance(split, InMemory) else None
         if held is None:
             return None
         images, transform = held.images, self._samples.transform
         if self._of_any_size and images.dtype == torch.uint8:
-            return list(images), held.labels
+            return list(images), held.labels, frozenset()
         if transform is not None and images.dtype == torch.uint8:
             images = torch.cat([transform(part) for part in images.split(_AT_ONCE)])
         elif images.shape[1:] != self._samples.shape:
             return None
-        return images, held.labels
+        return images, held.labels, frozenset()
 
-    def _one_by_one(self) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def _one_by_one(self) -> _Read:
         """Read the images of files, each alone, so that one that cannot be read is known."""
         split = self._samples.split
         jobs = (Job(0, number, (number,)) for number in range(len(split)))
@@ -226,8 +256,8 @@ class DeviceImages:
             taken += loaded.images.nbytes
             if len(images) % _ESTIMATED_AFTER == 0:
                 self._room.refuse(taken * len(split) // len(images))
-        self._missing = {number for number, image in enumerate(images) if image is None}
+        missing = frozenset(number for number, image in enumerate(images) if image is None)
         some = next((image for image in images if image is not None), torch.empty(0, 1, 1))
         empty = torch.zeros_like(some)
         held = [empty if image is None else image for image in images]
-        return held, torch.tensor(labels, dtype=torch.int64)
+        return held, torch.tensor(labels, dtype=torch.int64), missing
