@@ -49,8 +49,24 @@ CODE = "STEP_BYPASSES_SCALER"
 _TOY = (
     *("data.resolution=32", "model.name=timm:test_resnet", "batch_size=2", "accumulate=1"),
     *("data.train.limit=4", "data.val.limit=2", "max_steps=1", "epochs=1", "device=cpu"),
-    *("data.workers=0", "doctor=false", "tracking=[]"),
+    *("data.workers=0", "doctor=false", "tracking=[]", "threads=1"),
 )
+
+
+_TOY_PROGRAM = """
+import torch
+model, scaler = torch.nn.Linear(4, 1), torch.amp.GradScaler("cpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    with torch.autocast("cpu", torch.float16):
+        loss = model(torch.ones(2, 4)).sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    optimizer.step()
+    scaler.update()
+    optimizer.zero_grad()
+"""
+"""The double step of `examples/double_step.py`, three times."""
 
 
 class Session:
@@ -116,7 +132,9 @@ class Session:
         """Run a program under doctor, and tell whether it names the second step."""
         command = [*map(self._filled, piece.command)]
         if self.toy:
-            command += ["--steps", "2"]
+            program = self._runs / "toy.py"
+            write_atomically(program, _TOY_PROGRAM)
+            command = [str(program)]
         watched = self._halfstep("doctor", str(ROOT / command[0]), *command[1:])
         said = b"".join(watched.communicate(timeout=PIECE)).decode(errors="replace")
         line = next((each.strip() for each in said.splitlines() if CODE in each), "")

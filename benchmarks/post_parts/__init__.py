@@ -139,10 +139,7 @@ PARTS = {
             Piece(
                 "8 GPUs, 512 images each",
                 "elsewhere",
-                (
-                    "halfstep train imagenet/resnet50 --recipe o2 --processes 8 --options "
-                    "batch_size=512",
-                ),
+                ("halfstep train imagenet/resnet50 --recipe o2 --processes 8 --batch-size 512",),
                 "trains",
             ),
         ),
