@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpu_items.turns import Row
 
 TO_END = 12.0
-"""Seconds before the deadline in which the comparison is asked to stop: its run saves a checkpoint."""
+"""Seconds before the deadline at which the comparison is stopped; its run saves a checkpoint."""
 FULL = (
     *("cifar10/fast", "--recipes", "tf32,fp16,bf16,o2", "--margin", "0.5"),
     *("--looks", "4,8,16", "--aa", "--control", "--gpu", "none", "--device", "cuda"),

@@ -201,7 +201,7 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         before = signal.signal(signal.SIGTERM, _end_the_cells_too)
         try:
             with _place(on, devices, planned) as place:
-                grid, results = comparison.compare(
+                judged, results = comparison.compare(
                     planned,
                     train_command,
                     console,
@@ -212,8 +212,8 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
                 )
         finally:
             signal.signal(signal.SIGTERM, before)
-    table.show(console, grid, results, predicted())
-    written = tables.export(planned.directory, grid, results, exports)
+    table.show(console, judged, results, predicted())
+    written = tables.export(planned.directory, judged, results, exports)
     names = [tables.REPORT, tables.TABLE, directory.COMPARISON, *written]
     console.print(
         f"{', '.join(names[:-1])} and {names[-1]} are in {planned.directory}", soft_wrap=True

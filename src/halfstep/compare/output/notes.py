@@ -49,7 +49,8 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
     if how:
         said.append(
             f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, times are "
-            "not."
+            "not. On a GPU that has the formats, the same command also measures their speed and "
+            "memory."
         )
     if len(grid.seeds) > 1:
         said.append(

@@ -32,7 +32,7 @@ from halfstep.train.config.files import load, parse_options
 from halfstep.train.environment import pick_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from halfstep.compare.plan.arguments import Point
     from halfstep.compare.plan.grid import Cell
@@ -91,8 +91,9 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     _refuse_varied(options, points)
     loaded = load(config, options)
     own = _own_recipe(loaded)
-    planned = None if looks is None else parse_looks(looks, seeds and len(parse_seeds(seeds)))
-    numbers = parse_seeds(seeds or str(planned[-1] if planned else 1))
+    given = None if seeds is None else parse_seeds(seeds)
+    planned = None if looks is None else parse_looks(looks, given and len(given))
+    numbers = given or tuple(range(planned[-1] if planned else 1))
     named = parse_recipes(recipes, own)
     checks = checks_of(named, aa=aa, control=control)
     names = (*named, *checks)
@@ -104,15 +105,15 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     inspected = () if is_decided else ("probes=true",)
 
     def found(name: str, seed: int, point: Point, where: str | None) -> Config:
-        mine: str | dict[str, Any] | None = name
+        mine: str | Mapping[str, Any] | None = name
         if checks.get(name) == "control":
             mine = CONTROL
         elif checks.get(name) == "again":
             mine, seed = named[0], seed + OTHER_SEEDS
         if own is not None and mine == own.name:
             mine = None
-        given = [*inspected, *options]
-        return load(config, given, {"recipe": mine, "seed": seed, "device": where}, point=point)
+        flags = {"recipe": mine, "seed": seed, "device": where}
+        return load(config, [*inspected, *options], flags, point=point)
 
     first = found(names[0], numbers[0], points[0], slots[0] if slots else device)
     where = [str(_device(each, here=here)) for each in slots or (first.device,)]
