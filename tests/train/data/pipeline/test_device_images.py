@@ -1,6 +1,8 @@
 """Images on the device: the loader's pixels, the loader's distributions, and the same after all."""
 
+import os
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from halfstep.train.data.pipeline import device_augment
 from halfstep.train.data.pipeline.order import BatchShare
 from halfstep.train.data.sources.faults import DataWarning
 from halfstep.train.data.sources.seeding import generator
+
+REAL = Path(os.environ.get("HALFSTEP_TEST_DATA", "no such folder"))
 
 
 def open_folders(root, batch_size=3, seed=0, **fields):
@@ -183,3 +187,30 @@ def test_processes_share_a_batch_and_draw_numbers_of_their_own(folders):
     ]
     assert labels_of(together) == labels_of(whole.train.epoch(1))
     assert not torch.equal(mine[0][0], next(whole.train.epoch(1))[0][2:])
+
+
+@pytest.mark.parametrize(
+    ("needs", "fields"),
+    [
+        ("cifar-10-batches-py", {"name": "cifar10", "root": str(REAL), "verify": False}),
+        ("imagenette224", {"name": "folder", "root": str(REAL / "imagenette224")}),
+        ("classify-leaves", {"name": "csv", "root": str(REAL / "classify-leaves")}),
+    ],
+)
+def test_real_images_are_the_loaders(needs, fields, tmp_path):
+    if not (REAL / needs).exists():
+        pytest.skip(f"needs HALFSTEP_TEST_DATA with {needs}")
+    fields |= {"resolution": 32, "train": {"limit": 30}, "val": {"limit": 10}}
+    if needs == "classify-leaves":
+        lines = (REAL / needs / "train.csv").read_text().splitlines()
+        labels = {line.partition(",")[2] for line in lines[1:31]}
+        kept = [line for line in lines[1:] if line.partition(",")[2] in labels][:200]
+        for name in ("train", "val"):
+            (tmp_path / f"{name}.csv").write_text("\n".join([lines[0], *kept]))
+            fields[name] = {**fields[name], "ann_file": str(tmp_path / f"{name}.csv")}
+    plain, held = (load(**fields, cache_images=where) for where in ("none", "device"))
+    assert equal(list(held.train.epoch(1)), list(plain.train.epoch(1)))
+    assert equal(list(held.val.epoch()), list(plain.val.epoch()))
+    fields["augment"] = {"preset": "crop-flip"}
+    held = load(**fields, cache_images="device")
+    assert next(held.train.epoch(1))[0].float().std() > 10
