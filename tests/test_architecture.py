@@ -30,6 +30,7 @@ FLOORS = {
     "versions": 0,
     "disturbance": 0,
     "statistics": 0,
+    "looks": 0,
     "kernels": 0,
     "mechanisms": 1,
     "feed": 1,

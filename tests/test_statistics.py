@@ -12,6 +12,7 @@ from halfstep.statistics import (
     estimate_ratio,
     interval,
     pareto,
+    pooled_sd,
     power,
     seeds_needed,
 )
@@ -42,36 +43,34 @@ def test_the_interval_is_that_of_the_paired_t_test():
 def test_one_seed_gives_no_interval_and_rules_nothing_out():
     found = estimate([0.25])
     assert found is not None
-    assert (found.mean, found.low, found.high, found.seeds_needed) == (0.25, None, None, None)
-    assert found.covers_zero
+    assert (found.mean, found.low, found.high, found.sd) == (0.25, None, None, None)
     assert estimate([]) is None
 
 
-def test_what_seeds_tell_apart_needs_no_more_of_them():
-    found = estimate([0.010, 0.011, 0.012])
-    assert found is not None
-    assert not found.covers_zero
-    assert found.seeds_needed is None
+def test_the_interval_has_the_confidence_that_was_asked_for():
+    values = np.random.default_rng(0).normal(0.01, 0.01, 6)
+    found = estimate(values.tolist(), 0.99)
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.99)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
-def test_what_seeds_do_not_tell_apart_says_how_many_would():
-    found = estimate([0.004, -0.002, 0.003])
-    assert found is not None
-    assert found.covers_zero
-    assert found.seeds_needed is not None
-    sd = np.std([0.004, -0.002, 0.003], ddof=1)
-    assert power(found.mean, sd, found.seeds_needed) >= 0.8
-    assert power(found.mean, sd, found.seeds_needed - 1) < 0.8
-
-
-def test_no_number_of_seeds_tells_equals_apart():
-    found = estimate([0.01, -0.01])
-    assert found is not None
-    assert (found.mean, found.covers_zero, found.seeds_needed) == (0.0, True, None)
+def test_values_that_agree_by_luck_differ_by_one_step_in_one_seed():
+    found = estimate([0.01, 0.01, 0.01], step=1 / 400)
+    assert found.sd == pytest.approx(np.std([0.01, 0.01, 0.01 + 1 / 400], ddof=1))
     equal = estimate([0.0, 0.0, 0.0])
-    assert equal is not None
-    assert (equal.low, equal.high, equal.covers_zero) == (0.0, 0.0, True)
+    assert (equal.low, equal.high, equal.equal) == (0.0, 0.0, True)
+
+
+def test_the_pooled_deviation_is_that_of_the_values_around_the_mean_of_their_group():
+    groups = [[0.1, 0.3, 0.2], [5.0, 5.4], [7.0], []]
+    residuals = np.concatenate([np.subtract(group, np.mean(group)) for group in groups[:2]])
+    assert pooled_sd(groups) == pytest.approx(np.sqrt((residuals**2).sum() / 3))
+    assert pooled_sd([[1.0], []]) is None
+
+
+def test_no_number_of_seeds_shows_a_tiny_effect():
     assert seeds_needed(1e-6, 1.0) is None
+    assert seeds_needed(0.01, 0.0) == 2
 
 
 def test_the_power_is_how_often_simulated_comparisons_tell_the_effect():

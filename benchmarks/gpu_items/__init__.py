@@ -178,6 +178,13 @@ ITEMS = (
         needs=("sklearn", *_CONFIGS),
     ),
     Item(
+        "compare",
+        "Which half recipes are settled on cifar10/fast, with an A/A row and a control?",
+        "compare.py",
+        90,
+        needs=("timm", "torchvision", "sklearn", "typer", "rich", "jinja2", *_CONFIGS),
+    ),
+    Item(
         "feed",
         "What share of training is spent waiting for images?",
         "feed.py",

@@ -1,8 +1,10 @@
-"""Confidence intervals of paired differences and ratios, and the number of seeds that is needed.
+"""Confidence intervals of paired differences and ratios, their power, and the seeds they need.
 
 Both runs of a pair start from the same weights and see the same images in the same order. So they
 differ only by the recipe, and by the noise that rounding errors cause. Pairing removes the effect
-of the seed that both runs have in common. `noise` estimates what is left from all rows.
+of the seed that both runs have in common. The interval of a mean difference is Student's t over the
+pairs. It is exact for normal values even if one recipe is noisier than the other, because it needs
+only the variance of the differences.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import functools
 import math
 import statistics
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,11 +40,8 @@ class Estimate:
         low: Lower end of the confidence interval; None for one seed, which gives no interval.
         high: Upper end of the confidence interval; None for one seed.
         seeds: The number of seeds.
-        seeds_needed: The approximate number of seeds that would show that a mean of this size is
-            not zero. None if the interval already excludes zero, if there is only one seed, if the
-            mean is exactly zero, or if the number is above `MOST_SEEDS`.
         sd: The estimated standard deviation for a single seed; None if there is only one seed.
-        freedom: The degrees of freedom of `sd`; None for one seed.
+        confidence: The probability that the interval contains the true mean.
         equal: Whether there are several seeds, and the value of each is exactly zero.
     """
 
@@ -50,26 +49,9 @@ class Estimate:
     low: float | None
     high: float | None
     seeds: int
-    seeds_needed: int | None = None
     sd: float | None = None
-    freedom: float | None = None
+    confidence: float = CONFIDENCE
     equal: bool = False
-
-    @property
-    def covers_zero(self) -> bool:
-        """Whether the interval contains zero; true for one seed, which gives no interval."""
-        return self.low is None or self.high is None or self.low <= 0.0 <= self.high
-
-    def seeds_to_exceed(self, bar: float) -> int | None:
-        """Return the approximate number of seeds that would show that the mean is above `bar`.
-
-        The number is larger than `seeds`. It is None if the standard deviation is unknown (one
-        seed) or zero, if the mean is not above `bar`, or if the number is above `MOST_SEEDS`.
-        """
-        if not self.sd or self.freedom is None or self.mean <= bar:
-            return None
-        needed = seeds_needed(self.mean - bar, self.sd, self.freedom - self.seeds + 1)
-        return needed and max(needed, self.seeds + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,29 +99,41 @@ class Ratio:
         return needed and max(needed, self.seeds + 1)
 
 
-def estimate(values: Sequence[float], noise: tuple[float, float] | None = None) -> Estimate | None:
+def estimate(
+    values: Sequence[float], confidence: float = CONFIDENCE, step: float = 0.0
+) -> Estimate | None:
     """Estimate a mean from one value per seed; None if there are no values.
 
     Args:
         values: One value per seed.
-        noise: The variance for a single seed, and its degrees of freedom; default: the sample
-            variance of the values.
+        confidence: The probability that the interval contains the true mean, 0 to 1.
+        step: The smallest difference between two values. Values that agree by luck do not prove
+            that there is no noise, so the variance is at least that of values that agree but for
+            one step in one seed.
     """
     if not values:
         return None
     count, mean = len(values), statistics.fmean(values)
     if count == 1:
-        return Estimate(mean, None, None, 1)
-    variance, freedom = noise or (statistics.variance(values), count - 1)
-    sd = math.sqrt(variance)
-    half = _edge(CONFIDENCE, freedom) * sd / math.sqrt(count)
-    found = Estimate(
-        mean, mean - half, mean + half, count, sd=sd, freedom=freedom, equal=not any(values)
-    )
-    if not found.covers_zero or mean == 0.0:
-        return found
-    needed = seeds_needed(mean, sd, freedom - count + 1)
-    return replace(found, seeds_needed=needed and max(needed, count + 1))
+        return Estimate(mean, None, None, 1, confidence=confidence)
+    half, sd = (float(each) for each in half_width(np.array(values), confidence, step))
+    return Estimate(mean, mean - half, mean + half, count, sd, confidence, not any(values))
+
+
+def half_width(values: Values, confidence: float, step: float = 0.0) -> tuple[Values, Values]:
+    """Return half the width of the interval of a mean, and the standard deviation it rests on.
+
+    Args:
+        values: Shape (..., n): one value per seed, at least two.
+        confidence: The probability that the interval contains the true mean, 0 to 1.
+        step: The smallest difference between two values; see `estimate`.
+
+    Returns:
+        Both of the shape (...).
+    """
+    seeds = values.shape[-1]
+    sd = np.sqrt(np.maximum(values.var(-1, ddof=1), step**2 / seeds))
+    return _edge(confidence, seeds - 1) * sd / math.sqrt(seeds), sd
 
 
 def estimate_ratio(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Ratio | None:
@@ -179,7 +173,7 @@ def interval(values: Values, confidence: float = CONFIDENCE) -> Values:
         return np.array(ttest_1samp(values, 0.0, axis=-1).confidence_interval(confidence))
 
 
-def power(effect: float, sd: float, seeds: int, lent: float = 0.0) -> float:
+def power(effect: float, sd: float, seeds: int, confidence: float = CONFIDENCE) -> float:
     """Return the probability that the confidence interval over `seeds` pairs excludes zero.
 
     This is the power of the paired two-sided t test (Cohen, "Statistical Power Analysis", 2nd
@@ -189,33 +183,53 @@ def power(effect: float, sd: float, seeds: int, lent: float = 0.0) -> float:
 
     Args:
         effect: The true mean difference.
-        sd: The standard deviation of the differences.
+        sd: The standard deviation of the differences; 0 finds any effect.
         seeds: The number of pairs, at least 2.
-        lent: The degrees of freedom that `sd` has besides those of the pairs.
+        confidence: The confidence of the interval, 0 to 1.
     """
     from scipy.special import ncfdtr
 
-    freedom = seeds - 1 + lent
-    edge = _edge(CONFIDENCE, freedom) ** 2
-    return 1.0 - float(ncfdtr(1, freedom, seeds * (effect / sd) ** 2, edge))
+    if sd == 0:
+        return float(effect != 0)
+    edge = _edge(confidence, seeds - 1) ** 2
+    return 1.0 - float(ncfdtr(1, seeds - 1, seeds * (effect / sd) ** 2, edge))
 
 
-def seeds_needed(effect: float, sd: float, lent: float = 0.0) -> int | None:
+def seeds_needed(effect: float, sd: float, confidence: float = CONFIDENCE) -> int | None:
     """Return the smallest number of seeds with which `power` is at least `POWER`.
 
     Returns:
         A number of at least 2; None if it is above `MOST_SEEDS`.
     """
-    if power(effect, sd, MOST_SEEDS, lent) < POWER:
+    if power(effect, sd, MOST_SEEDS, confidence) < POWER:
         return None
     low, high = 1, MOST_SEEDS  # `low` is always too few, `high` is always enough
     while high - low > 1:
         middle = (low + high) // 2
-        if power(effect, sd, middle, lent) >= POWER:
+        if power(effect, sd, middle, confidence) >= POWER:
             high = middle
         else:
             low = middle
     return high
+
+
+def pooled_sd(groups: Sequence[Sequence[float]], step: float = 0.0) -> float | None:
+    """Return the standard deviation that groups of values have in common; None if it is unknown.
+
+    It is for planning alone: how many seeds a comparison needs, and which power it has. An interval
+    rests on the values of its own row.
+
+    Args:
+        groups: The values of each row; a row of fewer than two does not count.
+        step: The smallest difference between two values, as for `estimate`.
+    """
+    known = [group for group in groups if len(group) > 1]
+    if not known:
+        return None
+    squares = sum(
+        (len(group) - 1) * max(statistics.variance(group), step**2 / len(group)) for group in known
+    )
+    return math.sqrt(squares / sum(len(group) - 1 for group in known))
 
 
 def pareto(points: Sequence[Sequence[float]]) -> list[bool]:

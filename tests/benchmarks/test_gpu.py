@@ -120,6 +120,9 @@ def test_the_items_measure_what_they_promise(dry_run):
     assert {"engine, bf16-sr", "engine, bf16-kahan", "engine, bf16-true"} <= variants("rounding")
     for recipe in ("bf16", "fp16", "o2"):
         assert f"engine, {recipe}, compiled" in variants(f"compiled-{recipe}")
+    answers = {row["recipe"]: row["answer"] for row in items["compare"]["rows"]}
+    assert answers.keys() == {"fp32", "fp32-again", "control"}
+    assert answers["fp32"] == "baseline"
     (tests,) = items["tests"]["rows"]
     assert tests["skipped"] > 0
     assert (tests["passed"], tests["failed"], tests["not_run"]) == (0, 0, 0)

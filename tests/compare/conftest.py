@@ -55,6 +55,8 @@ elif behaviour == "waits for the other":
     (others / f"{recipe}-{seed}").touch()
     while len(list(others.iterdir())) < 2:
         time.sleep(0.01)
+elif behaviour == "waits for luck":
+    summary["best_accuracy"] += 0.02 * (seed == 0)
 elif behaviour == "silent":
     sys.exit(3)
 elif behaviour == "nonfinite":

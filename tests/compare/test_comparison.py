@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -31,9 +32,10 @@ compare(plan, command, Console())
 def compare(training, tmp_path):
     def run(grid, *, fresh=False, devices=("cpu",)):
         with (tmp_path / "said.txt").open("a") as said:
-            return comparison.compare(
+            _, results = comparison.compare(
                 plan_of(grid, devices), training, Console(file=said), fresh=fresh
             )
+            return results
 
     return run
 
@@ -231,3 +233,35 @@ def test_a_cell_that_cannot_start_is_a_row(make_grid, training, compare, monkeyp
     monkeypatch.setattr(comparison, "prepare", full)
     results = compare(make_grid(("fp32",)))
     assert results[0].reason == ("it could not be started: [Errno 28] No space left on device")
+
+
+def test_rows_that_a_look_settles_get_no_further_seeds(make_grid, training, compare):
+    grid = make_grid(("fp32", "fp16", "bf16", "o3"), range(6))
+    training.behave(fp16="waits for luck", o3="nonfinite")
+    results = compare(replace(grid, looks=(2, 4, 6)))
+    # fp16 differs from fp32 by chance at first, bf16 is equal to it, and o3 fails.
+    counts = {name: sum(each.startswith(name) for each in training.ran) for name in grid.recipes}
+    assert counts == {"fp32": 6, "fp16": 6, "bf16": 2, "o3": 2}
+    assert len(results) == 16
+    table = table_of(grid)
+    assert table["plans"] == [[2, 4, 6]]
+    assert [row["status"] for row in table["rows"]] == [
+        *["finished"] * 3,
+        "nonfinite",
+    ]
+    answers = {each["label"]: each["answer"] for each in table["verdicts"]}
+    no_worse = "no worse by more than the margin"
+    assert answers == {"fp16": no_worse, "bf16": no_worse, "o3": "worse"}
+    # The same command needs no run, and answers the same.
+    before = list(training.ran)
+    compare(replace(grid, looks=(2, 4, 6)))
+    assert training.ran == before
+    assert table_of(grid)["verdicts"] == table["verdicts"]
+
+
+def test_who_comes_back_with_more_seeds_gets_a_wider_interval(make_grid, compare):
+    for seeds, confidence in ((2, 0.95), (3, 0.975), (4, 0.9875), (3, 0.975)):
+        compare(make_grid(("fp32", "fp16"), range(seeds)))
+        table = table_of(make_grid())
+        assert table["rows"][1]["difference"]["confidence"] == pytest.approx(confidence)
+    assert table["plans"] == [[2], [3], [4]]

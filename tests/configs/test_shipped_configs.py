@@ -13,6 +13,7 @@ from halfstep.train.config.files import load, shipped
 
 NAMES = {
     "cifar10/alexnet_adamw_plateau",
+    "cifar10/fast",
     "cifar10/resnet18",
     "digits",
     "imagenet/resnet50",

@@ -45,6 +45,7 @@ def test_simulated_comparisons(script):
     for mark, lines, term in (
         ("simulated", module.table(result), "真实速度"),
         ("simulated-accuracy", module.accuracy_table(result), "种子间的标准差"),
+        ("simulated-wrong", module.wrong_table(result), "判断时的种子数"),
     ):
         assert between("compare.md", mark) == lines
         there = [chinese("compare.md", line) for line in lines]
@@ -55,8 +56,8 @@ def test_simulated_comparisons(script):
         if row["speed"] in again:
             assert again[row["speed"]] == pytest.approx(row["advised"]["5"], abs=0.05)
     for row in result["accuracy"]:
-        share = module.accepted(row["spread"], 3, comparisons=200)
-        assert share == pytest.approx(row["accepted"]["3"], abs=0.12)
+        share = module.settled(row["spread"], 3, comparisons=1000)
+        assert share == pytest.approx(row["settled"]["3"], abs=0.06)
 
 
 def test_optimizer_state(script):

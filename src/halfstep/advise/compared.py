@@ -45,21 +45,22 @@ def predict(
     """
     known = _known(plan)
     cells = {cell.arm: cell for cell in reversed(plan.grid.cells)}
-    one_of_each_point = {arm.point: arm for arm in plan.grid.arms}.values()
+    arms = [arm for arm in plan.grid.arms if arm.recipe not in plan.grid.checks]
+    one_of_each_point = {arm.point: arm for arm in arms}.values()
     forecasters: dict[Any, Forecaster] = {}
 
     def one(arm: Arm, cell: Cell, gpu: Gpu) -> Predicted:
         key = _fingerprint(arm, cell, gpu)
         return known.get(key) or _predict(arm, cell, gpu, key, forecasters, tell)
 
-    found = {(arm, gpu.key): one(arm, cells[arm], gpu) for arm in plan.grid.arms for gpu in there}
+    found = {(arm, gpu.key): one(arm, cells[arm], gpu) for arm in arms for gpu in there}
     return tuple(
         Prediction(
             gpu.key,
             gpu.name,
             SHARE,
             over,
-            tuple(found[arm, gpu.key] for arm in plan.grid.arms),
+            tuple(found[arm, gpu.key] for arm in arms),
             tuple(
                 reference
                 for arm in one_of_each_point

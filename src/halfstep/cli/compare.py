@@ -42,12 +42,29 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         ),
     ] = "fp32,fp16,bf16,o2,half-bn32,half,bf16-sr",
     seeds: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="COUNT|N,...",
-            help="Number of seeds (3 means seeds 0, 1 and 2), or a list of seeds (0,7,9).",
+            help="Number of seeds (3 means seeds 0, 1 and 2), or a list of seeds (0,7,9). Default: "
+            "1.",
         ),
-    ] = "1",
+    ] = None,
+    margin: Annotated[
+        float,
+        typer.Option(
+            metavar="POINTS",
+            help="Loss of accuracy that is tolerated: each recipe is no worse by more than this, "
+            "worse, or not settled.",
+        ),
+    ] = 1.0,
+    looks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="Judge after so many seeds (4,8,16), and stop when every row is settled. The "
+            "intervals allow for the looks.",
+        ),
+    ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,6 +130,13 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         ),
     ] = None,
     *,
+    aa: Annotated[
+        bool, typer.Option("--aa", help="Also train the first recipe with other seeds.")
+    ] = False,
+    control: Annotated[
+        bool,
+        typer.Option("--control", help="Also train a recipe that loses accuracy by design."),
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Repeat runs that already have a result.")
     ] = False,
@@ -151,6 +175,10 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
             config,
             recipes=recipes,
             seeds=seeds,
+            looks=looks,
+            margin=margin,
+            aa=aa,
+            control=control,
             options=changes,
             axes=grid or (),
             device=device,
@@ -173,7 +201,7 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         before = signal.signal(signal.SIGTERM, _end_the_cells_too)
         try:
             with _place(on, devices, planned) as place:
-                results = comparison.compare(
+                judged, results = comparison.compare(
                     planned,
                     train_command,
                     console,
@@ -184,8 +212,8 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
                 )
         finally:
             signal.signal(signal.SIGTERM, before)
-    table.show(console, planned.grid, results, predicted())
-    written = tables.export(planned.directory, planned.grid, results, exports)
+    table.show(console, judged, results, predicted())
+    written = tables.export(planned.directory, judged, results, exports)
     names = [tables.REPORT, tables.TABLE, directory.COMPARISON, *written]
     console.print(
         f"{', '.join(names[:-1])} and {names[-1]} are in {planned.directory}", soft_wrap=True

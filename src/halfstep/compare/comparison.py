@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfstep.compare.cells.directory import changed_since, claimed, prepare, result_of
@@ -10,19 +11,22 @@ from halfstep.compare.cells.progress import CellsDone
 from halfstep.compare.cells.results import Result
 from halfstep.compare.cells.schedule import ThisMachine, run_all
 from halfstep.compare.cells.versions import different_versions
-from halfstep.compare.output.tables import keep_tables, write_tables
+from halfstep.compare.output.tables import judged_before, keep_tables, write_tables
 from halfstep.compare.rows.predicted import nothing
+from halfstep.compare.rows.rows import rows_by_arm
+from halfstep.compare.rows.verdict import NOT_SETTLED, verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from rich.console import Console
 
     from halfstep.compare.cells.runner import Command
     from halfstep.compare.cells.schedule import Place
     from halfstep.compare.cells.warm import Server
-    from halfstep.compare.plan.grid import Cell, Plan
-    from halfstep.compare.rows.predicted import Predict
+    from halfstep.compare.plan.grid import Cell, Grid, Plan
+    from halfstep.compare.rows.predicted import Predict, Prediction
 
 
 def compare(
@@ -34,10 +38,11 @@ def compare(
     place: Place | None = None,
     predict: Predict = nothing,
     python: Server | None = None,
-) -> list[Result]:
-    """Run the cells that have no result yet.
+) -> tuple[Grid, list[Result]]:
+    """Run the cells that have no result yet, look by look.
 
-    The failure of a cell is recorded as its result, and the other cells still run.
+    After each planned look, rows that are settled get no further seeds. The failure of a cell is
+    recorded as its result, and the other cells still run.
 
     Args:
         plan: The cells, the directory and the devices.
@@ -49,56 +54,89 @@ def compare(
         python: The server that forks the processes of cells on this machine; None for no server.
 
     Returns:
-        One result per cell, in the order of the grid's cells.
+        The grid of the cells up to the last look that was needed, and one result for each of them.
 
     Raises:
         UserError: If the directory cannot be used; no cell has run then.
         KeyboardInterrupt: After a Ctrl-C, with a message that says how many results exist.
     """
-    grid, directory = plan.grid, plan.directory
+    directory = plan.directory
     with (
-        claimed(directory, grid.config, grid.cells) as lock,
+        claimed(directory, plan.grid.config, plan.grid.cells) as lock,
         contextlib.nullcontext(predict()) as predicted,  # after the lock, before any output
-        CellsDone(console, grid, slots=len(place.slots if place else plan.devices)) as progress,
+        CellsDone(
+            console, plan.grid, slots=len(place.slots if place else plan.devices)
+        ) as progress,
+        contextlib.ExitStack() as ending,
     ):
-        results = [Result(cell, "pending") if fresh else result_of(cell) for cell in grid.cells]
+        grid = replace(plan.grid, plans=judged_before(directory, plan.grid))
         if kept := keep_tables(directory, grid):
             progress.note(f"the tables of the earlier comparison are now {kept}")
-        _announce(results, progress, fresh=fresh)
-        write_tables(directory, grid, results, predicted)
-
-        def starting(cell: Cell) -> None:
-            prepare(cell, fresh=fresh)
-            progress.started(cell)
-
-        def ended(result: Result) -> None:
-            results[grid.cells.index(result.cell)] = result
-            # If the disk is full now, later cells and the last write of the tables may find space.
-            with contextlib.suppress(OSError):
-                write_tables(directory, grid, results, predicted)
-            progress.ended(result)
-
-        try:
-            run_all(
-                [result.cell for result in results if result.status == "pending"],
-                place
-                or ThisMachine(
-                    plan.devices,
-                    command,
-                    keep_open=[lock],
-                    time_limit=plan.time_limit,
-                    python=python,
-                ),
-                starting=starting,
-                ended=ended,
+        if place is None:
+            place = ThisMachine(
+                plan.devices, command, keep_open=[lock], time_limit=plan.time_limit, python=python
             )
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(_what_is_left(plan, results)) from None
+            ending.callback(place.close)
+        results: list[Result] = []
+        for look in _looks(grid, results):
+            known = [Result(cell, "pending") if fresh else result_of(cell) for cell in look]
+            _announce(known, progress, fresh=fresh)
+            results += known
+            shown = grid.of([result.cell for result in results])
+            write_tables(directory, shown, results, predicted)
+            try:
+                _run(shown, results, place, progress, directory, predicted, fresh=fresh)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(_what_is_left(plan, results)) from None
         try:
-            write_tables(directory, grid, results, predicted)
+            write_tables(directory, shown, results, predicted)
         except OSError as error:
             progress.warn(f"the tables in {directory} are not up to date: {error}")
-    return results
+    return shown, results
+
+
+def _looks(grid: Grid, results: Sequence[Result]) -> Iterator[list[Cell]]:
+    """Yield the cells of each look, as long as rows are not settled by the `results` before it."""
+    number = {seed: place for place, seed in enumerate(grid.seeds)}
+    needed, before = set(grid.arms), 0
+    for look in grid.looks:
+        yield [
+            cell for cell in grid.cells if before <= number[cell.seed] < look and cell.arm in needed
+        ]
+        shown = grid.of([result.cell for result in results])
+        rows = rows_by_arm(shown, results)
+        settled = {each.label for each in verdicts(shown, rows) if each.answer != NOT_SETTLED}
+        left = {arm for arm in needed if arm.label not in settled and grid.baseline(arm) != arm}
+        needed, before = left | {grid.baseline(arm) for arm in left}, look
+        if not left:
+            return
+
+
+def _run(
+    grid: Grid,
+    results: list[Result],
+    place: Place,
+    progress: CellsDone,
+    directory: Path,
+    predicted: Sequence[Prediction],
+    *,
+    fresh: bool,
+) -> None:
+    """Run the pending cells, and replace their results."""
+
+    def starting(cell: Cell) -> None:
+        prepare(cell, fresh=fresh)
+        progress.started(cell)
+
+    def ended(result: Result) -> None:
+        results[grid.cells.index(result.cell)] = result
+        # If the disk is full now, later cells and the last write of the tables may find space.
+        with contextlib.suppress(OSError):
+            write_tables(directory, grid, results, predicted)
+        progress.ended(result)
+
+    pending = [result.cell for result in results if result.status == "pending"]
+    run_all(pending, place, starting=starting, ended=ended)
 
 
 def _announce(results: Sequence[Result], progress: CellsDone, *, fresh: bool) -> None:
@@ -110,8 +148,8 @@ def _announce(results: Sequence[Result], progress: CellsDone, *, fresh: bool) ->
 
 
 def _what_is_left(plan: Plan, results: Sequence[Result]) -> str:
-    done = sum(result.status != "pending" for result in results)
+    done, most = sum(result.status != "pending" for result in results), len(plan.grid.cells)
     return (
-        f"interrupted; {done} of {len(results)} runs have a result in {str(plan.directory)!r}; "
+        f"interrupted; {done} of {most} runs have a result in {str(plan.directory)!r}; "
         "the same command continues from there"
     )

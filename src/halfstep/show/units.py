@@ -53,6 +53,11 @@ def points(share: float) -> str:
     return "0.00" if said in {"+0.00", "-0.00"} else said
 
 
+def margin(share: float) -> str:
+    """Write a tolerated loss of accuracy: 1 point, 0.5 points."""
+    return f"{100 * share:g} point{'' if share == 0.01 else 's'}"
+
+
 def rate(images_per_second: float) -> str:
     """Write images per second."""
     return f"{images_per_second:.1f}" if images_per_second < 100 else f"{images_per_second:.0f}"

@@ -21,7 +21,7 @@ def test_json_holds_rows_and_the_summaries_that_they_come_from(make_grid):
     assert data["cells"][0]["summary"]["best_accuracy"] == 0.9
     assert data["cells"][1]["reason"] == "killed by SIGSEGV"
     assert data["complete"] is False
-    assert data["verdicts"][0]["kind"] == "unknown"
+    assert data["verdicts"][0]["answer"] == "not settled"
 
 
 def test_a_ratio_is_recorded_with_the_ends_of_its_interval(make_grid):

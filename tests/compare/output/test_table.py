@@ -142,7 +142,7 @@ def test_the_result_comes_first_and_at_most_three_notes_below_it(make_grid):
     assert printed == every[:3]
     assert [note.split()[0] for note in printed] == ["fp16", "‡", "†"]
     assert f"also have: {len(every) - 3} more notes; the columns " in text
-    assert text.index("fp16: +") < text.index(printed[0])
+    assert text.index("points compared with fp32") < text.index(printed[0])
     for document in (markdown, page):
         whole = unescape(document(grid, results).replace("\\", ""))
         assert all(note in whole for note in every)
@@ -166,8 +166,11 @@ def test_a_failed_run_or_a_missing_prediction_is_noted_before_what_holds_for_any
 def test_the_verdicts_stand_below_the_table(mixed):
     text = shown(*mixed, 200)
     assert "does not scale the loss" not in text
-    assert "fp16: nonfinite (first non-finite loss at step 1234). Try a lower learning rate" in text
-    assert "bf16: crashed. The same command repeats the run" in text
+    assert (
+        "fp16: worse; nonfinite (first non-finite loss at step 1234). Try a lower learning rate"
+        in text
+    )
+    assert "bf16: not settled; crashed. The same command repeats the run" in text
 
 
 @pytest.mark.parametrize("width", [80, 120])

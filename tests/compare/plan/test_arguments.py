@@ -3,6 +3,8 @@ import pytest
 from halfstep.compare.plan.arguments import (
     parse_axes,
     parse_devices,
+    parse_looks,
+    parse_margin,
     parse_seeds,
     parse_time_limit,
 )
@@ -132,3 +134,19 @@ def test_time_limits_have_units(text, seconds):
 def test_bad_time_limits_are_refused(text):
     with pytest.raises(ValueError, match=r"--time-limit is .* allowed: hours, minutes"):
         parse_time_limit(text)
+
+
+def test_looks_increase_from_two_seeds_on_and_end_at_all_of_them():
+    assert parse_looks("4, 8,16", None) == parse_looks("4,8,16", 16) == (4, 8, 16)
+    for text in ("4", "8,4", "1,4", "4,4", "4,x", ""):
+        with pytest.raises(ValueError, match=r"--looks is .* as in --looks 4,8,16"):
+            parse_looks(text, None)
+    with pytest.raises(ValueError, match="--looks 4,8 ends at 8 seeds, but --seeds gives 6"):
+        parse_looks("4,8", 6)
+
+
+@pytest.mark.parametrize("points", [0.0, -1.0, 100.0, float("nan")])
+def test_a_margin_that_is_no_loss_is_refused(points):
+    assert parse_margin(0.5) == 0.005
+    with pytest.raises(ValueError, match=r"--margin is .* as in --margin 0.5"):
+        parse_margin(points)

@@ -82,3 +82,44 @@ def test_gpus_are_dealt_out_to_cells_of_several_processes(planned, monkeypatch):
 def test_the_time_limit_is_in_seconds(planned):
     assert planned(time_limit="30m", device="cpu").time_limit == 1800
     assert planned(device="cpu").time_limit is None
+
+
+def test_the_margin_is_in_points_and_the_last_look_is_the_number_of_seeds(planned):
+    grid = planned(seeds=None, looks="2,4", margin=0.5, device="cpu").grid
+    assert (grid.margin, grid.looks, grid.seeds) == (0.005, (2, 4), (0, 1, 2, 3))
+    plain = planned(device="cpu", seeds="3").grid
+    assert (plain.margin, plain.looks) == (0.01, (3,))
+    # Neither changes a run.
+    assert grid.cells[0].fingerprint == plain.cells[0].fingerprint
+
+
+def test_the_checks_are_the_same_recipe_with_other_seeds_and_one_that_loses(planned):
+    grid = planned(device="cpu", seeds="2", aa=True, control=True).grid
+    assert grid.recipes == ("fp32", "fp16", "fp32-again", "control")
+    assert grid.checks == {"fp32-again": "again", "control": "control"}
+    fp32, fp16, again, control = grid.cells[:4]
+    assert again.settings == {**fp32.settings, "seed": 1_000_000}
+    assert (again.seed, again.directory.name) == (0, "fp32-again-seed0")
+    scale = control.settings["recipe"]["loss_scale"]
+    assert (scale["dynamic"], scale["init"]) == (False, 2.0**-18)
+    same = {**fp16.settings["recipe"], "name": "control", "loss_scale": scale}
+    assert control.settings["recipe"] == same
+    assert [grid.baseline(cell.arm).recipe for cell in grid.cells[:4]] == ["fp32"] * 4
+
+
+def test_a_single_recipe_may_be_checked_at_every_point_of_a_grid(planned):
+    grid = planned("fp16", axes=["batch_size=32,64"], aa=True, device="cpu").grid
+    bases = {arm.label: grid.baseline(arm).label for arm in grid.arms}
+    assert bases == {
+        "fp16 batch_size=32": "fp16 batch_size=32",
+        "fp16-again batch_size=32": "fp16 batch_size=32",
+        "fp16 batch_size=64": "fp16 batch_size=32",
+        "fp16-again batch_size=64": "fp16 batch_size=64",
+    }
+
+
+def test_a_check_that_has_the_name_of_a_recipe_is_refused(planned, tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text("base: digits\nrecipe: {name: control, base: fp16}\n")
+    with pytest.raises(ValueError, match="--control adds a row 'control', which is also a recipe"):
+        planned("fp32,control", config=str(config), control=True, device="cpu")

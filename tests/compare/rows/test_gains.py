@@ -17,7 +17,7 @@ from halfstep.compare.plan.grid import Arm
 from halfstep.compare.rows.gains import predicted_remark
 from halfstep.compare.rows.predicted import Figure, Predicted, Prediction
 from halfstep.compare.rows.rows import rows_by_arm
-from halfstep.compare.rows.verdict import verdicts
+from halfstep.compare.rows.verdict import NO_WORSE, WORSE, verdicts
 
 
 def there(gpu="H100", over="tf32", remarks=None, **speed_ups):
@@ -65,7 +65,7 @@ def judged(compared):
     def judge(*predicted, **changes):
         grid, results = compared(**changes)
         return [
-            (verdict.kind, verdict.advice)
+            (verdict.answer, verdict.advice)
             for verdict in verdicts(grid, rows_by_arm(grid, results), predicted)
         ]
 
@@ -80,26 +80,29 @@ MEASURE = "and measure the speed there"
 @pytest.mark.parametrize(
     ("predicted", "verdict"),
     [
-        ((), ("use", f"train with fp16 on hardware that supports it, {MEASURE}")),
-        ((SLOW,), ("keep", "keep fp32: no gain on H100 (predicted)")),
-        ((FAST,), ("use", f"train with fp16 on H100 (predicted gain), {MEASURE}")),
+        ((), (NO_WORSE, f"train with fp16 on hardware that supports it, {MEASURE}")),
+        ((SLOW,), (NO_WORSE, "keep fp32: no gain on H100 (predicted)")),
+        ((FAST,), (NO_WORSE, f"train with fp16 on H100 (predicted gain), {MEASURE}")),
         (
             (FAST, T4),
-            ("use", f"train with fp16 on H100 and T4 (predicted gain), {MEASURE}"),
+            (NO_WORSE, f"train with fp16 on H100 and T4 (predicted gain), {MEASURE}"),
         ),
         (
             (SLOW, T4),
             (
-                "use",
+                NO_WORSE,
                 f"train with fp16 on T4 (predicted gain), {MEASURE}; no gain on H100 (predicted)",
             ),
         ),
         (
             (there(remarks={"fp16": "does not fit, no gain"}, fp32=0.9, fp16=0.8),),
-            ("keep", "keep fp32: does not fit, no gain on H100 (predicted)"),
+            (NO_WORSE, "keep fp32: does not fit, no gain on H100 (predicted)"),
         ),
         # There is no prediction for the row.
-        ((there(fp32=0.9),), ("use", f"train with fp16 on hardware that supports it, {MEASURE}")),
+        (
+            (there(fp32=0.9),),
+            (NO_WORSE, f"train with fp16 on hardware that supports it, {MEASURE}"),
+        ),
     ],
 )
 def test_a_rehearsed_row_is_used_only_where_a_gain_is_predicted(judged, predicted, verdict):
@@ -109,14 +112,14 @@ def test_a_rehearsed_row_is_used_only_where_a_gain_is_predicted(judged, predicte
 @pytest.mark.parametrize(
     ("predicted", "speed", "verdict"),
     [
-        ((), 2.0, ("use", "use it")),
-        ((SLOW,), 2.0, ("use", "use it on this machine; no gain on H100 (predicted)")),
-        ((FAST,), 2.0, ("use", "use it on this machine, and on H100 (predicted)")),
+        ((), 2.0, (NO_WORSE, "use it")),
+        ((SLOW,), 2.0, (NO_WORSE, "use it on this machine; no gain on H100 (predicted)")),
+        ((FAST,), 2.0, (NO_WORSE, "use it on this machine, and on H100 (predicted)")),
         (
             (SLOW,),
             1.0,
             (
-                "keep",
+                NO_WORSE,
                 "keep fp32: there is nothing to gain on this device; no gain on H100 (predicted)",
             ),
         ),
@@ -124,7 +127,7 @@ def test_a_rehearsed_row_is_used_only_where_a_gain_is_predicted(judged, predicte
             (FAST,),
             1.0,
             (
-                "use",
+                NO_WORSE,
                 (
                     f"train with fp16 on H100 (predicted gain), {MEASURE}; on this machine, "
                     "keep fp32: there is nothing to gain on this device"
@@ -139,13 +142,13 @@ def test_a_row_that_ran_here_is_used_where_it_gains(judged, predicted, speed, ve
 
 def test_a_row_that_is_more_accurate_is_used_without_a_gain(judged):
     assert judged(SLOW, rehearsed=("fp16",), gained=0.02) == [
-        ("use", "train with fp16 for its accuracy; no gain on H100 (predicted)")
+        (NO_WORSE, "train with fp16 for its accuracy; no gain on H100 (predicted)")
     ]
 
 
 def test_no_prediction_makes_up_for_a_loss(judged):
     ((kind, advice),) = judged(FAST, rehearsed=("fp16",), gained=-0.05)
-    assert (kind, advice) == ("worse", "keep fp32")
+    assert (kind, advice) == (WORSE, "keep fp32")
 
 
 def test_a_gain_over_the_reference_is_none_over_a_faster_baseline():
@@ -171,18 +174,18 @@ def as_text(*compared):
 
 @pytest.mark.parametrize("write", [terminal, markdown, as_text, page])
 @pytest.mark.parametrize(
-    ("prediction", "kind", "advice"),
+    ("prediction", "advice"),
     [
-        (SLOW, "keep", "keep fp32: no gain on H100 (predicted)"),
-        (FAST, "use", f"train with fp16 on H100 (predicted gain), {MEASURE}"),
+        (SLOW, "keep fp32: no gain on H100 (predicted)"),
+        (FAST, f"train with fp16 on H100 (predicted gain), {MEASURE}"),
     ],
 )
-def test_all_output_has_the_same_advice(write, prediction, kind, advice, compared):
+def test_all_output_has_the_same_advice(write, prediction, advice, compared):
     text = write(*compared(rehearsed=("fp16",)), [prediction])
     text = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL) if write is page else text
     assert advice.lower() in text.lower()
     if write is page:
-        assert re.findall(r'<span class="tag (\w+)">', text) == [kind]
+        assert re.findall(r'<span class="tag ([\w-]+)">', text) == ["no-worse"]
     if prediction is SLOW:
         assert "train with fp16" not in text.lower()
 

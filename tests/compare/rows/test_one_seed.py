@@ -178,5 +178,5 @@ def test_a_terminal_says_the_caveat_once_and_ends_with_commands(make_grid):
     text = file.getvalue()
     assert text.count("One seed cannot tell") == 1
     assert ONE_SEED not in text
-    assert "o3: nonfinite" in text
+    assert "o3: worse; nonfinite" in text
     assert "\n  halfstep compare digits --recipes fp32,fp16 --seeds 3\n" in text

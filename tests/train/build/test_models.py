@@ -82,9 +82,13 @@ def test_trying_a_model_on_an_image_leaves_no_trace():
 @pytest.mark.parametrize(
     ("name", "args", "said"),
     [
-        ("resnet81", {}, "allowed: a classifier of timm or torchvision; did you mean 'resnet"),
+        ("resnet81", {}, "a classifier of timm or torchvision or halfstep; did you mean 'resnet"),
         ("timm:resnet81", {}, "allowed: a classifier of timm; did you mean 'resnet"),
-        ("keras:resnet18", {}, "allowed prefixes: timm, torchvision, import; write timm:resnet18"),
+        (
+            "keras:resnet18",
+            {},
+            "allowed prefixes: timm, torchvision, halfstep, import; write timm:resnet18",
+        ),
         ("fcn_resnet50", {}, "model.name is 'fcn_resnet50'"),
         ("timm:resnet18", {"layer": 1}, "timm's resnet18 refuses: .*unexpected keyword argument"),
         ("torchvision:alexnet", {"layers": 1}, "torchvision's alexnet refuses"),

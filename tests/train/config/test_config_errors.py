@@ -38,10 +38,12 @@ from halfstep.train.config.files import load
             ),
         ),
         (
-            ["data.cache_images=ram"],
+            ["data.cache_images_folder=x"],
             (
-                "--options: no key is named 'data.cache_images' for this data.name, but for csv, "
-                "folder, webdataset; allowed here: name, resolution, workers, train, val"
+                "--options: no key is named 'data.cache_images_folder' for this data.name, but for "
+                "csv, folder, webdataset; allowed here: cache_images, "
+                "cache_images_gigabytes, name, resolution, workers, train, val; did you mean "
+                "'data.cache_images'?"
             ),
         ),
         (["data.train.cache_images=ram"], "--options: no key is named 'data.train.cache_images'; "),

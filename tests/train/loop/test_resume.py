@@ -319,3 +319,27 @@ def test_a_run_from_before_there_was_drop_last_goes_on_with_all_batches(tiny, tm
         checkpoint.save(each, replace(stored, config=older))
     longer = tiny("schedule.name=constant", "epochs=2", "drop_last=true")
     assert train(longer, tmp_path, quiet=True, go_on="auto").steps == 12
+
+
+@pytest.mark.parametrize("preset", ["crop-flip", "pad-flip"])
+def test_a_run_with_images_on_the_device_is_one_run_and_no_other(
+    pictures, killed_after, tmp_path, preset
+):
+    on_device = ("data.augment={preset: %s, mixup: 0.2, erase: 0.25}" % preset,)  # noqa: UP031
+    config = pictures(*on_device, "data.cache_images=device")
+    train(config, tmp_path / "whole", quiet=True)
+    killed_after(config, tmp_path / "run", 9)
+    train(config, tmp_path / "run", quiet=True, go_on="auto")
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    with pytest.raises(UserError, match=r'made with data.cache_images="device", and the config'):
+        train(pictures(*on_device), tmp_path / "run", quiet=True, go_on="auto")
+
+
+def test_a_run_without_augmentation_is_the_same_on_the_device(pictures, tmp_path):
+    runs = {}
+    for where in ("none", "device"):
+        runs[where] = tmp_path / where
+        config = pictures("data.augment={preset: none}", f"data.cache_images={where}")
+        train(config, runs[where], quiet=True)
+    weights = [checkpoint.load(checkpoint.path(run, "last")).model for run in runs.values()]
+    assert same(*weights)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from halfstep.compare.cells.warm import Process, Server
+    from halfstep.compare.cells.worker import Worker
 
 Command = Callable[[Cell, str], Sequence[str]]
 """Returns the program and arguments that run a cell on a device and write its `run_directory`."""
@@ -43,7 +44,8 @@ class RunningCell:
         keep_open: File descriptors that the process inherits.
         time_limit: Seconds after which the process is stopped; None for no limit.
         environment: Environment variables in addition to those of this process.
-        python: The server that forks the process, if it can; otherwise a new process is started.
+        python: The server that forks the process, or the worker in whose process the cell runs, if
+            it can; otherwise a new process is started.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class RunningCell:
         keep_open: Sequence[int] = (),
         time_limit: float | None = None,
         environment: Mapping[str, str] | None = None,
-        python: Server | None = None,
+        python: Server | Worker | None = None,
     ) -> None:
         self.cell = cell
         self._errors = cell.directory / "stderr.log"

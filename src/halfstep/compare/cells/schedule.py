@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from halfstep.compare.cells.results import Result
 from halfstep.compare.cells.runner import Command, RunningCell
+from halfstep.compare.cells.worker import Worker
 from halfstep.compare.plan.slots import as_seen_inside
 from halfstep.train.processes.ending import end
 
@@ -45,6 +46,9 @@ class Place(Protocol):
     def end(self, running: Sequence[Started]) -> None:
         """End the cells that still run."""
 
+    def close(self) -> None:
+        """End everything that the cells ran in; none of them runs any more."""
+
 
 class ThisMachine:
     """Runs cells as processes of this machine.
@@ -54,8 +58,8 @@ class ThisMachine:
         command: Returns the program and arguments that run a cell.
         keep_open: File descriptors that the processes inherit.
         time_limit: Seconds after which a cell is stopped; None for no limit.
-        python: The server that forks the processes of cells on the CPU. Cells on CUDA run in new
-            processes.
+        python: The server that forks the processes of cells on the CPU. Cells on CUDA, and those
+            whose model is compiled, run one after the other in a process of their slot.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class ThisMachine:
         self._keep_open = keep_open
         self._time_limit = time_limit
         self._python = python
+        self._workers: dict[str, Worker] = {}
 
     def start(self, cell: Cell, slot: str) -> RunningCell:
         """Start a cell on the devices of a slot."""
@@ -82,12 +87,25 @@ class ThisMachine:
             keep_open=self._keep_open,
             time_limit=self._time_limit,
             environment={**self._threads(cell.processes), **visible},
-            python=self._python if slot == "cpu" else None,
+            python=self._starter(cell, slot),
         )
 
     def end(self, running: Sequence[Started]) -> None:
         """End the processes of the cells that still run."""
         end([each.process for each in running if isinstance(each, RunningCell)])
+
+    def close(self) -> None:
+        """End the processes in which cells ran one after the other."""
+        for worker in self._workers.values():
+            worker.close()
+
+    def _starter(self, cell: Cell, slot: str) -> Server | Worker | None:
+        """Return what starts a cell faster than a new process; None for a new process."""
+        compiles = cell.settings.get("model", {}).get("compile", False)
+        alone = cell.processes == 1 and self.slots.count(slot) == 1
+        if slot == "cpu" and not (alone and compiles):
+            return self._python
+        return self._workers.setdefault(slot, Worker()) if alone else None
 
     def _threads(self, processes: int) -> dict[str, str]:
         """Return variables that divide the cores among all processes; otherwise times are noisy."""

@@ -49,14 +49,15 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
     if how:
         said.append(
             f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, times are "
-            "not."
+            "not. On a GPU that has the formats, the same command also measures their speed and "
+            "memory."
         )
     if len(grid.seeds) > 1:
         said.append(
             "± is the standard deviation over the finished seeds; in the column of differences, it "
             "is half the width of the interval."
         )
-        said.append(interval_note())
+        said.append(interval_note(grid))
     if on_cpu(results):
         said.append("* Memory is the increase of the process's resident memory during training.")
     if grid.processes > 1:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.compare.rows.measures import MEASURES
 from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm
-from halfstep.compare.rows.verdict import verdicts
+from halfstep.compare.rows.verdict import plans_judged, verdicts
 from halfstep.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ def as_json(
         "seeds": list(grid.seeds),
         "options": list(grid.options),
         "points": [list(point) for point in grid.points],
+        "margin": grid.margin,
+        "looks": list(grid.looks),
+        "plans": [list(looks) for looks in plans_judged(grid, rows)],
+        "checks": dict(grid.checks),
         "complete": all(result.status not in ("pending", "crashed") for result in results),
         "rows": [_row(row) for row in rows],
         "verdicts": [asdict(verdict) for verdict in verdicts(grid, rows, predicted)],

@@ -77,6 +77,16 @@ def keep_tables(directory: Path, grid: Grid) -> str:
     return ", ".join(each.name for each in copies)
 
 
+def judged_before(directory: Path, grid: Grid) -> tuple[tuple[int, ...], ...]:
+    """Return the looks of the comparisons that the directory has judged; () for other options."""
+    before = read(directory / COMPARISON) or {}
+    if before.get("options") != list(grid.options) or before.get("points") != [
+        list(point) for point in grid.points
+    ]:
+        return ()
+    return tuple(tuple(looks) for looks in before.get("plans", ()))
+
+
 def parse_exports(text: str | None) -> tuple[str, ...]:
     """Parse `--export parquet,png`, and check that the required packages are installed.
 

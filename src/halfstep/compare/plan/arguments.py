@@ -46,6 +46,46 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(range(numbers[0]))
 
 
+def parse_looks(text: str, seeds: int | None) -> tuple[int, ...]:
+    """Parse `--looks 4,8,16`: the numbers of seeds after which rows are judged.
+
+    Args:
+        text: The numbers, increasing, each at least 2.
+        seeds: The number of seeds of the comparison; None if it is that of the last look.
+
+    Raises:
+        UserError: If the numbers do not increase from 2 on, or do not end at `seeds`.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    numbers = [int(part) if part.isascii() and part.isdigit() else 0 for part in parts]
+    if len(numbers) < 2 or numbers[0] < 2 or numbers != sorted(set(numbers)):
+        raise UserError(
+            f"--looks is {text!r}; allowed: two or more increasing numbers of seeds from 2 on, as "
+            "in --looks 4,8,16"
+        )
+    refuse_too_many(f"--looks {text}", numbers[-1])
+    if seeds is not None and numbers[-1] != seeds:
+        raise UserError(
+            f"--looks {text} ends at {numbers[-1]} seeds, but --seeds gives {seeds}; leave --seeds "
+            f"out, or end the looks at {seeds}"
+        )
+    return tuple(numbers)
+
+
+def parse_margin(points: float) -> float:
+    """Convert `--margin` from points of accuracy to an accuracy of 0 to 1.
+
+    Raises:
+        UserError: If it is not above 0 and below 100.
+    """
+    if not 0 < points < 100:  # also refuses nan
+        raise UserError(
+            f"--margin is {points:g}; allowed: points of accuracy above 0 and below 100, as in "
+            "--margin 0.5"
+        )
+    return points / 100
+
+
 def parse_axes(given: Sequence[str]) -> tuple[Point, ...]:
     """Parse `--grid batch_size=256,1024 optimizer.lr=0.1,0.4` into all combinations of the values.
 

@@ -1,7 +1,9 @@
 """The cells of a comparison: each recipe with each seed, and the settings that determine a result.
 
 A grid may have further axes: overrides of the config, such as batch sizes. A point is one value per
-axis. A recipe at one point is an arm; it is compared with the first recipe at the same point.
+axis. A recipe at one point is an arm; it is compared with the first recipe at the same point. Two
+arms may be checks, which show whether the comparison can tell: the first recipe again with other
+seeds (A/A), and a recipe that loses accuracy by design.
 
 This file is pure data: it reads no file and starts no process. `arguments` parses the command line,
 `directory` stores cells on disk, `runner` runs one cell, and `comparison` runs all of them.
@@ -12,9 +14,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from halfstep.looks import levels
+from halfstep.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +31,10 @@ Resolve = Callable[[str, int, "Point"], Mapping[str, Any]]
 
 PROCESSES = "processes"
 """The number of processes: the only key in the settings of a cell that is no key of its config."""
+MARGIN = 0.01
+"""The loss of accuracy, 0 to 1, that is tolerated unless the comparison has a margin of its own."""
+Check = Literal["again", "control"]
+"""What a row shows: that a recipe which is as good is not called worse, or that a bad one is."""
 _LONGEST_NAME = 100
 
 
@@ -111,7 +121,11 @@ class Grid:
         options: Overrides of the config ("key=value") for all cells.
         points: The points of the grid: overrides of the config that differ between rows.
         cells: The cells, in the order in which they run: all cells of the first seed, then all of
-            the second, and so on.
+            the second, and so on. After a look, arms that are settled have no further cells.
+        margin: The loss of accuracy, 0 to 1, that each recipe is judged by.
+        looks: The numbers of seeds at which rows are judged, increasing.
+        plans: The looks of each comparison that this directory has judged, in order.
+        checks: The recipes that are checks, by name.
     """
 
     config: str
@@ -121,6 +135,10 @@ class Grid:
     options: tuple[str, ...]
     points: tuple[Point, ...]
     cells: tuple[Cell, ...]
+    margin: float = MARGIN
+    looks: tuple[int, ...] = ()
+    plans: tuple[tuple[int, ...], ...] = ()
+    checks: Mapping[str, Check] = field(default_factory=dict)
 
     @property
     def processes(self) -> int:
@@ -143,12 +161,29 @@ class Grid:
         """The keys of the config that differ between points."""
         return tuple(override.partition("=")[0] for override in self.points[0])
 
+    def confidence(self, seeds: int) -> float:
+        """Return the confidence of the interval of a row that is judged after so many seeds.
+
+        The errors of all looks of a plan add up to 1 - `CONFIDENCE`. A comparison with other looks
+        in the same directory is a further attempt at the same question: it may spend half of what
+        the attempt before it could. So all attempts together spend at most twice that error, and a
+        wrong call, for which only one side of an interval is to blame, has at most 5 %.
+        """
+        looks = self.looks or (len(self.seeds),)
+        earlier = self.plans.index(looks) if looks in self.plans else len(self.plans)
+        number = min(bisect_left(looks, seeds), len(looks) - 1)
+        return 1 - levels(looks, (1 - CONFIDENCE) / 2**earlier)[number]
+
+    def of(self, cells: Sequence[Cell]) -> Grid:
+        """Return the grid with only these of its cells."""
+        return replace(self, cells=tuple(cells))
+
     def baseline(self, arm: Arm) -> Arm:
         """Return the arm with which `arm` is compared.
 
         It is the first recipe at the same point. If there is only one recipe, it is the first arm.
         """
-        if len(self.recipes) == 1:
+        if len(self.recipes) - len(self.checks) == 1 and arm.recipe not in self.checks:
             return self.arms[0]
         return Arm(self.recipes[0], arm.point)
 
@@ -171,7 +206,7 @@ class Plan:
     time_limit: float | None = None
 
 
-def build_grid(
+def build_grid(  # noqa: PLR0913  (a comparison has as many settings)
     config: str,
     *,
     device: str,
@@ -181,6 +216,9 @@ def build_grid(
     directory: Path,
     resolve: Resolve,
     points: Sequence[Point] = ((),),
+    margin: float = MARGIN,
+    looks: Sequence[int] = (),
+    checks: Mapping[str, Check] | None = None,
 ) -> Grid:
     """Create the cells of a comparison.
 
@@ -194,6 +232,9 @@ def build_grid(
         resolve: Returns the settings of a cell, given the name of its recipe, its seed and its
             point; raises a `ValueError` if they are invalid.
         points: Points, as `parse_axes` returns them.
+        margin: The tolerated loss of accuracy, 0 to 1.
+        looks: Numbers of seeds, as `parse_looks` returns them; default: one look after all seeds.
+        checks: The recipes that are checks, by name.
     """
     cells = tuple(
         Cell(
@@ -206,7 +247,18 @@ def build_grid(
         for point in points
         for name in recipes
     )
-    return Grid(config, device, tuple(recipes), tuple(seeds), tuple(options), tuple(points), cells)
+    return Grid(
+        config,
+        device,
+        tuple(recipes),
+        tuple(seeds),
+        tuple(options),
+        tuple(points),
+        cells,
+        margin,
+        tuple(looks) or (len(seeds),),
+        checks=checks or {},
+    )
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

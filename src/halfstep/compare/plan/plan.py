@@ -15,11 +15,14 @@ import torch
 from halfstep.compare.plan.arguments import (
     parse_axes,
     parse_devices,
+    parse_looks,
+    parse_margin,
     parse_seeds,
     parse_time_limit,
     refuse_too_many,
 )
-from halfstep.compare.plan.grid import PROCESSES, Arm, Plan, build_grid
+from halfstep.compare.plan.checks import CONTROL, OTHER_SEEDS, checks_of
+from halfstep.compare.plan.grid import MARGIN, PROCESSES, Arm, Plan, build_grid
 from halfstep.compare.plan.refusals import refuse
 from halfstep.compare.plan.slots import deal_out, refuse_too_few
 from halfstep.errors import UserError
@@ -29,7 +32,7 @@ from halfstep.train.config.files import load, parse_options
 from halfstep.train.environment import pick_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from halfstep.compare.plan.arguments import Point
     from halfstep.compare.plan.grid import Cell
@@ -43,7 +46,11 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     config: str,
     *,
     recipes: str,
-    seeds: str,
+    seeds: str | None = None,
+    looks: str | None = None,
+    margin: float = 100 * MARGIN,
+    aa: bool = False,
+    control: bool = False,
     options: Sequence[str] = (),
     axes: Sequence[str] = (),
     device: str | None = None,
@@ -60,7 +67,13 @@ def plan(  # noqa: PLR0913  (the command has as many options)
         config: The name of a shipped config, or the path of a YAML file.
         recipes: Names of recipes, separated by commas; the name of a recipe that the config defines
             is allowed.
-        seeds: The number of seeds, or the seeds separated by commas.
+        seeds: The number of seeds, or the seeds separated by commas; default: that of the last
+            look, or 1.
+        looks: The numbers of seeds after which rows are judged, separated by commas; default: one
+            look after all seeds.
+        margin: The loss of accuracy that is tolerated, in points.
+        aa: Whether the first recipe is trained once more, with other seeds.
+        control: Whether a recipe that loses accuracy by design is trained too.
         options: Overrides "key.sub=value" of the config, for all cells.
         axes: Overrides "key.sub=value,value"; each combination of values is a point of the grid.
         device: The device of all cells; default: the device in the config.
@@ -78,7 +91,12 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     _refuse_varied(options, points)
     loaded = load(config, options)
     own = _own_recipe(loaded)
-    names, numbers = parse_recipes(recipes, own), parse_seeds(seeds)
+    given = None if seeds is None else parse_seeds(seeds)
+    planned = None if looks is None else parse_looks(looks, len(given) if given else None)
+    numbers = given or tuple(range(planned[-1] if planned else 1))
+    named = parse_recipes(recipes, own)
+    checks = checks_of(named, aa=aa, control=control)
+    names = (*named, *checks)
     refuse_too_many("--recipes, --seeds and --grid", len(names) * len(numbers) * len(points))
     if device is not None and devices is not None:
         raise UserError(f"--device {device} and --devices {devices} are both given; write one")
@@ -87,9 +105,15 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     inspected = () if is_decided else ("probes=true",)
 
     def found(name: str, seed: int, point: Point, where: str | None) -> Config:
-        mine = None if own is not None and name == own.name else name
-        given = [*inspected, *options]
-        return load(config, given, {"recipe": mine, "seed": seed, "device": where}, point=point)
+        mine: str | Mapping[str, Any] | None = name
+        if checks.get(name) == "control":
+            mine = CONTROL
+        elif checks.get(name) == "again":
+            mine, seed = named[0], seed + OTHER_SEEDS
+        if own is not None and mine == own.name:
+            mine = None
+        flags = {"recipe": mine, "seed": seed, "device": where}
+        return load(config, [*inspected, *options], flags, point=point)
 
     first = found(names[0], numbers[0], points[0], slots[0] if slots else device)
     where = [str(_device(each, here=here)) for each in slots or (first.device,)]
@@ -131,6 +155,9 @@ def plan(  # noqa: PLR0913  (the command has as many options)
         directory=directory,
         resolve=resolve,
         points=points,
+        margin=parse_margin(margin),
+        looks=planned or (),
+        checks=checks,
     )
     limit = None if time_limit is None else parse_time_limit(time_limit)
     return Plan(grid, directory, running_in, limit)

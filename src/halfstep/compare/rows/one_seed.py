@@ -1,6 +1,6 @@
 """The conclusions from a comparison of one seed: facts, one caveat, and the next commands.
 
-With several seeds, `verdict` has a verdict for each row. With one seed, each of these verdicts
+With several seeds, `verdict` has an answer for each row. With one seed, each of these answers
 would only say that one seed gives no interval. This file says so once, after the known facts.
 """
 
@@ -36,7 +36,7 @@ class Conclusions:
         facts: The known facts, one or two sentences each, the most important first.
         caveat: What one seed cannot show.
         commands: The next commands, each with its purpose.
-        verdicts: The verdicts on rows that did not finish or have no baseline. The verdicts on all
+        verdicts: The answers for rows that did not finish or have no baseline. The answers for all
             other rows would say that one seed gives no interval.
     """
 
@@ -61,6 +61,7 @@ def conclusions(
         The conclusions; None if there are several seeds, or if no row can be compared with its
         baseline yet.
     """
+    rows = [row for row in rows if row.recipe not in grid.checks]
     compared = [row for row in rows if row.status == "finished" and _is_compared(row)]
     if len(grid.seeds) > 1 or not compared:
         return None

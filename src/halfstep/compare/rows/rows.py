@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from halfstep.compare.cells.results import Spread
 from halfstep.compare.rows.measures import MEASURES
-from halfstep.compare.rows.noise import noise_by_arm
 from halfstep.disturbance import DISTURBED
-from halfstep.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto
+from halfstep.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto, pooled_sd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +21,13 @@ if TYPE_CHECKING:
     from halfstep.compare.cells.results import Result
     from halfstep.compare.plan.grid import Arm, Grid
 
-_FRONT = (("best_accuracy", 1.0), ("train_seconds", -1.0), ("peak_memory_bytes", -1.0))
+COMPARABLE = 0.1
+"""The largest difference from the baseline in any seed, 0 to 1, of a row whose noise is pooled.
+
+A model that has failed to learn has a noise of its own, or none.
+"""
+_BEST = "best_accuracy"
+_FRONT = ((_BEST, 1.0), ("train_seconds", -1.0), ("peak_memory_bytes", -1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,10 @@ class Row:
             not finite; None if it was always finite.
         is_baseline: Whether other rows are compared with this row.
         difference: The best accuracy minus that of the baseline with the same seed; accuracies are
-            between 0 and 1. The interval is from the noise of all comparable rows.
+            between 0 and 1. Its confidence is that of the look at which the row is.
+        noise: The standard deviation of such a difference for a single seed, pooled over all rows
+            with this baseline; None if it is unknown. It plans the number of seeds, and judges
+            nothing.
         speed: The ratio of images per second to those of the baseline with the same seed; None if
             one of the two is rehearsed, because its times are then not those of the format.
         memory: The ratio of the peak memory to that of the baseline with the same seed.
@@ -61,6 +69,7 @@ class Row:
     first_nonfinite_step: int | None
     is_baseline: bool
     difference: Estimate | None
+    noise: float | None
     speed: Ratio | None
     memory: Ratio | None
     rehearsed: tuple[str, ...]
@@ -82,17 +91,14 @@ class Row:
 
 def rows_by_arm(grid: Grid, results: Sequence[Result]) -> list[Row]:
     """Return one row per arm, over all of its seeds."""
-    noise = noise_by_arm(grid, results)
+    by_arm: dict[Arm, list[Result]] = {arm: [] for arm in grid.arms}
+    for result in results:
+        by_arm[result.cell.arm].append(result)
+    step = _step(results)
+    noise = _noise(grid, by_arm, step)
     rows = [
-        _row(
-            arm,
-            None,
-            [result for result in results if result.cell.arm == arm],
-            grid,
-            results,
-            noise.get(arm),
-        )
-        for arm in grid.arms
+        _row(arm, None, own, by_arm[grid.baseline(arm)], grid, noise.get(grid.baseline(arm)), step)
+        for arm, own in by_arm.items()
     ]
     return _with_front(rows)
 
@@ -100,7 +106,7 @@ def rows_by_arm(grid: Grid, results: Sequence[Result]) -> list[Row]:
 def rows_by_seed(grid: Grid, results: Sequence[Result]) -> list[Row]:
     """Return one row per cell; the seeds of an arm are next to each other."""
     return [
-        _row(arm, result.cell.seed, [result], grid, results)
+        _row(arm, result.cell.seed, [result], results, grid)
         for arm in grid.arms
         for result in results
         if result.cell.arm == arm
@@ -133,24 +139,16 @@ def _row(
     arm: Arm,
     seed: int | None,
     own: Sequence[Result],
+    others: Sequence[Result],
     grid: Grid,
-    results: Sequence[Result],
-    noise: tuple[float, float] | None = None,
+    noise: float | None = None,
+    step: float = 0.0,
 ) -> Row:
     finished = [result for result in own if result.status == "finished"]
     measured = finished or own
     nonfinite = [result.number("first_nonfinite_step") for result in own]
     base = grid.baseline(arm)
-    # A seed is compared only if its baseline finished.
-    baseline = {
-        result.cell.seed: result
-        for result in results
-        if result.cell.arm == base and result.status == "finished"
-    }
-    pairs = [
-        (result, baseline[result.cell.seed]) for result in measured if result.cell.seed in baseline
-    ]
-    differences = [_difference(result, other) for result, other in pairs]
+    pairs = _pairs(measured, [each for each in others if each.cell.arm == base])
     return Row(
         arm=arm,
         seed=seed,
@@ -163,7 +161,8 @@ def _row(
             (int(step) for step in nonfinite if step is not None), default=None
         ),
         is_baseline=arm == base,
-        difference=estimate([each for each in differences if each is not None], noise),
+        difference=estimate(_differences(pairs), grid.confidence(len(own)), step),
+        noise=noise,
         speed=_ratio(
             "images_per_second", [pair for pair in pairs if not any(map(rehearsed_parts, pair))]
         ),
@@ -203,9 +202,36 @@ def _status(own: Sequence[Result]) -> str:
     return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def _difference(result: Result, base: Result) -> float | None:
-    mine, theirs = result.number("best_accuracy"), base.number("best_accuracy")
-    return None if mine is None or theirs is None else mine - theirs
+def _pairs(own: Sequence[Result], others: Sequence[Result]) -> list[tuple[Result, Result]]:
+    """Pair results with those of the baseline; a seed counts only if its baseline finished."""
+    baseline = {each.cell.seed: each for each in others if each.status == "finished"}
+    return [(each, baseline[each.cell.seed]) for each in own if each.cell.seed in baseline]
+
+
+def _differences(pairs: Sequence[tuple[Result, Result]]) -> list[float]:
+    accuracies = [(mine.number(_BEST), base.number(_BEST)) for mine, base in pairs]
+    return [mine - base for mine, base in accuracies if mine is not None and base is not None]
+
+
+def _step(results: Sequence[Result]) -> float:
+    """Return the smallest difference between two accuracies: an accuracy is a count of images."""
+    images = [each.number("val_images") for each in results if each.status == "finished"]
+    return max((1 / each for each in images if each), default=0.0)
+
+
+def _noise(grid: Grid, by_arm: Mapping[Arm, Sequence[Result]], step: float) -> dict[Arm, float]:
+    """Return the noise that the rows of each baseline have in common."""
+    groups: dict[Arm, list[list[float]]] = {}
+    for arm, own in by_arm.items():
+        base = grid.baseline(arm)
+        if arm == base or any(each.status in ("nonfinite", "collapsed") for each in own):
+            continue
+        finished = [each for each in own if each.status == "finished"]
+        differences = _differences(_pairs(finished, by_arm[base]))
+        if max(map(abs, differences), default=0.0) <= COMPARABLE:
+            groups.setdefault(base, []).append(differences)
+    found = {base: pooled_sd(each, step) for base, each in groups.items()}
+    return {base: sd for base, sd in found.items() if sd is not None}
 
 
 def _ratio(name: str, pairs: Sequence[tuple[Result, Result]]) -> Ratio | None:

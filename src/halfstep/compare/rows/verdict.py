@@ -1,6 +1,9 @@
-"""The verdict on each row: its accuracy, its gain in speed and memory, and the advice.
+"""The answer for each row: is its accuracy settled, and what does it gain in speed and memory.
 
-Only the rules in this file decide which text follows from which numbers.
+The interval of a row's difference in accuracy is held against the margin. Wholly above it, the row
+is no worse by more than the margin; wholly below it, the row is worse; otherwise the seeds do not
+settle it. Rows are judged only at the planned looks, once all of their runs have ended. Only the
+rules in this file decide which text follows from which numbers.
 """
 
 from __future__ import annotations
@@ -10,56 +13,71 @@ from typing import TYPE_CHECKING, Literal
 
 from halfstep.compare.rows.gains import GAIN, elsewhere, in_words, is_disturbed, measured
 from halfstep.recipe import recipe
-from halfstep.show.units import percent, points
-from halfstep.statistics import CONFIDENCE, MOST_SEEDS
+from halfstep.show.units import margin, points
+from halfstep.statistics import MOST_SEEDS, POWER, power, seeds_needed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from halfstep.compare.plan.grid import Grid
+    from halfstep.compare.plan.grid import Check, Grid
     from halfstep.compare.rows.gains import Elsewhere
     from halfstep.compare.rows.predicted import Prediction
     from halfstep.compare.rows.rows import Row
     from halfstep.statistics import Estimate, Ratio
 
-Kind = Literal["use", "keep", "worse", "broken", "unknown"]
+Answer = Literal["no worse by more than the margin", "worse", "not settled"]
 
+NO_WORSE: Answer = "no worse by more than the margin"
+WORSE: Answer = "worse"
+NOT_SETTLED: Answer = "not settled"
 ONE_SEED = "run --seeds 3 or more before you decide"
 """The advice for each finished row of a comparison with one seed."""
 _UNEXPLAINED = "NOT_FINITE"
 """The code with which doctor reports inf or NaN whose cause it does not know."""
 _DIVERGED = "LEARNING_RATE_TOO_HIGH"
 """Doctor's code for a run whose loss increased before it became non-finite."""
-TOLERABLE = 0.01
-"""The largest loss of accuracy, 0 to 1, that the interval of a recommended recipe may contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on a row.
+    """The answer for a row.
 
     Attributes:
-        kind: "use" the recipe, on this machine or where a gain is predicted; "keep" the baseline,
-            because there is no gain; "worse" in accuracy; "broken", because a run failed; or
-            "unknown", because the results do not decide yet.
+        answer: Whether the accuracy is no worse by more than the margin, worse, or not settled. A
+            row all of whose runs failed is worse if no run of its baseline did.
         label: The name of the row's arm.
         finding: The result in words.
-        advice: What to do. It never starts with a name, because its first letter is capitalised.
+        advice: What to do, or what a check shows. It never starts with a name, because its first
+            letter is capitalised.
+        check: What the row checks; None for a recipe that is compared.
+        power: The probability that these seeds settle a row with the accuracy of its baseline; None
+            if it is unknown.
+        seeds_needed: The number of seeds with which that probability is `POWER`; None if it is
+            unknown, or above `MOST_SEEDS`.
     """
 
-    kind: Kind
+    answer: Answer
     label: str
     finding: str
     advice: str
+    check: Check | None = None
+    power: float | None = None
+    seeds_needed: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """The answer as one word, for style sheets."""
+        return {NO_WORSE: "no-worse", WORSE: "worse", NOT_SETTLED: "not-settled"}[self.answer]
 
     def __str__(self) -> str:
-        return f"{self.label}: {self.finding}. {self.advice[0].upper()}{self.advice[1:]}"
+        advice = f". {self.advice[0].upper()}{self.advice[1:]}" if self.advice else ""
+        return f"{self.label}: {self.answer}; {self.finding}{advice}"
 
 
 def verdicts(
     grid: Grid, rows: Sequence[Row], predicted: Sequence[Prediction] = ()
 ) -> list[Verdict]:
-    """Return a verdict on each row that is not a baseline.
+    """Return the answer for each row that is not a baseline.
 
     Args:
         grid: The cells of the comparison.
@@ -68,146 +86,216 @@ def verdicts(
     """
     by_arm = {row.arm: row for row in rows}
     return [
-        _judge(row, by_arm[grid.baseline(row.arm)], _name_of_baseline(grid, row), predicted)
+        _judge(grid, row, by_arm[grid.baseline(row.arm)], predicted)
         for row in rows
         if not row.is_baseline
     ]
 
 
+def plans_judged(grid: Grid, rows: Sequence[Row]) -> tuple[tuple[int, ...], ...]:
+    """Return the looks of each comparison that this directory has judged, with those of this one.
+
+    A comparison counts from its first interval on.
+    """
+    judged = any(
+        row.difference is not None and row.difference.low is not None
+        for row in rows
+        if not row.is_baseline
+    )
+    return grid.plans if grid.looks in grid.plans or not judged else (*grid.plans, grid.looks)
+
+
+def answer(difference: Estimate, tolerated: float) -> Answer:
+    """Hold the interval of a difference in accuracy against a margin, 0 to 1."""
+    if difference.low is None or difference.high is None:
+        return NOT_SETTLED
+    if difference.low > -tolerated:
+        return NO_WORSE
+    return WORSE if difference.high < -tolerated else NOT_SETTLED
+
+
 def accuracy(difference: Estimate, baseline: str) -> str:
-    """Describe the difference in accuracy between a row and its baseline, with its significance."""
+    """Describe the difference in accuracy between a row and its baseline, with its interval."""
     said = f"{points(difference.mean)} points compared with {baseline}"
     if difference.low is None or difference.high is None:
         return f"{said}; one seed gives no interval"
+    seeds = f"{difference.seeds} seeds"
+    interval = f"[{points(difference.low)}, {points(difference.high)}]"
     if difference.equal:
-        return f"equal to {baseline} in all {difference.seeds} seeds"
-    said += f" [{points(difference.low)}, {points(difference.high)}]"
-    if not difference.covers_zero:
-        return f"{said}, {'better' if difference.mean > 0 else 'worse'}"
-    said += f", no significant difference with {difference.seeds} seeds"
-    if difference.mean == 0.0:
-        return said
-    needed = f"{_about(difference.seeds_needed)} seeds would be needed"
-    return f"{said} ({needed} to show a difference this small)"
+        return f"equal to {baseline} in all {seeds} {interval}"
+    return f"{said} {interval} with {seeds}"
 
 
-def interval_note() -> str:
-    """Return the explanation of the intervals in brackets."""
+def interval_note(grid: Grid) -> str:
+    """Return what the intervals in brackets are, what they cover, and how they are judged."""
+    looks = grid.looks or (len(grid.seeds),)
+    planned = (
+        f" It is wider at the {len(looks)} planned looks ({', '.join(map(str, looks))} seeds), so "
+        "that all looks together are wrong as rarely as one."
+        if len(looks) > 1
+        else ""
+    )
     return (
-        f"[ ] is the {100 * CONFIDENCE:.0f} % confidence interval by Student's t, paired by seed. "
-        "The variance of a difference in accuracy is estimated from all comparable rows. "
-        "Intervals of ratios are computed on logarithms, and the mean of ratios is geometric."
+        f"[ ] is the {100 * grid.confidence(max(looks)):.3g} % confidence interval by Student's t, "
+        "paired by seed. It covers other seeds on this validation set, not another validation set."
+        f"{planned} A row is no worse by more than the margin of {margin(grid.margin)} if its "
+        "whole interval is above that loss, and worse if it is below. Intervals of ratios are "
+        "computed on logarithms, and the mean of ratios is geometric."
     )
 
 
-def _judge(row: Row, base: Row, baseline: str, predicted: Sequence[Prediction]) -> Verdict:
-    label = row.arm.label
+def _judge(grid: Grid, row: Row, base: Row, predicted: Sequence[Prediction]) -> Verdict:
+    label, check = row.arm.label, grid.checks.get(row.recipe)
+    baseline = base.arm.label if base.arm.point != row.arm.point else base.recipe
     broken = [each for each in row.results if each.status in ("nonfinite", "collapsed")]
     if broken:
         how = " and ".join(dict.fromkeys(each.status for each in broken))
         seeds = f" in {len(broken)} of {len(row.results)} seeds" if len(row.results) > 1 else ""
         step = row.first_nonfinite_step
         where = "" if step is None else f" (first non-finite loss at step {step})"
-        return Verdict("broken", label, f"{how}{seeds}{where}", _remedy(row, base))
+        always = len(broken) == len(row.results)
+        lost = always and all(each.status == "finished" for each in base.results)
+        failed = WORSE if lost else NOT_SETTLED
+        advice = _of_check(check, failed) if check else _remedy(row, base)
+        return Verdict(failed, label, f"{how}{seeds}{where}", advice, check)
     if not any(each.status == "finished" for each in row.results):
-        return Verdict("unknown", label, row.status, "the same command repeats the run")
+        again = "the same command repeats the run"
+        return Verdict(NOT_SETTLED, label, row.status, again, check)
     if row.difference is None:
-        return Verdict(
-            "unknown",
-            label,
-            f"{baseline} has no result to compare with",
-            f"see the row of {baseline} for the reason",
-        )
+        why = f"{baseline} has no result to compare with"
+        return Verdict(NOT_SETTLED, label, why, f"see the row of {baseline} for the reason", check)
+    waiting = any(each.status == "pending" for each in (*row.results, *base.results))
+    if waiting and len(row.results) > 1:
+        why = f"{row.difference.seeds} of {len(row.results)} seeds have a result"
+        return Verdict(NOT_SETTLED, label, why, "the same command runs the others", check)
+    settled = answer(row.difference, grid.margin)
+    chance, needed = _chance(row, grid.margin)
     found = "; ".join(
-        filter(None, (accuracy(row.difference, baseline), in_words(row, base, baseline)))
+        filter(
+            None,
+            (
+                accuracy(row.difference, baseline) + _with_power(chance),
+                "" if check else in_words(row, base, baseline),
+            ),
+        )
     )
-    there = elsewhere(row.arm, base.arm, predicted)
-    kind, advice = _advise(row, base, row.difference, baseline, there)
-    return Verdict(kind, label, found, advice)
+    if row.difference.low is None:
+        advice = ONE_SEED
+    elif check:
+        advice = _of_check(check, settled)
+    else:
+        there = elsewhere(row.arm, base.arm, predicted)
+        advice = _advise(row, base, settled, baseline, there, grid.margin, needed)
+    return Verdict(settled, label, found, advice, check, chance, needed)
+
+
+def _chance(row: Row, tolerated: float) -> tuple[float | None, int | None]:
+    """Return the power of a row's seeds, and the seeds that are needed, from the pooled noise."""
+    difference = row.difference
+    if difference is None or row.noise is None or difference.seeds < 2:
+        return None, None
+    given = tolerated, row.noise
+    chance = power(*given, difference.seeds, difference.confidence)
+    return chance, seeds_needed(*given, difference.confidence)
+
+
+def _with_power(chance: float | None) -> str:
+    return "" if chance is None else f" (power {100 * chance:.0f} %)"
+
+
+def _of_check(check: Check, settled: Answer) -> str:
+    """Return what the answer for a check says about the comparison."""
+    if check == "again":
+        return {
+            NO_WORSE: "as it must be: the same recipe with other seeds",
+            WORSE: "do not trust this comparison: it calls the same recipe worse",
+            NOT_SETTLED: "these seeds cannot settle even the same recipe with other seeds",
+        }[settled]
+    if settled == WORSE:
+        return "as it must be: this recipe loses by design"
+    return "do not trust this comparison: it does not tell a recipe that loses by design"
 
 
 def _advise(
-    row: Row, base: Row, difference: Estimate, baseline: str, there: Elsewhere
-) -> tuple[Kind, str]:
-    if difference.low is None:
-        return "unknown", ONE_SEED
-    if not difference.covers_zero and difference.mean < 0:
+    row: Row,
+    base: Row,
+    settled: Answer,
+    baseline: str,
+    there: Elsewhere,
+    tolerated: float,
+    needed: int | None,
+) -> str:
+    difference = row.difference
+    if difference is None or difference.low is None:
+        raise AssertionError("only rows with an interval have advice")
+    if settled == WORSE:
         gained = any(gain.is_above(GAIN) for gain in measured(row, base).values())
         unless = f", unless the speed or memory of {row.arm.label} is worth the loss"
-        return "worse", f"keep {baseline}{unless if gained else ''}"
-    if difference.low < -TOLERABLE:
-        hidden = percent(-difference.low)
-        enough = _seeds_to_exclude_a_loss(difference)
-        return "unknown", f"run more seeds: a loss of {hidden} points is still possible{enough}"
-    return _advise_as_accurate(row, base, baseline, there, better=not difference.covers_zero)
+        return f"keep {baseline}{unless if gained else ''}"
+    if settled == NOT_SETTLED:
+        if needed is None or needed > difference.seeds:
+            return (
+                f"run more seeds: {_about(needed)} settle a recipe as accurate as {baseline} in "
+                f"{100 * POWER:.0f} % of comparisons"
+            )
+        return (
+            f"these seeds settle most recipes as accurate as {baseline}, so the loss of this one "
+            f"may be near {margin(tolerated)}: choose another margin, or run more seeds"
+        )
+    return _advise_as_accurate(row, base, baseline, there, better=difference.low > 0)
 
 
 def _advise_as_accurate(
     row: Row, base: Row, baseline: str, there: Elsewhere, *, better: bool
-) -> tuple[Kind, str]:
-    """Return the advice for a row that is not less accurate: it depends on where the row gains."""
+) -> str:
+    """Return the advice for a row that is accurate enough: it depends on where the row gains."""
     if row.rehearsed:
         return _where_predicted(row, baseline, there, better=better)
     gains = measured(row, base)
     if better or any(gain.is_above(GAIN) for gain in gains.values()):
         also = f", and on {' and '.join(there.gains)} (predicted)" if there.gains else ""
         here = f"use it on this machine{also}" if also or there.remarks else "use it"
-        return "use", "; ".join(filter(None, (here, str(there))))
-    kind, here = _without_gain(gains, row, base, baseline)
+        return "; ".join(filter(None, (here, str(there))))
+    here = _without_gain(gains, row, base, baseline)
     if there.gains:
-        _, advice = _where_predicted(row, baseline, there, better=better)
-        return "use", f"{advice}; on this machine, {here}"
-    return kind, "; ".join(filter(None, (here, str(there))))
+        advice = _where_predicted(row, baseline, there, better=better)
+        return f"{advice}; on this machine, {here}"
+    return "; ".join(filter(None, (here, str(there))))
 
 
-def _where_predicted(
-    row: Row, baseline: str, there: Elsewhere, *, better: bool
-) -> tuple[Kind, str]:
+def _where_predicted(row: Row, baseline: str, there: Elsewhere, *, better: bool) -> str:
     """Return the advice for a row whose speed on this machine is no reason to use it."""
     measure = "and measure the speed there"
     if there.gains:
         places = f"{' and '.join(there.gains)} (predicted gain), {measure}"
         found = f"train with {row.recipe} on {places}"
-        return "use", "; ".join(filter(None, (found, str(there))))
+        return "; ".join(filter(None, (found, str(there))))
     if not there.remarks:
-        return "use", f"train with {row.recipe} on hardware that supports it, {measure}"
+        return f"train with {row.recipe} on hardware that supports it, {measure}"
     if better:
-        return "use", f"train with {row.recipe} for its accuracy; {there}"
-    return "keep", f"keep {baseline}: {there}"
+        return f"train with {row.recipe} for its accuracy; {there}"
+    return f"keep {baseline}: {there}"
 
 
-def _seeds_to_exclude_a_loss(difference: Estimate) -> str:
-    """Say how many seeds would exclude a loss of more than `TOLERABLE`.
-
-    The result is "" if the number is not known, or if fewer seeds would show that there is a loss.
-    """
-    needed, to_show = difference.seeds_to_exceed(-TOLERABLE), difference.seeds_needed
-    if needed is None or (difference.mean < 0 and to_show is not None and to_show < needed):
-        return ""
-    return f"; about {needed} seeds in all would exclude a loss of more than one point"
-
-
-def _without_gain(
-    gains: Mapping[str, Ratio], row: Row, base: Row, baseline: str
-) -> tuple[Kind, str]:
+def _without_gain(gains: Mapping[str, Ratio], row: Row, base: Row, baseline: str) -> str:
     """Return the advice for a row without a proven gain: keep the baseline, or measure more."""
     if base.rehearsed:
         there = f"hardware that supports {baseline}"
-        return "unknown", f"keep {baseline} until the speed is measured on {there}"
+        return f"keep {baseline} until the speed is measured on {there}"
     if is_disturbed(row, base):
-        return "unknown", f"keep {baseline} until the speed is measured on idle cores"
+        return f"keep {baseline} until the speed is measured on idle cores"
     questions = []
     for name, gain in gains.items():
         if not gain.is_below(GAIN):
-            needed = "3 or more" if gain.seeds == 1 else _about(gain.seeds_to_tell(GAIN))
-            questions.append(f"whether {row.arm.label} is {GAIN:g}x {name} ({needed} seeds)")
+            needed = "3 or more seeds" if gain.seeds == 1 else _about(gain.seeds_to_tell(GAIN))
+            questions.append(f"whether {row.arm.label} is {GAIN:g}x {name} ({needed})")
     if not questions:
-        return "keep", f"keep {baseline}: there is nothing to gain on this device"
-    return "unknown", f"keep {baseline} until more seeds show {' and '.join(questions)}"
+        return f"keep {baseline}: there is nothing to gain on this device"
+    return f"keep {baseline} until more seeds show {' and '.join(questions)}"
 
 
 def _about(seeds: int | None) -> str:
-    return f"more than {MOST_SEEDS}" if seeds is None else f"about {seeds}"
+    return f"more than {MOST_SEEDS} seeds" if seeds is None else f"about {seeds} seeds"
 
 
 def _remedy(row: Row, base: Row) -> str:
@@ -227,8 +315,3 @@ def _remedy(row: Row, base: Row) -> str:
             "learning rate"
         )
     return "try a lower learning rate, a longer warm-up, or clip_norm"
-
-
-def _name_of_baseline(grid: Grid, row: Row) -> str:
-    base = grid.baseline(row.arm)
-    return base.label if base.point != row.arm.point else base.recipe

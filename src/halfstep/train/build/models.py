@@ -1,6 +1,7 @@
 """Builds a timm or torchvision classifier by name, or the user's own, to fit the data.
 
-A name is looked up in timm, then in torchvision, unless it has a prefix: `torchvision:alexnet`.
+A name is looked up in timm, then in torchvision, then here, unless it has a prefix:
+`torchvision:alexnet`.
 `weights.py` loads the initial weights; `freeze.py` freezes parts of the model.
 """
 
@@ -18,6 +19,7 @@ from halfstep import caller
 from halfstep.errors import UserError, closest, failing, reason
 from halfstep.train.build import weights
 from halfstep.train.build.freeze import freeze
+from halfstep.train.build.resnet9 import ResNet9
 from halfstep.train.config import import_path
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
     from halfstep.train.config.model import ModelConfig
 
-_LIBRARIES = ("timm", "torchvision")
+_LIBRARIES = ("timm", "torchvision", "halfstep")
+_OWN = {"resnet9": ResNet9}
 # Exceptions that the constructors and forward passes of models raise if sizes do not fit.
 _REFUSALS = (
     TypeError,
@@ -89,8 +92,12 @@ def load(model: nn.Module, weights: Mapping[str, torch.Tensor], otherwise: str) 
 
 
 def compiled(model: nn.Module) -> nn.Module:
-    """Compile a model in place, so that it remains the module that the engine owns."""
-    model.compile()
+    """Compile a model in place, so that it remains the module that the engine owns.
+
+    A model that is kept from an earlier run is compiled already.
+    """
+    if model._compiled_call_impl is None:  # noqa: SLF001  (torch has no public name for it)
+        model.compile()
     return model
 
 
@@ -106,6 +113,8 @@ def _of_a_library(
         try:
             if library == "timm":
                 model: nn.Module = timm.create_model(name, in_chans=channels, **given)
+            elif library == "halfstep":
+                model = _OWN[name](in_chans=channels, **given)
             else:
                 model = _take_channels(torchvision.models.get_model(name, **given), channels)
         except _REFUSALS as error:
@@ -114,6 +123,11 @@ def _of_a_library(
             ) from error
         if not pretrained:
             return model
+        if library == "halfstep":
+            raise UserError(
+                f"model.pretrained is true, but {config.name} has no published weights; write "
+                f"{caller.fields({'model.pretrained': False})}"
+            )
         return _with_published(model, library, name, channels, given)
 
 
@@ -187,6 +201,8 @@ def resolve(name: str) -> tuple[str, str]:
 def _names(library: str) -> list[str]:
     if library == "timm":
         return list(timm.list_models())
+    if library == "halfstep":
+        return list(_OWN)
     return list(torchvision.models.list_models(module=torchvision.models))
 
 

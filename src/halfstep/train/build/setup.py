@@ -14,7 +14,7 @@ import torch
 from halfstep.engine import EMA, Engine
 from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.errors import UserError
-from halfstep.train import data
+from halfstep.train import data, kept
 from halfstep.train.build import compiling, in_parallel, loss, models, optim, schedules
 from halfstep.train.data.pipeline import batch_size
 from halfstep.train.data.pipeline.order import BatchShare
@@ -120,6 +120,7 @@ def set_up(
     )
     if trains:
         batch_size.refuse(config, loaded.train.images, processes.size)
+        loaded.hold()
     torch.manual_seed(config.seed)
     model = models.build(
         config.model,
@@ -129,9 +130,11 @@ def set_up(
     )
     if weights is not None:
         models.load(model, weights, f"the weights do not fit model {config.model.name!r}")
-    model.to(device)
-    compiles = config.model.compile and compiling.pays(model, config.batch_size, loaded.image_shape)
     parallel = in_parallel.way(config, processes)
+    # A model that is wrapped or changed for the run is not kept.
+    plain = parallel is None and not config.model.checkpoint_activations
+    model = kept.model(config, model, device) if plain else model.to(device)
+    compiles = config.model.compile and compiling.pays(model, config.batch_size, loaded.image_shape)
     if parallel == "fsdp":
         model = in_parallel.shared_out(model, config)
     elif config.model.checkpoint_activations:

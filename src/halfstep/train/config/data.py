@@ -87,7 +87,17 @@ class ImportSplitConfig(SplitConfig):
     """Keyword arguments for the target."""
 
 
-class DigitsConfig(Section):
+class InMemoryConfig(Section):
+    """Settings of sources whose images are in memory anyway."""
+
+    cache_images: Literal["none", "device"] = "none"
+    """Where to keep the images: "device" keeps them in the memory of the device, where they are
+    also shuffled, cropped and flipped, so that no worker loads a batch and none is copied."""
+    cache_images_gigabytes: float = Field(4.0, gt=0.001)
+    """Maximum size of the images on the device in 10^9 bytes."""
+
+
+class DigitsConfig(InMemoryConfig):
     """scikit-learn's 1,797 real 8x8 scans of handwritten digits; part of scikit-learn, no files."""
 
     name: Literal["digits"] = "digits"
@@ -122,13 +132,14 @@ class FilesConfig(ImagesConfig):
 
     root: str = "."
     """Base folder of the image paths."""
-    cache_images: Literal["none", "ram", "disk"] = "none"
+    cache_images: Literal["none", "ram", "disk", "device"] = "none"
     """Where to cache decoded images, so that only the first epoch decodes them: in "ram", shared by
-    the run's loader processes, or on "disk", for later runs too. Cached images are
-    bit-identical."""
+    the run's loader processes, or on "disk", for later runs too. Cached images are bit-identical.
+    "device" decodes all images at the start and keeps them in the memory of the device, where they
+    are also shuffled, cropped and flipped, so that no worker loads a batch and none is copied."""
     cache_images_gigabytes: float = Field(4.0, gt=0.001)
-    """Maximum size of the cache in 10^9 bytes. Images that do not fit are decoded each time. An
-    image of 500 x 375 pixels takes 0.56 MB."""
+    """Maximum size of the cache in 10^9 bytes. Images that do not fit are decoded each time, and on
+    a device refused. An image of 500 x 375 pixels takes 0.56 MB."""
     cache_images_folder: str = "~/.cache/halfstep/images"
     """Folder of the cache on disk; it holds one file for each data.root."""
 
@@ -172,7 +183,7 @@ class FolderConfig(FilesConfig):
     """The validation split."""
 
 
-class VisionConfig(ImagesConfig):
+class VisionConfig(InMemoryConfig, ImagesConfig):
     """Small data sets that torchvision can download."""
 
     name: Literal["cifar10", "cifar100", "mnist", "fashion-mnist"]
@@ -218,7 +229,7 @@ class WebdatasetConfig(FilesConfig):
         return _without(values, "interleave", "shuffle")
 
 
-class ImportConfig(ImagesConfig):
+class ImportConfig(InMemoryConfig, ImagesConfig):
     """Any `torch.utils.data.Dataset` of (image, label), by import path."""
 
     name: Literal["import"]

@@ -14,8 +14,9 @@ class ModelConfig(Section):
 
     name: str
     """A timm or torchvision classifier: "timm:resnet18", "torchvision:resnet18", or "resnet18",
-    which is looked up in timm first. Or your own function, "import:package.module:function", which
-    is called with num_classes, in_chans and `args` and returns the model."""
+    which is looked up in timm first; or "halfstep:resnet9", for images of 32 pixels. Or your own
+    function, "import:package.module:function", which is called with num_classes, in_chans and
+    `args` and returns the model."""
     args: dict[str, Any] = Field({})
     """More arguments for the model's constructor."""
     pretrained: bool = False

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from halfstep.train import kept
 from halfstep.train.config.data import DigitsConfig, FilesConfig
 from halfstep.train.data.sources import class_names
 from halfstep.train.data.sources.faults import DataWarning, Faults, warn_of
@@ -87,11 +88,13 @@ def load(
     from halfstep.train.data.pipeline import transforms
     from halfstep.train.data.pipeline.batches import Batches
     from halfstep.train.data.pipeline.data import Data
+    from halfstep.train.data.pipeline.device_images import DeviceImages, Room
+    from halfstep.train.data.pipeline.loader import Loader
     from halfstep.train.data.pipeline.order import WHOLE, Order
     from halfstep.train.data.pipeline.samples import Samples
 
     part = part or WHOLE
-    source = open_source(config)
+    source = kept.recall(config.model_dump_json(), lambda: open_source(config))
     notices = (*source.notices, *class_names.examine(source.classes))
     warn_of(notice.text for notice in notices)
     # The digits are in memory, already at their resolution and normalised.
@@ -104,13 +107,23 @@ def load(
     side = config.resolution
     shape = (source.channels, side, side)
     cache = _cache(config) if isinstance(config, FilesConfig) else None
+    room = Room(device, config.cache_images_gigabytes) if config.cache_images == "device" else None
 
     def batches(split: Split, *, train: bool) -> Batches:
         split = _cached(split, cache) if cache else split
+        changes = augment.settings() if augment and train else None
         transform = transforms.build(augment, side, train=train) if augment else None
+        if augment and changes and room:
+            # The device crops and flips: at random, or what a validation would see.
+            resized = changes.crop == "resized"
+            transform = None if resized else transforms.build(augment, side, train=False)
         refill = train and faults.on_error == "skip"
+        samples = Samples(split, shape, transform, seed, refill, ready=ready_images(split, shape))
+        workers = usable_workers(config.workers)
         return Batches(
-            Samples(split, shape, transform, seed, refill, ready=ready_images(split, shape)),
+            DeviceImages(samples, changes, room, faults, workers=workers, rank=part.rank)
+            if room is not None
+            else Loader(samples, workers=workers, pinned=device.type == "cuda"),
             Order(
                 len(split),
                 batch_size * part.size,
@@ -118,8 +131,6 @@ def load(
                 part if train else replace(part, least=1),
                 drop_last,
             ),
-            workers=usable_workers(config.workers),
-            pinned=device.type == "cuda",
             faults=faults,
             cache=cache,
         )
@@ -146,7 +157,7 @@ def open_source(config: DataConfig) -> Source:
 
 def _cache(config: FilesConfig) -> ImageCache | None:
     """Return the cache of decoded images: in memory, or one file on disk for each data.root."""
-    if config.cache_images == "none":
+    if config.cache_images not in ("ram", "disk"):
         return None
     from halfstep.feed import ImageCache
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from halfstep.train import kept
 from halfstep.train.run.observer import Observer
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class PeakMemory(Observer):
     def begin(self, training: Training) -> None:
         if self.kind == "device":
             torch.cuda.reset_peak_memory_stats(self._device)
+            self._baseline = kept.bytes_of_others(training.setup.engine.bare_model)
             return
         _give_back_freed_memory()
         self._baseline = self._sampled = _resident()
@@ -72,7 +74,8 @@ class PeakMemory(Observer):
     def peak(self) -> int:
         """Return the peak memory so far, in bytes."""
         if self.kind == "device":
-            return max(self._before_pause, torch.cuda.max_memory_allocated(self._device))
+            allocated = torch.cuda.max_memory_allocated(self._device)
+            return max(self._before_pause, allocated - self._baseline)
         highest = max(self._sampled, _resident()) if self._sampler else _status("VmHWM")
         return max(self._before_pause, highest - self._baseline)
 

@@ -26,7 +26,7 @@ from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
 from halfstep.compare.rows.verdict import verdicts
 from halfstep.show.document import CHART, TableCell, document
 from halfstep.show.table import REHEARSED, one_line
-from halfstep.show.units import points
+from halfstep.show.units import margin, points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,8 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
         conclusions=found,
         verdicts=_verdicts(rows, shown_verdicts),
         differences=_differences(rows),
-        span=_span(rows),
+        span=max(_span(rows), grid.margin),
+        margin=margin(grid.margin),
         text_headers=["recipe", *grid.axes, "seed", "status"],
         headers=["recipe", *grid.axes, "status", *(column.title for column in shown)],
         more=[each.title for each in shown if each.title not in first],
@@ -259,6 +260,7 @@ def _verdicts(rows: Sequence[Row], given: Sequence[Verdict]) -> list[dict[str, A
     return [
         asdict(verdict)
         | {
+            "kind": verdict.kind,
             "difference": by_label[verdict.label].difference,
             "source": by_label[verdict.label].sources,
         }

@@ -1,7 +1,7 @@
 """Iterates over the batches of an epoch, from any batch on, with any number of workers.
 
 `order` makes the jobs, `loader` sends them to the workers, `samples` loads their batches there, and
-the batches return in the order of the jobs.
+the batches return in the order of the jobs. Or `device_images` makes them on the device.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train.data.pipeline.loader import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfstep.feed import ImageCache
+    from halfstep.train.data.pipeline.device_images import DeviceImages
+    from halfstep.train.data.pipeline.loader import Loader
     from halfstep.train.data.pipeline.order import Order
-    from halfstep.train.data.pipeline.samples import Loaded, Samples
+    from halfstep.train.data.pipeline.samples import Loaded
     from halfstep.train.data.sources.faults import Faults
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-"""Images (N, channels, height, width), uint8 or fp32, and int64 labels (N,), on the CPU."""
+"""Images (N, channels, height, width), uint8 or fp32, and int64 labels (N,)."""
 
 
 class Batches:
     """The batches of a split, for the training loop.
 
     Args:
-        samples: Loads the images of a job.
+        loader: Loads the batches of jobs: from files into the memory of the CPU, or from the memory
+            of the device.
         order: Determines which images form which batch.
-        workers: Number of loader processes; 0 loads batches in the current process.
-        pinned: Whether batches are loaded into page-locked memory, for copies to a GPU.
         faults: Receives the messages about images that cannot be read.
         cache: The cache of decoded images; None without one.
 
@@ -42,11 +42,9 @@ class Batches:
 
     def __init__(
         self,
-        samples: Samples,
+        loader: Loader | DeviceImages,
         order: Order,
         *,
-        workers: int,
-        pinned: bool,
         faults: Faults,
         cache: ImageCache | None = None,
     ) -> None:
@@ -54,7 +52,11 @@ class Batches:
         self._order = order
         self._faults = faults
         self._cache = cache
-        self._loader = Loader(samples, workers=workers, pinned=pinned)
+        self._loader = loader
+
+    def hold(self) -> None:
+        """Read the images that the device will hold; raise a UserError if they do not fit."""
+        self._loader.hold()
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""

@@ -42,6 +42,11 @@ class Data:
     faults: Faults
     notices: tuple[Notice, ...] = ()
 
+    def hold(self) -> None:
+        """Read the images that the device will hold; raise a UserError if they do not fit."""
+        self.train.hold()
+        self.val.hold()
+
     def prepare(
         self,
         images: torch.Tensor,

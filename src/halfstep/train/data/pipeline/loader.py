@@ -68,6 +68,9 @@ class Loader:
             pin_memory=pinned,
         )
 
+    def hold(self) -> None:
+        """Do nothing: images are read when their batch is loaded."""
+
     def load(self, jobs: Iterator[Any]) -> Iterator[Loaded]:
         """Load jobs in order; jobs of an earlier call that were not loaded are dropped."""
         if self._loader is None:

@@ -100,7 +100,7 @@ class Samples(Dataset[Loaded]):
         mistake = None
         try:
             with put_back() if self.transform else nullcontext():
-                for place, index in enumerate(chain(job.indices, self._spares(job))):
+                for place, index in enumerate(chain(job.indices, self.spares(job))):
                     if place >= wanted and len(images) >= min(wanted, LEAST):
                         break
                     try:
@@ -117,7 +117,8 @@ class Samples(Dataset[Loaded]):
         stacked = torch.stack(images) if images else torch.empty(0, dtype=torch.uint8)
         return Loaded(stacked, torch.tensor(labels, dtype=torch.int64), tuple(faults), mistake)
 
-    def _spares(self, job: Job) -> Iterator[int]:
+    def spares(self, job: Job) -> Iterator[int]:
+        """Yield the images that fill a batch with too few readable ones."""
         if self.refill:
             after = job.indices[-1] + 1
             taken = set(job.indices)
