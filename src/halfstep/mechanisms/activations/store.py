@@ -279,7 +279,7 @@ def held(saved: Whole | Saved) -> tuple[tuple[torch.Tensor, ...], bool]:
     if isinstance(saved, Saved):
         packed = saved.kept.packed
         if packed is not None:
-            return (packed.codes, packed.low, packed.step), True
+            return (packed.stored,), True
         assert saved.kept.whole is not None, "a kept tensor is packed or whole"
         saved = saved.kept.whole
     return (saved.tensor,), saved.tensor.dtype == torch.uint8

@@ -28,8 +28,8 @@ DTYPES = tuple(native.DTYPES)
 
 def pack(flat: torch.Tensor, bits: int, *, group: int = 256, draw: Draw) -> Packed:
     """Pack a contiguous tensor, shape `[elements]`, as `reference.pack` does."""
-    codes, low, step = torch.ops.halfstep.pack(flat, bits, group, *draw)
-    return Packed(codes, low, step, bits, group, flat.numel(), flat.dtype)
+    stored = torch.ops.halfstep.pack(flat, bits, group, *draw)
+    return Packed(stored, bits, group, flat.numel(), flat.dtype)
 
 
 def _kernels(device: str) -> Any:
@@ -44,7 +44,7 @@ def _kernels(device: str) -> Any:
 
 
 def _pack(device: str, flat: torch.Tensor, bits: int, group: int, *draw: Any) -> Any:
-    return _kernels(device).pack(flat, bits, group, Draw(*draw)).tensors
+    return _kernels(device).pack(flat, bits, group, Draw(*draw)).stored
 
 
 def _unpack(device: str, *packed: Any) -> Any:
@@ -60,8 +60,8 @@ def _masked(device: str, values: torch.Tensor, bits: torch.Tensor) -> Any:
 
 
 _ON_FAKE_TENSORS: dict[str, Callable[..., Any]] = {
-    "pack": lambda flat, bits, group, *_: unwritten(flat, bits, group).tensors,
-    "unpack": lambda codes, *form: codes.new_empty(form[-2], dtype=form[-1]),
+    "pack": lambda flat, bits, group, *_: unwritten(flat, bits, group).stored,
+    "unpack": lambda stored, *form: stored.new_empty(form[-2], dtype=form[-1]),
     "mask": unwritten_mask,
     "masked": lambda values, _: torch.empty_like(values),
 }
@@ -69,11 +69,10 @@ _ON_FAKE_TENSORS: dict[str, Callable[..., Any]] = {
 _operators = torch.library.Library("halfstep", "DEF")
 _operators.define(
     "pack(Tensor flat, int bits, int group, int seed, int stream, int counter, "
-    "Tensor? forwards) -> (Tensor, Tensor, Tensor)"
+    "Tensor? forwards) -> Tensor"
 )
 _operators.define(
-    "unpack(Tensor codes, Tensor low, Tensor step, int bits, int group, int elements, "
-    "ScalarType dtype) -> Tensor"
+    "unpack(Tensor stored, int bits, int group, int elements, ScalarType dtype) -> Tensor"
 )
 _operators.define("mask(Tensor values) -> Tensor")
 _operators.define("masked(Tensor values, Tensor bits) -> Tensor")
