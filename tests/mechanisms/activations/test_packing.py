@@ -154,14 +154,6 @@ def test_the_triton_kernels_give_the_bits_of_the_reference_in_every_case():
     assert triton_cases(1) == "same bits 24\n"
 
 
-def test_random_words_are_those_of_philox():
-    """Known answers of Random123, the authors' own implementation (kat_vectors, philox4x32 10)."""
-    counter = torch.tensor([0])
-    assert [f"{int(word):08x}" for word in reference.philox(counter, 0, 0)] == [
-        "6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("bits", packing.BITS)
 def test_values_are_right_on_average_and_lie_within_a_step(bits):
     torch.manual_seed(0)

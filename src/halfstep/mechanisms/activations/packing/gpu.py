@@ -13,7 +13,7 @@ import torch
 import triton  # type: ignore[import-untyped]  # it has no types
 from triton import language as tl
 
-from halfstep.kernels.triton_casts import to_bf16
+from halfstep.kernels.triton_math import least, most, signed, to_bf16
 from halfstep.mechanisms.activations.packing.form import (
     GROUPS_A_FORWARD,
     MASK_GROUP,
@@ -30,16 +30,6 @@ _NUMBERS = ("groups", "seed_low", "seed_high", "stream", "first")
 """Arguments that Triton must not specialise: it turns a 1 into a constant, which has no `to`."""
 
 # Triton evaluates the annotations of a kernel, and accepts only its own names in them.
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _least(one: tl.tensor, other: tl.tensor) -> tl.tensor:
-    return tl.minimum(one, other, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _most(one: tl.tensor, other: tl.tensor) -> tl.tensor:
-    return tl.maximum(one, other, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -101,10 +91,10 @@ def _pack_kernel(  # noqa: PLR0913, PLR0915, PLR0917  # a kernel takes no struct
     for part in tl.static_range(8):
         place = at + part * words
         value = tl.load(source + place, mask=place < elements, other=end).to(tl.float32)
-        lowest = _least(lowest, value)
-        highest = _most(highest, value)
-    lowest = tl.reduce(lowest, 1, _least)
-    highest = tl.reduce(highest, 1, _most)
+        lowest = least(lowest, value)
+        highest = most(highest, value)
+    lowest = tl.reduce(lowest, 1, least)
+    highest = tl.reduce(highest, 1, most)
 
     word = (lowest + 0.0).to(tl.int32, bitcast=True)
     low = (word >> 16) + (((word & 0xFFFF) != 0) & (word < 0)).to(tl.int32)
@@ -207,7 +197,7 @@ def _unpack_kernel(
         value = low[:, None] + code.to(tl.float32) * width[:, None]
         place = at + part * words
         if target.dtype.element_ty == tl.float16:
-            value = _most(_least(value, 65504.0), -65504.0).to(tl.float16)
+            value = most(least(value, 65504.0), -65504.0).to(tl.float16)
         elif target.dtype.element_ty == tl.bfloat16:
             value = to_bf16(value)
         tl.store(target + place, value, mask=place < elements)
@@ -283,7 +273,7 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
     with torch.cuda.device_of(flat):
         _pack_kernel[_programs(packed.elements)](
             flat, packed.stored, forwards, packed.elements, packed.groups,
-            _signed(draw.seed), _signed(draw.seed >> 32), draw.stream, draw.counter,
+            signed(draw.seed), signed(draw.seed >> 32), draw.stream, draw.counter,
             group, bits, ELEMENTS_A_PROGRAM // group, GROUPS_A_FORWARD, enable_fp_fusion=False,
         )  # fmt: skip
     return packed
@@ -305,8 +295,3 @@ _MASKS = ELEMENTS_A_PROGRAM // MASK_GROUP
 
 def _programs(elements: int) -> tuple[int]:
     return (-(-elements // ELEMENTS_A_PROGRAM),)
-
-
-def _signed(number: int) -> int:
-    """Return the lower 32 bits as a signed number: another range would be another kernel."""
-    return (number & 0xFFFFFFFF ^ 0x80000000) - 0x80000000

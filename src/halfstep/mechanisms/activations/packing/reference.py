@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from halfstep.kernels.philox import philox
 from halfstep.mechanisms.activations.packing.form import MASK_GROUP, Draw, Packed
 
 PLANES = {
@@ -22,8 +23,6 @@ PLANES = {
 """The dtypes in which a word of codes is stored, for each number of bits, lowest bits first.
 
 The parts of all words of a group in one dtype are adjacent."""
-
-_WORD = 0xFFFFFFFF
 
 
 def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
@@ -138,30 +137,14 @@ def random_bits(groups: int, group: int, draw: Draw, device: torch.device) -> to
     from bit 8 * (e // (group / 4)) on; after the highest bit, they continue at bit 0. So the lower
     8 bits of one element are the upper 8 bits of another. Each element is right on average to 2^-17
     of a step, and the covariance of two elements is below 2^-10 of a step squared.
-
-    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11).
     """
     lanes = max(8, group // 16)
     counters = torch.arange(groups * lanes, device=device) + draw.first * lanes
-    drawn = torch.stack(philox(counters, draw.seed, draw.stream), 1).view(groups, lanes, 2, 2)
-    words = drawn.transpose(1, 2).reshape(groups, 4 * lanes)[:, : group // 4]
-    twice = words | words << 32
+    words = philox((counters, counters >> 32, draw.stream, 0), draw.seed)
+    drawn = torch.stack(words, 1).view(groups, lanes, 2, 2)
+    in_order = drawn.transpose(1, 2).reshape(groups, 4 * lanes)[:, : group // 4]
+    twice = in_order | in_order << 32
     return torch.cat([(twice >> 8 * window) & 0xFFFF for window in range(4)], 1).float()
-
-
-def philox(
-    counters: torch.Tensor, seed: int, stream: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return four random words of 32 bits for each counter, as int64."""
-    c0, c1 = counters & _WORD, (counters >> 32) & _WORD
-    c2, c3 = torch.full_like(c0, stream), torch.zeros_like(c0)
-    k0, k1 = seed & _WORD, (seed >> 32) & _WORD
-    for _ in range(10):
-        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1 = ((b >> 32) & _WORD) ^ c1 ^ k0, b & _WORD
-        c2, c3 = ((a >> 32) & _WORD) ^ c3 ^ k1, a & _WORD
-        k0, k1 = (k0 + 0x9E3779B9) & _WORD, (k1 + 0xBB67AE85) & _WORD
-    return c0, c1, c2, c3
 
 
 def _bf16_below(value: torch.Tensor) -> torch.Tensor:

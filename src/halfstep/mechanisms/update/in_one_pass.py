@@ -1,0 +1,199 @@
+"""Steps of Adam and SGD on a GPU's bf16 parameters, in one pass over memory (`kernels/update`).
+
+The user's optimizer keeps its state, under torch's names, and its settings. What a step needs of
+them is read on the device: the number of steps, a learning rate in a tensor, the counter of random
+numbers, and whether to skip. So a step can be replayed, and skipped without the host.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+
+from halfstep.kernels.update import Device, Rule, Tensors, update
+from halfstep.optim.bf16 import AdamBf16, SGDBf16
+from halfstep.optim.watched import has_hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch.optim import Optimizer
+
+DEVICES = {"cuda"}
+"""The types of devices whose parameters are updated in one pass."""
+
+_MOMENTS = {
+    SGD: ("momentum_buffer",), SGDBf16: ("momentum_buffer",),
+    Adam: ("exp_avg", "exp_avg_sq"), AdamW: ("exp_avg", "exp_avg_sq"),
+    AdamBf16: ("exp_avg", "exp_avg_sq"),
+}  # fmt: skip
+_LEFT_OUT = ("amsgrad", "differentiable", "capturable")
+"""Settings of torch's optimizers that another step implements."""
+
+
+class InOnePass:
+    """Updates the bf16 parameters of optimizers in one pass over memory.
+
+    Args:
+        how: "stochastic" or "kahan".
+        seed: Seed of the stochastic rounding.
+        corrections: The compensation of each parameter; a step adds those that are missing.
+    """
+
+    def __init__(
+        self,
+        how: Literal["stochastic", "kahan"],
+        seed: int,
+        corrections: dict[torch.Tensor, torch.Tensor],
+    ) -> None:
+        self._how = how
+        self._seed = seed
+        self.corrections = corrections
+        self.draws: dict[torch.device, torch.Tensor] = {}
+        self._places: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def takes(self, optimizer: Optimizer) -> set[torch.Tensor]:
+        """Return the parameters that `step` updates; none if hooks watch the optimizer's steps."""
+        if has_hooks(optimizer):
+            return set()
+        return {
+            param
+            for group in optimizer.param_groups
+            if not any(group.get(name) for name in _LEFT_OUT)
+            for param in group["params"]
+            if self._fits(optimizer, group, param)
+        }
+
+    def step(self, optimizer: Optimizer, taken: set[torch.Tensor], order: dict[Any, int]) -> None:
+        """Take a step.
+
+        Args:
+            optimizer: The optimizer.
+            taken: The result of `takes`.
+            order: The place of each parameter among all, which determines its random numbers.
+        """
+        found_inf = getattr(optimizer, "found_inf", None)
+        devices = set()
+        for group in optimizer.param_groups:
+            params = [param for param in group["params"] if param in taken and param.grad is not None]
+            for alike in self._alike(optimizer, group, params):
+                devices.add(alike[0].device)
+                self._update(optimizer, group, alike, found_inf, order)
+        for device in devices:
+            self.draws[device].add_(1 if found_inf is None else found_inf == 0)
+
+    def _fits(self, optimizer: Optimizer, group: dict[str, Any], param: torch.Tensor) -> bool:
+        if param.dtype != torch.bfloat16 or param.device.type not in DEVICES:
+            return False
+        if type(param) not in (torch.Tensor, nn.Parameter) or not param.is_non_overlapping_and_dense():
+            return False
+        grad, state = param.grad, optimizer.state.get(param, {})
+        if grad is not None and (grad.is_sparse or grad.dtype not in (torch.bfloat16, torch.float32)):
+            return False
+        names = _moments(optimizer, group)
+        moments = [state[name] for name in names if state.get(name) is not None]
+        if group.get("dampening") and names and not moments:
+            return False  # the first step of torch's SGD has no dampening
+        return all(moment.stride() == param.stride() for moment in moments)
+
+    def _alike(
+        self, optimizer: Optimizer, group: dict[str, Any], params: Sequence[torch.Tensor]
+    ) -> Iterator[list[torch.Tensor]]:
+        """Create missing state, and split parameters by the formats of all their tensors."""
+        lists: dict[Any, list[torch.Tensor]] = {}
+        names = _moments(optimizer, group)
+        for param in params:
+            state = self._started(optimizer, group, param)
+            assert param.grad is not None, "as asked by `step`"
+            formats = param.grad.dtype, *(state[name].dtype for name in names)
+            lists.setdefault((param.device, formats), []).append(param)
+        yield from lists.values()
+
+    def _started(
+        self, optimizer: Optimizer, group: dict[str, Any], param: torch.Tensor
+    ) -> dict[str, Any]:
+        state: dict[str, Any] = optimizer.state[param]
+        names = _moments(optimizer, group)
+        narrow = type(optimizer) in (AdamBf16, SGDBf16)
+        for name in names:
+            if state.get(name) is None:
+                dtype = torch.bfloat16 if narrow else torch.float32
+                state[name] = torch.zeros_like(param, dtype=dtype)
+        if len(names) == 2 and "step" not in state:
+            on_device = group.get("fused") or narrow
+            state["step"] = torch.zeros((), device=param.device if on_device else "cpu")
+        if self._how == "kahan" and param not in self.corrections:
+            self.corrections[param] = torch.zeros_like(param)
+        if param.device not in self.draws:
+            self.draws[param.device] = torch.zeros((), dtype=torch.int64, device=param.device)
+        return state
+
+    def _update(
+        self,
+        optimizer: Optimizer,
+        group: dict[str, Any],
+        params: list[torch.Tensor],
+        found_inf: torch.Tensor | None,
+        order: dict[Any, int],
+    ) -> None:
+        device = params[0].device
+        states = [optimizer.state[param] for param in params]
+        moments = [[state[name] for state in states] for name in _moments(optimizer, group)]
+        gradients = [_like(param.grad, param) for param in params if param.grad is not None]
+        corrections = [self.corrections[p] for p in params] if self._how == "kahan" else []
+        tensors = Tensors(params, gradients, corrections, *moments)
+        steps = [state["step"] for state in states if "step" in state]
+        numbers = _numbers(optimizer, group, steps, len(params)).to(device, non_blocking=True)
+        read = Device(
+            numbers, self._places_of([order[param] for param in params], device),
+            self.draws[device], found_inf, self._seed & (2**63 - 1),
+        )  # fmt: skip
+        update(tensors, _rule(optimizer, group), read)
+        if steps:
+            torch._foreach_add_(steps, 1.0 if found_inf is None else (found_inf == 0).float())
+
+    def _places_of(self, places: list[int], device: torch.device) -> torch.Tensor:
+        key = (device.index or 0, *places)
+        if key not in self._places:
+            self._places[key] = torch.tensor(places, device=device)
+        return self._places[key]
+
+
+def _moments(optimizer: Optimizer, group: dict[str, Any]) -> tuple[str, ...]:
+    names = _MOMENTS[type(optimizer)]
+    return names if len(names) == 2 or group["momentum"] else ()
+
+
+def _rule(optimizer: Optimizer, group: dict[str, Any]) -> Rule:
+    decay, maximize = float(group["weight_decay"]), bool(group.get("maximize"))
+    if len(_MOMENTS[type(optimizer)]) == 1:
+        settings = (float(group["momentum"]), float(group.get("dampening", 0.0)), decay)
+        return Rule("sgd", settings, bool(group["nesterov"]), maximize)
+    penalty = 0.0 if group["decoupled_weight_decay"] else decay
+    return Rule("adam", (*map(float, group["betas"]), float(group["eps"]), penalty), False, maximize)
+
+
+def _numbers(
+    optimizer: Optimizer, group: dict[str, Any], steps: list[torch.Tensor], count: int
+) -> torch.Tensor:
+    """Return `Device.numbers`, computed in fp64 where the numbers of steps are."""
+    rate = group["lr"]
+    if not steps:
+        rate = rate.float() if isinstance(rate, torch.Tensor) else torch.tensor(float(rate))
+        return rate.reshape(1, 1).expand(count, 3).contiguous()
+    number = torch.stack(steps).double() + 1
+    beta1, beta2 = group["betas"]
+    decays = group["decoupled_weight_decay"]
+    decay = 1 - rate * group["weight_decay"] if decays else 1.0
+    columns = (rate / (1 - beta1**number), (1 - beta2**number).rsqrt(), number * 0 + decay)
+    return torch.stack(columns, 1).float()
+
+
+def _like(gradient: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
+    """Return a gradient with the strides of its parameter."""
+    if gradient.stride() == param.stride():
+        return gradient
+    return torch.empty_like(param, dtype=gradient.dtype).copy_(gradient)
