@@ -1,4 +1,4 @@
-"""Functions of Triton kernels that Triton lacks, or whose bits its interpreter, used by tests, lacks."""
+"""Functions for Triton kernels, with the same bits on a GPU and in the interpreter of the tests."""
 
 from __future__ import annotations
 

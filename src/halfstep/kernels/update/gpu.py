@@ -26,10 +26,11 @@ _COLUMNS = 10
 """Numbers of a row of the table: seven addresses, elements, first program, and parameter."""
 
 _SEED = ("seed_low", "seed_high")
+SIGNED, UNSIGNED = tl.constexpr(value=True), tl.constexpr(value=False)
 
 
 @triton.jit(do_not_specialize=_SEED)  # type: ignore[untyped-decorator]
-def _update_kernel(  # noqa: PLR0913, PLR0915, PLR0917  # a kernel takes no structures
+def _update_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kernel takes no structures
     table: tl.tensor,
     owners: tl.tensor,
     numbers: tl.tensor,
@@ -60,9 +61,8 @@ def _update_kernel(  # noqa: PLR0913, PLR0915, PLR0917  # a kernel takes no stru
     group: tl.constexpr,
     columns: tl.constexpr,
 ) -> None:
-    if checked:
-        if tl.load(found_inf) != 0.0:
-            return
+    if checked and tl.load(found_inf) != 0.0:
+        return
     program = tl.program_id(0)
     entry = table + tl.load(owners + program).to(tl.int64) * columns
     elements = tl.load(entry + 7)
@@ -101,11 +101,11 @@ def _update_kernel(  # noqa: PLR0913, PLR0915, PLR0917  # a kernel takes no stru
     rate = tl.load(numbers)
     if has_first:
         first = _read(
-            entry + 3, entry + 5, first_in, at, begin, elements, aligned, True, rows, group
+            entry + 3, entry + 5, first_in, at, begin, elements, aligned, SIGNED, rows, group
         )
     if adam:
         second = _read(
-            entry + 4, entry + 6, second_in, at, begin, elements, aligned, False, rows, group
+            entry + 4, entry + 6, second_in, at, begin, elements, aligned, UNSIGNED, rows, group
         )
         first = first + (change - first) * gain1
         second = second * decay2 + change * change * gain2
@@ -115,21 +115,18 @@ def _update_kernel(  # noqa: PLR0913, PLR0915, PLR0917  # a kernel takes no stru
         bits = _random(seed, draw, unit, sequence + 2)
         _write(
             entry + 4, entry + 6, second_in, second, bits, at, begin, inside, elements,
-            aligned, False, rows, group,
+            aligned, UNSIGNED, rows, group,
         )  # fmt: skip
     else:
         if has_first:
             first = first * decay1 + change * gain1
-            if nesterov:
-                change = change + first * decay1
-            else:
-                change = first
+            change = change + first * decay1 if nesterov else first
         value = value - rate * change
     if has_first:
         bits = _random(seed, draw, unit, sequence + 1)
         _write(
             entry + 3, entry + 5, first_in, first, bits, at, begin, inside, elements,
-            aligned, True, rows, group,
+            aligned, SIGNED, rows, group,
         )  # fmt: skip
     if missing > 0:
         whole = tl.where(value == value, value, float("nan"))  # noqa: PLR0124  # any NaN
@@ -187,7 +184,7 @@ def _read(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _write(
+def _write(  # noqa: PLR0913, PLR0917
     address: tl.tensor,
     scales: tl.tensor,
     kind: tl.constexpr,

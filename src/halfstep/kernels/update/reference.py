@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep.kernels.memory_order import in_memory_order
 from halfstep.kernels.philox import philox
 from halfstep.kernels.update.form import GROUP, SPLIT
 
@@ -33,7 +34,7 @@ def update(tensors: Tensors, rule: Rule, device: Device) -> None:
 
 
 def _update(tensors: Tensors, index: int, rule: Rule, device: Device) -> None:
-    parts = [None if part is None else flat(part) for part in tensors.of(index)]
+    parts = [None if part is None else in_memory_order(part) for part in tensors.of(index)]
     weight, gradient, correction, first, second, first_scale, second_scale = parts
     assert weight is not None
     assert gradient is not None
@@ -76,11 +77,6 @@ def _update(tensors: Tensors, index: int, rule: Rule, device: Device) -> None:
     for target, result in new:
         kept = device.found_inf
         target.copy_(result if kept is None else torch.where(kept != 0, target, result))
-
-
-def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements of a dense tensor, `[elements]`, in the order of its memory."""
-    return tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
 
 
 def exact(weight: torch.Tensor, correction: torch.Tensor | None) -> torch.Tensor:

@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.mechanisms.activations.store import (
-    in_memory_order,
-    is_dense,
-    refuse_second_derivative,
-    uncompressed,
-)
+from halfstep.kernels.memory_order import in_memory_order, is_dense
+from halfstep.mechanisms.activations.store import refuse_second_derivative, uncompressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,6 +19,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from halfstep.kernels.memory_order import in_memory_order, is_dense
 from halfstep.mechanisms.activations.packing import DTYPES, Draw, Packed, pack
 
 if TYPE_CHECKING:
@@ -318,25 +319,6 @@ def compressible(tensor: torch.Tensor, *, dense: bool = True) -> bool:
         and tensor.layout is torch.strided
         and (not dense or is_dense(tensor))
     )
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Tell whether the elements fill a range of memory without gaps or overlap, in any layout."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a one-dimensional view of a dense tensor, `[elements]`, in the order of its memory."""
-    return tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:

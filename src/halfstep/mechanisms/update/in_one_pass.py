@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
+from halfstep.kernels.memory_order import is_dense
 from halfstep.kernels.update import Device, Rule, Tensors, update
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.watched import has_hooks
@@ -30,7 +31,7 @@ _MOMENTS = {
     Adam: ("exp_avg", "exp_avg_sq"), AdamW: ("exp_avg", "exp_avg_sq"),
     AdamBf16: ("exp_avg", "exp_avg_sq"),
 }  # fmt: skip
-_LEFT_OUT = ("amsgrad", "differentiable", "capturable")
+_LEFT_OUT = ("amsgrad", "differentiable")
 """Settings of torch's optimizers that another step implements."""
 
 
@@ -78,7 +79,9 @@ class InOnePass:
         found_inf = getattr(optimizer, "found_inf", None)
         devices = set()
         for group in optimizer.param_groups:
-            params = [param for param in group["params"] if param in taken and param.grad is not None]
+            params = [
+                param for param in group["params"] if param in taken and param.grad is not None
+            ]
             for alike in self._alike(optimizer, group, params):
                 devices.add(alike[0].device)
                 self._update(optimizer, group, alike, found_inf, order)
@@ -88,10 +91,12 @@ class InOnePass:
     def _fits(self, optimizer: Optimizer, group: dict[str, Any], param: torch.Tensor) -> bool:
         if param.dtype != torch.bfloat16 or param.device.type not in DEVICES:
             return False
-        if type(param) not in (torch.Tensor, nn.Parameter) or not param.is_non_overlapping_and_dense():
+        if type(param) not in (torch.Tensor, nn.Parameter) or not is_dense(param):
             return False
         grad, state = param.grad, optimizer.state.get(param, {})
-        if grad is not None and (grad.is_sparse or grad.dtype not in (torch.bfloat16, torch.float32)):
+        if grad is not None and (
+            grad.is_sparse or grad.dtype not in (torch.bfloat16, torch.float32)
+        ):
             return False
         names = _moments(optimizer, group)
         moments = [state[name] for name in names if state.get(name) is not None]
@@ -123,7 +128,7 @@ class InOnePass:
                 dtype = torch.bfloat16 if narrow else torch.float32
                 state[name] = torch.zeros_like(param, dtype=dtype)
         if len(names) == 2 and "step" not in state:
-            on_device = group.get("fused") or narrow
+            on_device = group.get("fused") or group.get("capturable") or narrow
             state["step"] = torch.zeros((), device=param.device if on_device else "cpu")
         if self._how == "kahan" and param not in self.corrections:
             self.corrections[param] = torch.zeros_like(param)
@@ -146,14 +151,16 @@ class InOnePass:
         corrections = [self.corrections[p] for p in params] if self._how == "kahan" else []
         tensors = Tensors(params, gradients, corrections, *moments)
         steps = [state["step"] for state in states if "step" in state]
-        numbers = _numbers(optimizer, group, steps, len(params)).to(device, non_blocking=True)
+        numbers = _numbers(group, steps, len(params)).to(device, non_blocking=True)
         read = Device(
             numbers, self._places_of([order[param] for param in params], device),
             self.draws[device], found_inf, self._seed & (2**63 - 1),
         )  # fmt: skip
         update(tensors, _rule(optimizer, group), read)
-        if steps:
-            torch._foreach_add_(steps, 1.0 if found_inf is None else (found_inf == 0).float())
+        if steps and found_inf is None:
+            torch._foreach_add_(steps, 1.0)
+        elif steps:  # as a list, because a single tensor is read by the host on a CPU
+            torch._foreach_add_(steps, [(found_inf == 0).float()] * len(steps))
 
     def _places_of(self, places: list[int], device: torch.device) -> torch.Tensor:
         key = (device.index or 0, *places)
@@ -171,14 +178,13 @@ def _rule(optimizer: Optimizer, group: dict[str, Any]) -> Rule:
     decay, maximize = float(group["weight_decay"]), bool(group.get("maximize"))
     if len(_MOMENTS[type(optimizer)]) == 1:
         settings = (float(group["momentum"]), float(group.get("dampening", 0.0)), decay)
-        return Rule("sgd", settings, bool(group["nesterov"]), maximize)
+        return Rule("sgd", settings, nesterov=bool(group["nesterov"]), maximize=maximize)
     penalty = 0.0 if group["decoupled_weight_decay"] else decay
-    return Rule("adam", (*map(float, group["betas"]), float(group["eps"]), penalty), False, maximize)
+    settings = (*map(float, group["betas"]), float(group["eps"]), penalty)
+    return Rule("adam", settings, maximize=maximize)
 
 
-def _numbers(
-    optimizer: Optimizer, group: dict[str, Any], steps: list[torch.Tensor], count: int
-) -> torch.Tensor:
+def _numbers(group: dict[str, Any], steps: list[torch.Tensor], count: int) -> torch.Tensor:
     """Return `Device.numbers`, computed in fp64 where the numbers of steps are."""
     rate = group["lr"]
     if not steps:

@@ -7,7 +7,8 @@ compensation) and adds it to the next update. See Zamirai et al., "Revisiting BF
 
 The user's optimizer runs in fp32 on stand-ins: temporary fp32 copies of a few parameters at a time.
 The format of the optimizer's own state does not change. Large parameters of SGD on a CPU need no
-stand-in: one pass over memory widens, updates and rounds them, with the same bits.
+stand-in: one pass over memory widens, updates and rounds them, with the same bits. Nor do bf16
+parameters on a GPU, which one kernel updates together (`in_one_pass.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from halfstep.kernels.native.fused import SGDSettings, step_sgd_stochastically
 from halfstep.kernels.rounding import round_compensated, round_stochastically
 from halfstep.kernels.scratch import widened
 from halfstep.mechanisms.technique import Stage, Technique
+from halfstep.mechanisms.update.in_one_pass import InOnePass
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.foreach import in_chunks
 from halfstep.optim.one_pass import updates
@@ -43,14 +45,24 @@ class RoundedUpdate(Technique):
     """
 
     stage = Stage.CHECK
-    skips_on_device = False
 
     def __init__(self, how: Literal["stochastic", "kahan"], *, seed: int) -> None:
         self._how = how
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
         self._compensations: dict[torch.Tensor, torch.Tensor] = {}
+        self._in_one_pass = InOnePass(how, seed, self._compensations)
         self._optimizers: Sequence[Optimizer] = ()
+
+    @property
+    def skips_on_device(self) -> bool:  # type: ignore[override]  # it depends on the parameters
+        """Whether one kernel updates all bf16 parameters, and leaves all as it is in a skip."""
+        return all(
+            param.dtype != torch.bfloat16 or param in taken
+            for optimizer in self._optimizers
+            for taken in [self._in_one_pass.takes(optimizer)]
+            for param in _params(optimizer)
+        )
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Refuse optimizers other than those known to update each parameter independently."""
@@ -71,9 +83,11 @@ class RoundedUpdate(Technique):
 
     def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
         """Step in fp32 on one chunk of parameters after another, and round the results to bf16."""
-        params = [param for group in optimizer.param_groups for param in group["params"]]
+        taken = self._in_one_pass.takes(optimizer)
+        params = [param for param in _params(optimizer) if param not in taken]
         in_one_pass = _sgd_in_one_pass(optimizer) if self._how == "stochastic" else {}
-        for chunk in in_chunks(params):
+        # Without parameters too: the optimizer counts its steps, and so do schedulers.
+        for chunk in [*in_chunks(params)] or [[]]:
             stand_ins = {
                 param: self._stand_in(param) if param.dtype == torch.bfloat16 else param
                 for param in chunk
@@ -90,6 +104,10 @@ class RoundedUpdate(Technique):
                     stand_in = stand_ins[param]
                     if stand_in is not param and stand_in.grad is not None:
                         self._round_back(param, stand_in)
+        if taken:
+            order = {param: place for place, param in enumerate(self._params())}
+            with torch.no_grad():
+                self._in_one_pass.step(optimizer, taken, order)
 
     @contextmanager
     def loading(self, optimizer: Optimizer) -> Iterator[None]:
@@ -109,20 +127,24 @@ class RoundedUpdate(Technique):
             "generators": {
                 str(device): generator.get_state() for device, generator in self._generators.items()
             },
+            "draws": {str(device): int(n) for device, n in self._in_one_pass.draws.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the result of `state_dict`."""
         saved = zip(self._params(), state["compensations"], strict=True)
-        self._compensations = {
+        self._compensations.clear()
+        self._compensations |= {
             param: value.to(param.device, copy=True) for param, value in saved if value is not None
         }
+        for name, number in state.get("draws", {}).items():
+            device = torch.device(name)
+            self._in_one_pass.draws[device] = torch.tensor(number, device=device)
         for device, random_state in state["generators"].items():
             self._generator(torch.device(device)).set_state(random_state.cpu())
 
     def _params(self) -> list[torch.Tensor]:
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        return [param for group in groups for param in group["params"]]
+        return [param for optimizer in self._optimizers for param in _params(optimizer)]
 
     def _stand_in(self, param: torch.Tensor) -> nn.Parameter:
         value = widened(param.detach())
@@ -154,6 +176,10 @@ class RoundedUpdate(Technique):
         if device not in self._generators:
             self._generators[device] = torch.Generator(device).manual_seed(self._seed)
         return self._generators[device]
+
+
+def _params(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def _sgd_in_one_pass(optimizer: Optimizer) -> dict[torch.Tensor, SGDSettings]:
