@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import StepLR
 from engine.tape import HostRead, Tape
 from halfstep import EMA, Engine, recipe
 from halfstep.engine.plan.replay import refusals
-from halfstep.mechanisms.update import in_one_pass
+from halfstep.optim import in_one_kernel
 
 RECIPES = [
     "fp32", "tf32", "fp16", "bf16", "half-bn32", "o1", "o2", "o3", "bf16-sr", "bf16-kahan", "act4",
@@ -165,7 +165,7 @@ def test_activations_draw_new_numbers_in_each_replay():
 @pytest.mark.parametrize("kind", [SGD, AdamW])
 def test_a_kernel_skips_rounded_updates_on_the_device(monkeypatch, name, kind):
     """As on a GPU: the step of all bf16 parameters is one operator, which reads `found_inf`."""
-    monkeypatch.setattr(in_one_pass, "DEVICES", {"cpu"})
+    monkeypatch.setattr(in_one_kernel, "DEVICES", {"cpu"})
     eager, replayed = (Run(name, kind, fused=True, lr=torch.tensor(0.05)) for _ in range(2))
     assert refusals(replayed.engine._assembly) == []
     assert_replayed(eager, replayed)

@@ -42,10 +42,10 @@ class Tensors(NamedTuple):
     empty if the rule needs none.
 
     Attributes:
-        weights: bf16.
+        weights: bf16, or fp32 without corrections, which are not rounded.
         gradients: bf16 or fp32.
         corrections: What a weight lacks of its exact value: bf16, added to it (Kahan), or integers,
-            the missing bits of fp32 (`SPLIT`). Without corrections, weights are rounded
+            the missing bits of fp32 (`SPLIT`). Without corrections, bf16 weights are rounded
             stochastically.
         first: Adam's first moment or SGD's momentum: fp32, bf16, or int8 with `first_scales`.
         second: Adam's second moment: fp32, bf16, or uint8 with `second_scales`.

@@ -50,6 +50,7 @@ def _update_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kerne
     nesterov: tl.constexpr,
     maximize: tl.constexpr,
     penalised: tl.constexpr,
+    weight_in: tl.constexpr,
     gradient_in: tl.constexpr,
     first_in: tl.constexpr,
     second_in: tl.constexpr,
@@ -73,7 +74,7 @@ def _update_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kerne
     at = begin + tl.arange(0, rows)[:, None] * group + tl.arange(0, group)[None, :]
     inside = at < elements
 
-    weights_at = _places(entry, tl.bfloat16, at, aligned)
+    weights_at = _places(entry, weight_in, at, aligned)
     weight = tl.load(weights_at, mask=inside, other=0.0)
     value = weight.to(tl.float32)
     change = tl.load(_places(entry + 1, gradient_in, at, aligned), mask=inside, other=0.0)
@@ -140,6 +141,8 @@ def _update_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kerne
         rounded = to_bf16(value)
         tl.store(weights_at, rounded, mask=inside)
         tl.store(corrections_at, to_bf16(value - rounded.to(tl.float32)), mask=inside)
+    elif weight_in == tl.float32:
+        tl.store(weights_at, value, mask=inside)
     else:
         bits = _random(seed, draw, unit, sequence)
         tl.store(weights_at, _rounded_by(value, bits), mask=inside)
@@ -292,7 +295,7 @@ def update(tensors: Tensors, rule: Rule, device: Device) -> None:
                 first, gain1, decay2, 1 - decay2, eps, others[-1],
                 adam=adam, has_first=bool(tensors.first), nesterov=rule.nesterov,
                 maximize=rule.maximize, penalised=others[-1] != 0,
-                gradient_in=kinds[1], first_in=kinds[3], second_in=kinds[4],
+                weight_in=kinds[0], gradient_in=kinds[1], first_in=kinds[3], second_in=kinds[4],
                 correction_in=kinds[2], missing=SPLIT.get(correction, 0),
                 checked=device.found_inf is not None, aligned=launch.aligned,
                 rows=BLOCK // GROUP, group=GROUP, columns=_COLUMNS, enable_fp_fusion=False,

@@ -70,7 +70,9 @@ def _update(tensors: Tensors, index: int, rule: Rule, device: Device) -> None:
             change = change + mean * momentum if rule.nesterov else mean
             new += _stored(mean, first, first_scale, drawn(OF_FIRST))
         value = value - rate * change
-    if correction is None:
+    if weight.dtype == torch.float32:
+        new.append((weight, value))
+    elif correction is None:
         new.append((weight, rounded_by(value, drawn(OF_WEIGHT))))
     else:
         new += zip((weight, correction), split(value, correction.dtype), strict=True)

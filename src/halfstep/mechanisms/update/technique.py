@@ -8,13 +8,13 @@ compensation) and adds it to the next update. See Zamirai et al., "Revisiting BF
 The user's optimizer runs in fp32 on stand-ins: temporary fp32 copies of a few parameters at a time.
 The format of the optimizer's own state does not change. Large parameters of SGD on a CPU need no
 stand-in: one pass over memory widens, updates and rounds them, with the same bits. Nor do bf16
-parameters on a GPU, which one kernel updates together (`in_one_pass.py`).
+parameters on a GPU, which one kernel updates together (`optim/in_one_kernel.py`).
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,9 +23,11 @@ from torch.optim import SGD, Adam, AdamW
 from halfstep.kernels.native.fused import SGDSettings, step_sgd_stochastically
 from halfstep.kernels.rounding import round_compensated, round_stochastically
 from halfstep.kernels.scratch import widened
+from halfstep.kernels.update.reference import exact, split
 from halfstep.mechanisms.technique import Stage, Technique
-from halfstep.mechanisms.update.in_one_pass import InOnePass
+from halfstep.optim.in_one_kernel import CORRECTIONS, InOneKernel
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
+from halfstep.optim.eight_bit import Adam8
 from halfstep.optim.foreach import in_chunks
 from halfstep.optim.one_pass import updates
 from halfstep.optim.watched import has_hooks
@@ -35,23 +37,26 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from halfstep.optim.in_one_kernel import Way
+
 
 class RoundedUpdate(Technique):
     """Rounds the weight update of bf16 parameters stochastically or with a Kahan compensation.
 
     Args:
-        how: "stochastic" or "kahan".
+        how: "stochastic", "kahan", or "split16" and "split8" for the field `master_weights`.
         seed: Seed of the stochastic rounding; the same seed gives the same weights.
     """
 
     stage = Stage.CHECK
+    _field = "update"
 
-    def __init__(self, how: Literal["stochastic", "kahan"], *, seed: int) -> None:
+    def __init__(self, how: Way, *, seed: int = 0) -> None:
         self._how = how
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
         self._compensations: dict[torch.Tensor, torch.Tensor] = {}
-        self._in_one_pass = InOnePass(how, seed, self._compensations)
+        self._in_one_kernel = InOneKernel(how, seed, self._compensations)
         self._optimizers: Sequence[Optimizer] = ()
 
     @property
@@ -60,7 +65,7 @@ class RoundedUpdate(Technique):
         return all(
             param.dtype != torch.bfloat16 or param in taken
             for optimizer in self._optimizers
-            for taken in [self._in_one_pass.takes(optimizer)]
+            for taken in [self._in_one_kernel.takes(optimizer)]
             for param in _params(optimizer)
         )
 
@@ -69,9 +74,9 @@ class RoundedUpdate(Technique):
         del models
         self._optimizers = optimizers
         for optimizer in optimizers:
-            if type(optimizer) not in (SGD, Adam, AdamW, SGDBf16, AdamBf16):
+            if type(optimizer) not in (SGD, Adam, AdamW, SGDBf16, AdamBf16, Adam8):
                 raise TypeError(
-                    f"update={self._how!r} knows torch.optim.SGD, Adam and AdamW, not "
+                    f"{self._field}={self._how!r} knows torch.optim.SGD, Adam and AdamW, not "
                     f"{type(optimizer).__name__}; use one of them, or recipe='o2', whose fp32 "
                     "master weights work with any optimizer"
                 )
@@ -79,11 +84,11 @@ class RoundedUpdate(Technique):
     def full_precision(self, param: torch.Tensor) -> torch.Tensor:
         """Return `param` plus its compensation in fp32, or `param` if it has no compensation."""
         compensation = self._compensations.get(param)
-        return param if compensation is None else param.float() + compensation
+        return param if compensation is None else exact(param.detach(), compensation)
 
     def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
         """Step in fp32 on one chunk of parameters after another, and round the results to bf16."""
-        taken = self._in_one_pass.takes(optimizer)
+        taken = self._in_one_kernel.takes(optimizer)
         params = [param for param in _params(optimizer) if param not in taken]
         in_one_pass = _sgd_in_one_pass(optimizer) if self._how == "stochastic" else {}
         # Without parameters too: the optimizer counts its steps, and so do schedulers.
@@ -107,7 +112,7 @@ class RoundedUpdate(Technique):
         if taken:
             order = {param: place for place, param in enumerate(self._params())}
             with torch.no_grad():
-                self._in_one_pass.step(optimizer, taken, order)
+                self._in_one_kernel.step(optimizer, taken, order)
 
     @contextmanager
     def loading(self, optimizer: Optimizer) -> Iterator[None]:
@@ -127,7 +132,7 @@ class RoundedUpdate(Technique):
             "generators": {
                 str(device): generator.get_state() for device, generator in self._generators.items()
             },
-            "draws": {str(device): int(n) for device, n in self._in_one_pass.draws.items()},
+            "draws": {str(device): int(n) for device, n in self._in_one_kernel.draws.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -139,7 +144,7 @@ class RoundedUpdate(Technique):
         }
         for name, number in state.get("draws", {}).items():
             device = torch.device(name)
-            self._in_one_pass.draws[device] = torch.tensor(number, device=device)
+            self._in_one_kernel.draws[device] = torch.tensor(number, device=device)
         for device, random_state in state["generators"].items():
             self._generator(torch.device(device)).set_state(random_state.cpu())
 
@@ -147,9 +152,8 @@ class RoundedUpdate(Technique):
         return [param for optimizer in self._optimizers for param in _params(optimizer)]
 
     def _stand_in(self, param: torch.Tensor) -> nn.Parameter:
-        value = widened(param.detach())
-        if param in self._compensations:
-            value += self._compensations[param]
+        compensation = self._compensations.get(param)
+        value = widened(param.detach()) if compensation is None else exact(param, compensation)
         stand_in = nn.Parameter(value, param.requires_grad)
         stand_in.grad = None if param.grad is None else widened(param.grad)
         return stand_in
@@ -158,7 +162,10 @@ class RoundedUpdate(Technique):
         if self._how == "stochastic":
             round_stochastically(stand_in, self._generator(param.device), into=param)
         else:
-            rounded, lost = round_compensated(stand_in)
+            if self._how == "kahan":
+                rounded, lost = round_compensated(stand_in)
+            else:
+                rounded, lost = split(stand_in.detach(), CORRECTIONS[self._how])
             param.copy_(rounded)
             kept = self._compensations.setdefault(param, lost)
             if kept is not lost:

@@ -1,4 +1,4 @@
-"""Steps of Adam and SGD on a GPU's bf16 parameters, in one pass over memory (`kernels/update`).
+"""Steps of Adam and SGD in one pass over memory, for many parameters together (`kernels/update`).
 
 The user's optimizer keeps its state, under torch's names, and its settings. What a step needs of
 them is read on the device: the number of steps, a learning rate in a tensor, the counter of random
@@ -14,8 +14,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep.kernels.memory_order import is_dense
-from halfstep.kernels.update import Device, Rule, Tensors, update
-from halfstep.optim.bf16 import AdamBf16, SGDBf16
+from halfstep.kernels.update import GROUP, Device, Rule, Tensors, update
 from halfstep.optim.watched import has_hooks
 
 if TYPE_CHECKING:
@@ -26,38 +25,41 @@ if TYPE_CHECKING:
 DEVICES = {"cuda"}
 """The types of devices whose parameters are updated in one pass."""
 
+CORRECTIONS = {"kahan": torch.bfloat16, "split16": torch.int16, "split8": torch.int8}
+"""The format of what a bf16 weight lacks of its exact value, for the ways that keep it."""
+
+Way = Literal["stochastic", "kahan", "split16", "split8"]
+
 _MOMENTS = {
-    SGD: ("momentum_buffer",), SGDBf16: ("momentum_buffer",),
-    Adam: ("exp_avg", "exp_avg_sq"), AdamW: ("exp_avg", "exp_avg_sq"),
-    AdamBf16: ("exp_avg", "exp_avg_sq"),
+    SGD: ("momentum_buffer",), Adam: ("exp_avg", "exp_avg_sq"), AdamW: ("exp_avg", "exp_avg_sq"),
 }  # fmt: skip
+_SCALE = "_scale"
+"""What follows the name of a moment in 8 bits in the name of its scales."""
+_GRADIENTS = (torch.bfloat16, torch.float32)
 _LEFT_OUT = ("amsgrad", "differentiable")
 """Settings of torch's optimizers that another step implements."""
 
 
-class InOnePass:
-    """Updates the bf16 parameters of optimizers in one pass over memory.
+class InOneKernel:
+    """Updates the parameters of optimizers in one pass over memory.
 
     Args:
-        how: "stochastic" or "kahan".
+        way: How bf16 weights keep small updates: "stochastic" rounding, "kahan" summation, or the
+            missing bits of fp32, 16 or 8 of them ("split16", "split8").
         seed: Seed of the stochastic rounding.
-        corrections: The compensation of each parameter; a step adds those that are missing.
+        corrections: What each parameter lacks of its exact value; a step adds zeros if nothing is
+            there.
     """
 
-    def __init__(
-        self,
-        how: Literal["stochastic", "kahan"],
-        seed: int,
-        corrections: dict[torch.Tensor, torch.Tensor],
-    ) -> None:
-        self._how = how
+    def __init__(self, way: Way, seed: int, corrections: dict[torch.Tensor, torch.Tensor]) -> None:
+        self._way = way
         self._seed = seed
         self.corrections = corrections
         self.draws: dict[torch.device, torch.Tensor] = {}
         self._places: dict[tuple[int, ...], torch.Tensor] = {}
 
     def takes(self, optimizer: Optimizer) -> set[torch.Tensor]:
-        """Return the parameters that `step` updates; none if hooks watch the optimizer's steps."""
+        """Return the bf16 parameters on a GPU that `step` updates; none if hooks watch the steps."""
         if has_hooks(optimizer):
             return set()
         return {
@@ -65,7 +67,9 @@ class InOnePass:
             for group in optimizer.param_groups
             if not any(group.get(name) for name in _LEFT_OUT)
             for param in group["params"]
-            if self._fits(optimizer, group, param)
+            if param.dtype == torch.bfloat16
+            and param.device.type in DEVICES
+            and _fits(optimizer, group, param)
         }
 
     def step(self, optimizer: Optimizer, taken: set[torch.Tensor], order: dict[Any, int]) -> None:
@@ -88,22 +92,6 @@ class InOnePass:
         for device in devices:
             self.draws[device].add_(1 if found_inf is None else found_inf == 0)
 
-    def _fits(self, optimizer: Optimizer, group: dict[str, Any], param: torch.Tensor) -> bool:
-        if param.dtype != torch.bfloat16 or param.device.type not in DEVICES:
-            return False
-        if type(param) not in (torch.Tensor, nn.Parameter) or not is_dense(param):
-            return False
-        grad, state = param.grad, optimizer.state.get(param, {})
-        if grad is not None and (
-            grad.is_sparse or grad.dtype not in (torch.bfloat16, torch.float32)
-        ):
-            return False
-        names = _moments(optimizer, group)
-        moments = [state[name] for name in names if state.get(name) is not None]
-        if group.get("dampening") and names and not moments:
-            return False  # the first step of torch's SGD has no dampening
-        return all(moment.stride() == param.stride() for moment in moments)
-
     def _alike(
         self, optimizer: Optimizer, group: dict[str, Any], params: Sequence[torch.Tensor]
     ) -> Iterator[list[torch.Tensor]]:
@@ -113,7 +101,7 @@ class InOnePass:
         for param in params:
             state = self._started(optimizer, group, param)
             assert param.grad is not None, "as asked by `step`"
-            formats = param.grad.dtype, *(state[name].dtype for name in names)
+            formats = param.dtype, param.grad.dtype, *(state[name].dtype for name in names)
             lists.setdefault((param.device, formats), []).append(param)
         yield from lists.values()
 
@@ -122,16 +110,20 @@ class InOnePass:
     ) -> dict[str, Any]:
         state: dict[str, Any] = optimizer.state[param]
         names = _moments(optimizer, group)
-        narrow = type(optimizer) in (AdamBf16, SGDBf16)
+        kept = getattr(optimizer, "moments_dtype", None)
         for name in names:
             if state.get(name) is None:
-                dtype = torch.bfloat16 if narrow else torch.float32
+                dtype = kept or torch.float32
+                if dtype == torch.int8:
+                    groups = -(-param.numel() // GROUP)
+                    state[name + _SCALE] = torch.zeros(groups, device=param.device)
+                    dtype = torch.uint8 if name == "exp_avg_sq" else dtype
                 state[name] = torch.zeros_like(param, dtype=dtype)
         if len(names) == 2 and "step" not in state:
-            on_device = group.get("fused") or group.get("capturable") or narrow
+            on_device = group.get("fused") or group.get("capturable") or kept is not None
             state["step"] = torch.zeros((), device=param.device if on_device else "cpu")
-        if self._how == "kahan" and param not in self.corrections:
-            self.corrections[param] = torch.zeros_like(param)
+        if self._way in CORRECTIONS and param not in self.corrections:
+            self.corrections[param] = torch.zeros_like(param, dtype=CORRECTIONS[self._way])
         if param.device not in self.draws:
             self.draws[param.device] = torch.zeros((), dtype=torch.int64, device=param.device)
         return state
@@ -146,9 +138,13 @@ class InOnePass:
     ) -> None:
         device = params[0].device
         states = [optimizer.state[param] for param in params]
-        moments = [[state[name] for state in states] for name in _moments(optimizer, group)]
+        names = _moments(optimizer, group)
+        moments = [[state[name] for state in states] for name in names]
+        moments += [[]] * (2 - len(moments))
+        if names and names[0] + _SCALE in states[0]:
+            moments += [[state[name + _SCALE] for state in states] for name in names]
         gradients = [_like(param.grad, param) for param in params if param.grad is not None]
-        corrections = [self.corrections[p] for p in params] if self._how == "kahan" else []
+        corrections = [self.corrections[p] for p in params] if self._way in CORRECTIONS else []
         tensors = Tensors(params, gradients, corrections, *moments)
         steps = [state["step"] for state in states if "step" in state]
         numbers = _numbers(group, steps, len(params)).to(device, non_blocking=True)
@@ -169,14 +165,28 @@ class InOnePass:
         return self._places[key]
 
 
+def _fits(optimizer: Optimizer, group: dict[str, Any], param: torch.Tensor) -> bool:
+    """Tell whether all tensors of a parameter are plain, dense and of one layout."""
+    if type(param) not in (torch.Tensor, nn.Parameter) or not is_dense(param):
+        return False
+    grad, state = param.grad, optimizer.state.get(param, {})
+    if grad is not None and (grad.is_sparse or grad.dtype not in _GRADIENTS):
+        return False
+    names = _moments(optimizer, group)
+    moments = [state[name] for name in names if state.get(name) is not None]
+    if group.get("dampening") and names and not moments:
+        return False  # the first step of torch's SGD has no dampening
+    return all(moment.stride() == param.stride() for moment in moments)
+
+
 def _moments(optimizer: Optimizer, group: dict[str, Any]) -> tuple[str, ...]:
-    names = _MOMENTS[type(optimizer)]
+    names: tuple[str, ...] = getattr(optimizer, "moments", None) or _MOMENTS[type(optimizer)]
     return names if len(names) == 2 or group["momentum"] else ()
 
 
 def _rule(optimizer: Optimizer, group: dict[str, Any]) -> Rule:
     decay, maximize = float(group["weight_decay"]), bool(group.get("maximize"))
-    if len(_MOMENTS[type(optimizer)]) == 1:
+    if "momentum" in group:
         settings = (float(group["momentum"]), float(group.get("dampening", 0.0)), decay)
         return Rule("sgd", settings, nesterov=bool(group["nesterov"]), maximize=maximize)
     penalty = 0.0 if group["decoupled_weight_decay"] else decay

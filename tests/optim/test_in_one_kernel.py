@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep.engine import Engine
-from halfstep.mechanisms.update import in_one_pass
+from halfstep.optim import in_one_kernel
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 
 BUILDS = {
@@ -25,7 +25,7 @@ BUILDS = {
 
 @pytest.fixture
 def _on_a_cpu(monkeypatch):
-    monkeypatch.setattr(in_one_pass, "DEVICES", {"cpu", "cuda"})
+    monkeypatch.setattr(in_one_kernel, "DEVICES", {"cpu", "cuda"})
 
 
 def net() -> nn.Sequential:
@@ -60,7 +60,7 @@ def exact_weights(engine: Engine) -> torch.Tensor:
 def test_steps_are_those_of_torchs_optimizer_in_fp32(monkeypatch, recipe, build):
     """The stand-ins, which torch's own optimizer updates, are no nearer to fp32."""
     found = exact_weights(trained(recipe, build))
-    monkeypatch.setattr(in_one_pass, "DEVICES", set())
+    monkeypatch.setattr(in_one_kernel, "DEVICES", set())
     stood_in, exact = (exact_weights(trained(name, build)) for name in (recipe, "bf16-kahan"))
     if recipe == "bf16-kahan":
         start = torch.cat([param.bfloat16().flatten() for param in net().parameters()])
@@ -82,7 +82,7 @@ def test_the_optimizer_owns_the_state_that_torch_gives_it(monkeypatch, build):
         ]
 
     found = state(trained("bf16-sr", build, 3))
-    monkeypatch.setattr(in_one_pass, "DEVICES", set())
+    monkeypatch.setattr(in_one_kernel, "DEVICES", set())
     assert found == state(trained("bf16-sr", build, 3))
 
 
@@ -146,4 +146,4 @@ def test_moments_in_bf16_stay_in_bf16(build):
 
 
 def test_a_cpu_keeps_its_own_step():
-    assert {"cuda"} == in_one_pass.DEVICES
+    assert {"cuda"} == in_one_kernel.DEVICES
