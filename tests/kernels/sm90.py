@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+_EVEN = ("elements", "channels")
+"""Numbers that are multiples of 16 in the tensors of a network."""
+
+
 @dataclass(frozen=True)
 class Needs:
     """What a compiled kernel needs.
@@ -17,6 +21,7 @@ class Needs:
         registers: Registers of a thread.
         spilled: Bytes that a thread spills to memory.
         moved: For loads ("ld") and stores ("st") of global memory, the instructions by their bytes.
+        addresses: Loads of 8 bytes that are an address or a number, not part of a tensor.
         exchanges: Instructions that exchange values between threads by shared memory or shuffles.
         instructions: PTX instructions, which ptxas orders and merges.
     """
@@ -24,6 +29,7 @@ class Needs:
     registers: int
     spilled: int
     moved: dict[str, Counter[int]]
+    addresses: int
     exchanges: int
     instructions: int
 
@@ -48,7 +54,7 @@ def needs(kernel, kinds: dict[str, str], constants: dict[str, object], **options
     aligned = {
         (index,): [["tt.divisibility", 16]]
         for index, name in enumerate(names)
-        if name not in constants and name not in kept and (kinds[name][0] == "*" or "elem" in name)
+        if name not in constants and name not in kept and (kinds[name][0] == "*" or name in _EVEN)
     }
     source = ASTSource(kernel, signature, given, aligned)
     assembly = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
@@ -63,5 +69,6 @@ def needs(kernel, kinds: dict[str, str], constants: dict[str, object], **options
     pattern = r"(ld|st)\.global(?:\.\w+)*?(?:\.v(\d))?\.[bfus](\d+)"
     for way, lanes, bits in re.findall(pattern, assembly):
         moved[way][int(lanes or 1) * int(bits) // 8] += 1
+    addresses = len(re.findall(r"ld\.global(?:\.\w+)*?\.b64", assembly))
     exchanges = len(re.findall(r"shfl\.sync|(?:ld|st)\.shared|ldmatrix|stmatrix", assembly))
-    return Needs(int(registers), spilled, moved, exchanges, assembly.count(";\n"))
+    return Needs(int(registers), spilled, moved, addresses, exchanges, assembly.count(";\n"))

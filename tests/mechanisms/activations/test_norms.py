@@ -8,6 +8,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from halfstep import Engine
+from halfstep.mechanisms.activations import norms
 
 from .nets import ENOUGH, relative_error, saved, using
 
@@ -98,3 +102,39 @@ def test_a_bf16_batch_norm_of_a_large_mean_loses_nothing_more():
         result.backward(weights.bfloat16())
         grads.append(layer.weight.grad.float())
     assert (grads[1] - grads[0]).norm() < 0.03 * grads[0].norm()
+
+
+class Calls(TorchDispatchMode):
+    """Lists the operators that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_batch_norm_is_normalised_as_it_is_packed(monkeypatch):
+    """As on a GPU: the same packed tensor, without a normalised one in memory."""
+
+    def run() -> tuple[list[torch.Tensor], list[str]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 4, 3)
+        )
+        model = model.to(memory_format=torch.channels_last)
+        engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), recipe="bf16+act4")
+        images = torch.randn(8, 3, 12, 12).to(memory_format=torch.channels_last)
+        with engine.autocast(), Calls() as calls:
+            loss = engine.model(images).square().mean()
+        engine.backward(loss)
+        return [param.grad.clone() for param in model.parameters()], calls.names
+
+    expected, plain = run()
+    monkeypatch.setattr(norms, "NORMALISED_AS_PACKED", {"cpu"})
+    found, calls = run()
+    assert all(map(torch.equal, found, expected))
+    assert calls.count("halfstep::pack") == plain.count("halfstep::pack")
+    assert calls.count("aten::sub_") == plain.count("aten::sub_") - 1

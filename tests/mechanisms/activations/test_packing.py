@@ -124,11 +124,17 @@ TRITON = """
 import os, sys
 os.environ["TRITON_INTERPRET"] = "1"
 from halfstep.mechanisms.activations.packing import gpu
+import torch
+from halfstep.mechanisms.activations.packing import Draw, Normaliser, reference
 from tests.mechanisms.activations.test_packing import DTYPES, assert_same_as_reference, awkward
 cases = [(dtype, bits, group) for dtype in DTYPES for bits in (2, 3, 4, 8) for group in (64, 256)]
 for number, (dtype, bits, group) in enumerate(cases[:: int(sys.argv[1])]):
     values = awkward(1600, (1e-8, 1.0, 3e4)[number % 3], dtype, number)[number:]
     assert_same_as_reference(gpu, values, bits, group, 12345678901)
+    values, by = torch.randn(40 * 40).to(dtype), Normaliser(torch.rand(40) + 1, torch.randn(40))
+    packed = gpu.pack(values, bits, group, Draw(1), by)
+    expected = reference.pack(reference.normalised(values, by), bits, group, Draw(1))
+    assert torch.equal(packed.stored, expected.stored)
 print("same bits", number + 1)
 """
 

@@ -44,7 +44,9 @@ def test_a_weight_is_the_nearest_and_at_a_tie_the_one_away_from_zero():
     weight = split(value, torch.int16)[0].double()
     away = (value.view(torch.int32) + 0x8000 & -(1 << 16)).view(torch.float32).double()
     towards = (value.view(torch.int32) & -(1 << 16)).view(torch.float32).double()
-    assert torch.equal(weight, torch.where((away - value).abs() <= (towards - value).abs(), away, towards))
+    assert torch.equal(
+        weight, torch.where((away - value).abs() <= (towards - value).abs(), away, towards)
+    )
 
 
 def test_eight_missing_bits_err_by_at_most_a_part_in_2_to_the_16():

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 def refusals(assembly: Assembly) -> list[str]:
     """Return why steps of an engine cannot be replayed: a sentence for each reason, or nothing."""
-    return [*_of_engine(assembly), *(why for each in assembly.windows for why in _of(each, assembly))]
+    return [
+        *_of_engine(assembly),
+        *(why for each in assembly.windows for why in _of(each, assembly)),
+    ]
 
 
 def _of_engine(assembly: Assembly) -> Iterator[str]:

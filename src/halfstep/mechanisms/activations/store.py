@@ -20,7 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from halfstep.kernels.memory_order import in_memory_order, is_dense
-from halfstep.mechanisms.activations.packing import DTYPES, Draw, Packed, pack
+from halfstep.mechanisms.activations.packing import DTYPES, Draw, Normaliser, Packed, pack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,6 +155,7 @@ class Draws:
 Listener = Callable[[torch.Tensor, Whole | Saved], None]
 
 _DEVICES = 256
+_NORMALISED = -1  # ends the key of a tensor that is kept normalised
 
 
 class Store:
@@ -196,6 +197,15 @@ class Store:
             yield
         finally:
             self._here.rule = before
+            self._here.normaliser = None
+
+    def normalises(self, values: torch.Tensor) -> bool:
+        """Tell whether `normalise` can be called: channels are adjacent, and no listener measures."""
+        return values.stride(1) == 1 and not self._listeners
+
+    def normalise(self, values: torch.Tensor, by: Normaliser) -> None:
+        """Keep the normalised values if this thread saves `values` in this `during` context."""
+        self._here.normaliser = _key(values), by
 
     @property
     def _rule(self) -> tuple[int | None, int, set[int]]:
@@ -232,6 +242,11 @@ class Store:
         if not compressible(tensor) or is_parameter(tensor):
             return _whole(tensor)
         key = _key(tensor)
+        normalised, by = getattr(self._here, "normaliser", None) or (None, None)
+        if normalised == key:
+            key = (*key, _NORMALISED)
+        else:
+            by = None
         kept = self._kept.get(key)
         bits = self._bits_of(tensor)
         if kept is None:
@@ -239,18 +254,19 @@ class Store:
             if bits is None:
                 kept = Kept(None, _whole(tensor), storage)
             else:
-                kept = Kept(self.pack(tensor, bits), None, storage)
+                kept = Kept(self.pack(tensor, bits, by), None, storage)
             self._kept[key] = kept
         elif bits is None and kept.whole is None:
             kept.whole = _whole(tensor)
             kept.packed = None
         return Saved(kept, tensor.size(), tensor.stride())
 
-    def pack(self, tensor: torch.Tensor, bits: int) -> Packed:
+    def pack(self, tensor: torch.Tensor, bits: int, normaliser: Normaliser | None = None) -> Packed:
         """Round a dense tensor to `bits` bits per element, in the order of its memory."""
         groups = -(-tensor.numel() // self.group)
         draw = self.draws.take(groups, tensor.device)
-        return pack(in_memory_order(tensor), bits, group=self.group, draw=draw)
+        flat = in_memory_order(tensor)
+        return pack(flat, bits, group=self.group, draw=draw, normaliser=normaliser)
 
     def restore(self, saved: Whole | Saved) -> torch.Tensor:
         """Return a tensor that autograd has saved: the unpack hook.

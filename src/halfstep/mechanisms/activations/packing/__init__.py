@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.mechanisms.activations.packing import native, reference
-from halfstep.mechanisms.activations.packing.form import Draw, Packed, unwritten, unwritten_mask
+from halfstep.mechanisms.activations.packing.form import (
+    Draw,
+    Normaliser,
+    Packed,
+    unwritten,
+    unwritten_mask,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["BITS", "DTYPES", "Draw", "Packed", "pack"]
+__all__ = ["BITS", "DTYPES", "Draw", "Normaliser", "Packed", "pack"]
 
 BITS = (2, 3, 4, 8)
 """The allowed numbers of bits per element."""
@@ -26,9 +32,19 @@ DTYPES = tuple(native.DTYPES)
 """The dtypes that can be packed."""
 
 
-def pack(flat: torch.Tensor, bits: int, *, group: int = 256, draw: Draw) -> Packed:
-    """Pack a contiguous tensor, shape `[elements]`, as `reference.pack` does."""
-    stored = torch.ops.halfstep.pack(flat, bits, group, *draw)
+def pack(
+    flat: torch.Tensor,
+    bits: int,
+    *,
+    group: int = 256,
+    draw: Draw,
+    normaliser: Normaliser | None = None,
+) -> Packed:
+    """Pack a contiguous tensor, shape `[elements]`, as `reference.pack` does.
+
+    With a normaliser, the normalised tensor is packed, without a pass over memory for it on a GPU.
+    """
+    stored = torch.ops.halfstep.pack(flat, bits, group, *draw, *(normaliser or (None, None)))
     return Packed(stored, bits, group, flat.numel(), flat.dtype)
 
 
@@ -43,8 +59,16 @@ def _kernels(device: str) -> Any:
     return gpu
 
 
-def _pack(device: str, flat: torch.Tensor, bits: int, group: int, *draw: Any) -> Any:
-    return _kernels(device).pack(flat, bits, group, Draw(*draw)).stored
+def _pack(device: str, flat: torch.Tensor, bits: int, group: int, *numbers: Any) -> Any:
+    *draw, scale, shift = numbers
+    kernels = _kernels(device)
+    if scale is None:
+        return kernels.pack(flat, bits, group, Draw(*draw)).stored
+    normaliser = Normaliser(scale, shift)
+    if device == "CUDA" and kernels is not reference:
+        return kernels.pack(flat, bits, group, Draw(*draw), normaliser).stored
+    flat = reference.normalised(flat, normaliser)
+    return kernels.pack(flat, bits, group, Draw(*draw)).stored
 
 
 def _unpack(device: str, *packed: Any) -> Any:
@@ -69,7 +93,7 @@ _ON_FAKE_TENSORS: dict[str, Callable[..., Any]] = {
 _operators = torch.library.Library("halfstep", "DEF")
 _operators.define(
     "pack(Tensor flat, int bits, int group, int seed, int stream, int counter, "
-    "Tensor? forwards) -> Tensor"
+    "Tensor? forwards, Tensor? scale, Tensor? shift) -> Tensor"
 )
 _operators.define(
     "unpack(Tensor stored, int bits, int group, int elements, ScalarType dtype) -> Tensor"

@@ -38,6 +38,21 @@ class Draw(NamedTuple):
         return before * GROUPS_A_FORWARD + self.counter
 
 
+class Normaliser(NamedTuple):
+    """The normalisation of a tensor as it is packed: a channel's values times scale, minus shift.
+
+    The result is rounded to the dtype of the tensor. In memory, the channels of an element are
+    adjacent.
+
+    Attributes:
+        scale: fp32 `[channels]`.
+        shift: fp32 `[channels]`.
+    """
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class Packed:
     """A tensor in a few bits per element. An element is `low + code * step` of its group.

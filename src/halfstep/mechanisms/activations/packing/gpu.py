@@ -18,6 +18,7 @@ from halfstep.mechanisms.activations.packing.form import (
     GROUPS_A_FORWARD,
     MASK_GROUP,
     Draw,
+    Normaliser,
     Packed,
     unwritten,
     unwritten_mask,
@@ -62,6 +63,17 @@ def _fraction(words: tl.tensor, window: tl.constexpr) -> tl.tensor:
     return ((moved & 0x7FFF80) | 0x3F800040).to(tl.float32, bitcast=True)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _normalised(
+    value: tl.tensor, scale: tl.tensor, shift: tl.tensor, channel: tl.tensor
+) -> tl.tensor:
+    """Normalise values of channels, in their own format."""
+    exact = value.to(tl.float32) * tl.load(scale + channel) - tl.load(shift + channel)
+    if value.dtype == tl.bfloat16:
+        exact = to_bf16(exact)
+    return exact.to(value.dtype)
+
+
 @triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
 def _pack_kernel(  # noqa: PLR0913, PLR0915, PLR0917  # a kernel takes no structures
     source: tl.tensor,
@@ -73,10 +85,14 @@ def _pack_kernel(  # noqa: PLR0913, PLR0915, PLR0917  # a kernel takes no struct
     seed_high: tl.tensor,
     stream: tl.tensor,
     first: tl.tensor,
+    scale: tl.tensor,
+    shift: tl.tensor,
+    channels: tl.tensor,
     group: tl.constexpr,
     bits: tl.constexpr,
     at_once: tl.constexpr,
     groups_a_forward: tl.constexpr,
+    normalises: tl.constexpr,
 ) -> None:
     words: tl.constexpr = group // 8
     top: tl.constexpr = 2**bits - 1
@@ -85,12 +101,20 @@ def _pack_kernel(  # noqa: PLR0913, PLR0915, PLR0917  # a kernel takes no struct
     column = tl.arange(0, words)
     at = begin * group + row[:, None] * group + column[None, :]
     end = tl.load(source + elements - 1)
+    channel = tl.zeros((at_once, words), tl.int32)
+    if normalises:
+        end = _normalised(end, scale, shift, channels - 1)
+        channel = ((begin + row) * group % channels).to(tl.int32)[:, None] + column[None, :]
 
     lowest = tl.full((at_once, words), float("inf"), tl.float32)
     highest = tl.full((at_once, words), float("-inf"), tl.float32)
     for part in tl.static_range(8):
         place = at + part * words
-        value = tl.load(source + place, mask=place < elements, other=end).to(tl.float32)
+        value = tl.load(source + place, mask=place < elements, other=end)
+        if normalises:
+            value = _normalised(value, scale, shift, (channel + part * words) % channels)
+            value = tl.where(place < elements, value, end)
+        value = value.to(tl.float32)
         lowest = least(lowest, value)
         highest = most(highest, value)
     lowest = tl.reduce(lowest, 1, least)
@@ -121,7 +145,11 @@ def _pack_kernel(  # noqa: PLR0913, PLR0915, PLR0917  # a kernel takes no struct
     others = tl.zeros((at_once, words), tl.int32)  # with 8 bits: the words of the odd parts
     for part in tl.static_range(8):
         place = at + part * words
-        value = tl.load(source + place, mask=place < elements, other=end).to(tl.float32)
+        value = tl.load(source + place, mask=place < elements, other=end)
+        if normalises:
+            value = _normalised(value, scale, shift, (channel + part * words) % channels)
+            value = tl.where(place < elements, value, end)
+        value = value.to(tl.float32)
         fraction = _fraction(odd if part % 2 else even, part // 2)
         level = ((value - start[:, None]) * inverse[:, None] + fraction).to(tl.int32)
         if bits < 8:
@@ -264,8 +292,13 @@ def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
-    """Compute `reference.pack` on the GPU; `group` must be a power of two."""
+def pack(
+    flat: torch.Tensor, bits: int, group: int, draw: Draw, normaliser: Normaliser | None = None
+) -> Packed:
+    """Compute `reference.pack` on the GPU, after `reference.normalised` if there is a normaliser.
+
+    `group` must be a power of two.
+    """
     packed = unwritten(flat, bits, group)
     forwards = draw.forwards
     if forwards is None:
@@ -274,7 +307,9 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
         _pack_kernel[_programs(packed.elements)](
             flat, packed.stored, forwards, packed.elements, packed.groups,
             signed(draw.seed), signed(draw.seed >> 32), draw.stream, draw.counter,
-            group, bits, ELEMENTS_A_PROGRAM // group, GROUPS_A_FORWARD, enable_fp_fusion=False,
+            *(normaliser or (flat, flat)), 16 if normaliser is None else len(normaliser.scale),
+            group, bits, ELEMENTS_A_PROGRAM // group, GROUPS_A_FORWARD,
+            normaliser is not None, enable_fp_fusion=False,
         )  # fmt: skip
     return packed
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from halfstep.kernels.philox import philox
-from halfstep.mechanisms.activations.packing.form import MASK_GROUP, Draw, Packed
+from halfstep.mechanisms.activations.packing.form import MASK_GROUP, Draw, Normaliser, Packed
 
 PLANES = {
     1: (torch.uint8,),
@@ -61,6 +61,12 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
     )
     stored = torch.cat([part.flatten().view(torch.uint8) for part in parts])
     return Packed(stored, bits, group, flat.numel(), flat.dtype)
+
+
+def normalised(flat: torch.Tensor, normaliser: Normaliser) -> torch.Tensor:
+    """Return a tensor `[elements]` whose channels are normalised, in the dtype of `flat`."""
+    rows = flat.view(-1, len(normaliser.scale))
+    return (rows * normaliser.scale).sub_(normaliser.shift).to(flat.dtype).flatten()
 
 
 def unpack(packed: Packed) -> torch.Tensor:
