@@ -91,10 +91,16 @@ ITEMS = (
     Item("fp8", "What does FP8 gain on large linear layers, and torchao's FP8?", "fp8.py", 90),
     Item(
         "activations",
-        "What do compressed activations cost and save, and how fast are their kernels?",
+        "What do compressed activations cost and save, beside other ways to save memory?",
         "activations.py",
         90,
         needs=("timm",),
+    ),
+    Item(
+        "packing",
+        "How fast are activations packed and unpacked, by bits and dtype?",
+        "packing.py",
+        90,
     ),
     Item("rounding", "What does AdamW cost with bf16 parameters?", "rounding.py", 80),
     *(
