@@ -106,3 +106,10 @@ def test_without_an_engine_a_resumed_run_takes_the_same_steps():
 def test_other_parameters_are_refused():
     with pytest.raises(TypeError, match="8 bits of fp32 or bf16 parameters"):
         Adam8([nn.Parameter(torch.zeros(3, dtype=torch.float16))])
+    model = net()
+    optimizer = Adam8(model.parameters())
+    model.half()
+    for param in model.parameters():
+        param.grad = torch.zeros_like(param)
+    with pytest.raises(TypeError, match=r"torch.float16; write torch.optim.AdamW"):
+        optimizer.step()

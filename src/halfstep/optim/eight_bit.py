@@ -61,7 +61,10 @@ class Adam8(ForeachOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; refuse those that the kernel cannot update."""
         super().add_param_group(param_group)
-        for param in self.param_groups[-1]["params"]:
+        self._refuse(self.param_groups[-1]["params"])
+
+    def _refuse(self, params: Iterable[torch.Tensor]) -> None:
+        for param in params:
             if param.dtype not in (torch.float32, torch.bfloat16) or hasattr(param, "to_local"):
                 raise TypeError(
                     f"{type(self).__name__} keeps moments in 8 bits of fp32 or bf16 parameters, "
@@ -76,6 +79,7 @@ class Adam8(ForeachOptimizer):
 
     def _start_step(self) -> None:
         params = [param for group in self.param_groups for param in group["params"]]
+        self._refuse(params)  # a recipe may have cast them since
         order = {param: place for place, param in enumerate(params)}
         for device in {param.device for param in params}:  # as a checkpoint has it
             drawn = torch.tensor(self.param_groups[0]["draws"], device=device)

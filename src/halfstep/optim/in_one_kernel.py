@@ -147,7 +147,7 @@ class InOneKernel:
         corrections = [self.corrections[p] for p in params] if self._way in CORRECTIONS else []
         tensors = Tensors(params, gradients, corrections, *moments)
         steps = [state["step"] for state in states if "step" in state]
-        numbers = _numbers(group, steps, len(params)).to(device, non_blocking=True)
+        numbers = _numbers(group, steps, len(params), device)
         read = Device(
             numbers, self._places_of([order[param] for param in params], device),
             self.draws[device], found_inf, self._seed & (2**63 - 1),
@@ -156,7 +156,8 @@ class InOneKernel:
         if steps and found_inf is None:
             torch._foreach_add_(steps, 1.0)
         elif steps:  # as a list, because a single tensor is read by the host on a CPU
-            torch._foreach_add_(steps, [(found_inf == 0).float()] * len(steps))
+            taken = found_inf.eq(0).float()
+            torch._foreach_add_(steps, [taken] * len(steps))
 
     def _places_of(self, places: list[int], device: torch.device) -> torch.Tensor:
         key = (device.index or 0, *places)
@@ -187,25 +188,28 @@ def _moments(optimizer: Optimizer, group: dict[str, Any]) -> tuple[str, ...]:
 def _rule(optimizer: Optimizer, group: dict[str, Any]) -> Rule:
     decay, maximize = float(group["weight_decay"]), bool(group.get("maximize"))
     if "momentum" in group:
-        settings = (float(group["momentum"]), float(group.get("dampening", 0.0)), decay)
-        return Rule("sgd", settings, nesterov=bool(group["nesterov"]), maximize=maximize)
+        of_sgd = (float(group["momentum"]), float(group.get("dampening", 0.0)), decay)
+        return Rule("sgd", of_sgd, nesterov=bool(group["nesterov"]), maximize=maximize)
     penalty = 0.0 if group["decoupled_weight_decay"] else decay
     settings = (*map(float, group["betas"]), float(group["eps"]), penalty)
     return Rule("adam", settings, maximize=maximize)
 
 
-def _numbers(group: dict[str, Any], steps: list[torch.Tensor], count: int) -> torch.Tensor:
+def _numbers(
+    group: dict[str, Any], steps: list[torch.Tensor], count: int, device: torch.device
+) -> torch.Tensor:
     """Return `Device.numbers`, computed in fp64 where the numbers of steps are."""
     rate = group["lr"]
     if not steps:
-        rate = rate.float() if isinstance(rate, torch.Tensor) else torch.tensor(float(rate))
-        return rate.reshape(1, 1).expand(count, 3).contiguous()
+        if isinstance(rate, torch.Tensor):
+            return rate.float().to(device).reshape(1, 1).repeat(count, 3)
+        return torch.full((count, 3), float(rate), device=device)
     number = torch.stack(steps).double() + 1
     beta1, beta2 = group["betas"]
     decays = group["decoupled_weight_decay"]
     decay = 1 - rate * group["weight_decay"] if decays else 1.0
     columns = (rate / (1 - beta1**number), (1 - beta2**number).rsqrt(), number * 0 + decay)
-    return torch.stack(columns, 1).float()
+    return torch.stack(columns, 1).float().to(device)
 
 
 def _like(gradient: torch.Tensor, param: torch.Tensor) -> torch.Tensor:

@@ -285,7 +285,7 @@ def update(tensors: Tensors, rule: Rule, device: Device) -> None:
     decay2, eps = others[:2] if adam else (0.0, 0.0)
     gain1 = 1 - (first if adam else others[0])  # of SGD: 1 - dampening
     kinds = [_KINDS[part[0].dtype] if part else None for part in tensors]
-    correction = tensors.corrections[0].dtype if tensors.corrections else None
+    missing = SPLIT.get(tensors.corrections[0].dtype, 0) if tensors.corrections else 0
     with torch.cuda.device_of(device.draws):  # Triton launches on the current GPU
         for launch in _launches(tensors):
             _update_kernel[(launch.programs,)](
@@ -296,7 +296,7 @@ def update(tensors: Tensors, rule: Rule, device: Device) -> None:
                 adam=adam, has_first=bool(tensors.first), nesterov=rule.nesterov,
                 maximize=rule.maximize, penalised=others[-1] != 0,
                 weight_in=kinds[0], gradient_in=kinds[1], first_in=kinds[3], second_in=kinds[4],
-                correction_in=kinds[2], missing=SPLIT.get(correction, 0),
+                correction_in=kinds[2], missing=missing,
                 checked=device.found_inf is not None, aligned=launch.aligned,
                 rows=BLOCK // GROUP, group=GROUP, columns=_COLUMNS, enable_fp_fusion=False,
             )  # fmt: skip

@@ -66,7 +66,8 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
 def normalised(flat: torch.Tensor, normaliser: Normaliser) -> torch.Tensor:
     """Return a tensor `[elements]` whose channels are normalised, in the dtype of `flat`."""
     rows = flat.view(-1, len(normaliser.scale))
-    return (rows * normaliser.scale).sub_(normaliser.shift).to(flat.dtype).flatten()
+    result: torch.Tensor = (rows * normaliser.scale).sub_(normaliser.shift).to(flat.dtype)
+    return result.flatten()
 
 
 def unpack(packed: Packed) -> torch.Tensor:
@@ -126,7 +127,7 @@ def read_codes(stored: torch.Tensor, bits: int, group: int) -> torch.Tensor:
         plane = stored[:, at : at + size].contiguous().view(dtype).long()
         word |= (plane & (1 << 8 * dtype.itemsize) - 1) << shift
         at, shift = at + size, shift + 8 * dtype.itemsize
-    codes = (word[:, None] >> places) & (2**bits - 1)
+    codes: torch.Tensor = (word[:, None] >> places) & (2**bits - 1)
     return codes.to(torch.uint8).view(len(stored), group)
 
 
