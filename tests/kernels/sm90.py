@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-
 _EVEN = ("elements", "channels")
 """Numbers that are multiples of 16 in the tensors of a network."""
 

@@ -36,7 +36,7 @@ def _on_a_cpu(monkeypatch):
     ],
 )
 def test_bytes_of_a_parameter(recipe, build, most):
-    """Weights, gradients, moments, scales and missing bits together; a step count is not counted."""
+    """Weights, gradients, moments, scales and missing bits together, without step counts."""
     layer = nn.Linear(512, 512, bias=False)
     engine = Engine(layer, build(layer.parameters()), recipe=recipe)
     engine.backward(engine.model(torch.randn(4, 512).bfloat16()).float().square().mean())

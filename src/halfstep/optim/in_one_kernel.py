@@ -59,7 +59,7 @@ class InOneKernel:
         self._places: dict[tuple[int, ...], torch.Tensor] = {}
 
     def takes(self, optimizer: Optimizer) -> set[torch.Tensor]:
-        """Return the bf16 parameters on a GPU that `step` updates; none if hooks watch the steps."""
+        """Return the bf16 parameters on a GPU that `step` updates; none if hooks watch steps."""
         if has_hooks(optimizer):
             return set()
         return {
@@ -152,7 +152,7 @@ class InOneKernel:
             numbers, self._places_of([order[param] for param in params], device),
             self.draws[device], found_inf, self._seed & (2**63 - 1),
         )  # fmt: skip
-        update(tensors, _rule(optimizer, group), read)
+        update(tensors, _rule(group), read)
         if steps and found_inf is None:
             torch._foreach_add_(steps, 1.0)
         elif steps:  # as a list, because a single tensor is read by the host on a CPU
@@ -185,7 +185,7 @@ def _moments(optimizer: Optimizer, group: dict[str, Any]) -> tuple[str, ...]:
     return names if len(names) == 2 or group["momentum"] else ()
 
 
-def _rule(optimizer: Optimizer, group: dict[str, Any]) -> Rule:
+def _rule(group: dict[str, Any]) -> Rule:
     decay, maximize = float(group["weight_decay"]), bool(group.get("maximize"))
     if "momentum" in group:
         of_sgd = (float(group["momentum"]), float(group.get("dampening", 0.0)), decay)

@@ -160,5 +160,5 @@ def test_fp16_is_refused_with_the_reason():
 
 def test_an_unknown_optimizer_is_refused():
     model = net()
-    with pytest.raises(TypeError, match="master_weights='split16' knows torch.optim.SGD"):
+    with pytest.raises(TypeError, match=r"master_weights='split16' knows torch\.optim\.SGD"):
         Engine(model, RMSprop(model.parameters()), recipe=split_recipe("split16"))

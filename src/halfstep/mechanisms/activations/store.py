@@ -200,7 +200,7 @@ class Store:
             self._here.normaliser = None
 
     def normalises(self, values: torch.Tensor) -> bool:
-        """Tell whether `normalise` can be called: channels are adjacent, and no listener measures."""
+        """Tell whether `normalise` can be called: channels are adjacent, and nobody listens."""
         return values.stride(1) == 1 and not self._listeners
 
     def normalise(self, values: torch.Tensor, by: Normaliser) -> None:

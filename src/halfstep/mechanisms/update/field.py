@@ -35,7 +35,7 @@ class Update(Part):
             )
         if whole.get("master_weights"):
             return (
-                f"update={self.value!r} replaces master weights, but master_weights is "
+                f"update={self.value!r} replaces fp32 master weights, but master_weights is "
                 f"{whole.get('master_weights')!r}; leave one of them out"
             )
         return None

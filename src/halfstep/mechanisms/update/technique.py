@@ -25,10 +25,10 @@ from halfstep.kernels.rounding import round_compensated, round_stochastically
 from halfstep.kernels.scratch import widened
 from halfstep.kernels.update.reference import exact, split
 from halfstep.mechanisms.technique import Stage, Technique
-from halfstep.optim.in_one_kernel import CORRECTIONS, InOneKernel
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.eight_bit import Adam8
 from halfstep.optim.foreach import in_chunks
+from halfstep.optim.in_one_kernel import CORRECTIONS, InOneKernel
 from halfstep.optim.one_pass import updates
 from halfstep.optim.watched import has_hooks
 

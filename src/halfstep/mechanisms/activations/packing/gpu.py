@@ -75,7 +75,7 @@ def _normalised(
 
 
 @triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
-def _pack_kernel(  # noqa: PLR0913, PLR0915, PLR0917  # a kernel takes no structures
+def _pack_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kernel takes no structures
     source: tl.tensor,
     stored: tl.tensor,
     forwards: tl.tensor,
