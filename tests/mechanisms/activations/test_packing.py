@@ -131,10 +131,12 @@ cases = [(dtype, bits, group) for dtype in DTYPES for bits in (2, 3, 4, 8) for g
 for number, (dtype, bits, group) in enumerate(cases[:: int(sys.argv[1])]):
     values = awkward(1600, (1e-8, 1.0, 3e4)[number % 3], dtype, number)[number:]
     assert_same_as_reference(gpu, values, bits, group, 12345678901)
-    values, by = torch.randn(40 * 40).to(dtype), Normaliser(torch.rand(40) + 1, torch.randn(40))
-    packed = gpu.pack(values, bits, group, Draw(1), by)
+    values, other = torch.randn(2, 40 * 40).to(dtype)
+    by = Normaliser(torch.rand(40) + 1, torch.randn(40), other if group == 256 else None)
+    packed, mask = gpu.pack_normalised(values, bits, group, Draw(1), by)
     expected = reference.pack(reference.normalised(values, by), bits, group, Draw(1))
     assert torch.equal(packed.stored, expected.stored)
+    assert torch.equal(mask, reference.mask(other)) if group == 256 else not mask.numel()
 print("same bits", number + 1)
 """
 

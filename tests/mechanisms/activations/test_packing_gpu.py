@@ -20,12 +20,14 @@ NUMBERS = dict.fromkeys(("elements", "groups", "seed_low", "seed_high", "stream"
 
 def compiled(name: str, dtype: str, *, normalises: bool = False, **constants):
     kinds = NUMBERS | {"stored": "*u8", "bits": "*u8", "forwards": "*i64"}
+    kinds |= {"rectified": f"*{dtype}", "mask": "*u8"}
     kinds |= {"scale": "*fp32", "shift": "*fp32", "channels": "i32"}
     kinds |= {"source": f"*{dtype}", "target": f"*{dtype}"}
     group = constants.setdefault("group", 256)
     constants["at_once"] = gpu.ELEMENTS_A_PROGRAM // group
     if name == "_pack_kernel":
         constants |= {"groups_a_forward": GROUPS_A_FORWARD, "normalises": normalises}
+        constants |= {"rectifies": normalises}
     return needs(getattr(gpu, name), kinds, constants, enable_fp_fusion=False)
 
 
@@ -41,12 +43,13 @@ def test_a_group_is_read_once_by_16_bytes_and_written_by_as_many(bits):
     assert found.exchanges <= 16, "neighbours exchange the span of a group, not its codes"
 
 
-def test_normalising_adds_reads_of_channels_only():
+def test_normalising_adds_reads_of_channels_and_a_mask_those_of_its_tensor():
     found = compiled("_pack_kernel", "fp16", bits=4, normalises=True)
     assert found.spilled == 0
     assert found.registers <= 168
-    # For each 8 elements, 8 scales and 8 shifts, which lie in a cache.
-    assert found.moved["ld"][16] == 8 + 8 * 4
+    # For each 8 elements, 8 scales and 8 shifts, which lie in a cache, and 8 elements for a mask.
+    assert found.moved["ld"][16] == 8 + 8 * 4 + 8
+    assert found.moved["st"] == {16: 2, 8: 1, 2: 2}
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("fp16", 2), ("bf16", 4), ("fp16", 3)])

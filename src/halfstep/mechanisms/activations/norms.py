@@ -89,7 +89,8 @@ class BatchNorm(torch.autograd.Function):
         shift = mean.view(shape) * scale
         ctx.eps = eps
         if values.device.type in NORMALISED_AS_PACKED and store.normalises(values):
-            store.normalise(values, Normaliser(scale.flatten(), shift.flatten()))
+            by = Normaliser(scale.flatten(), shift.flatten())
+            store.normalise(values, by, result, weight)
             normalised = values
         else:
             normalised = (values * scale).sub_(shift).to(values.dtype)

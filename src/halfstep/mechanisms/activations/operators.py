@@ -173,7 +173,7 @@ class Operators(TorchFunctionMode):
     ) -> Any:
         if not self._applies(values, inplace=inplace) or bounds[0] >= bounds[1]:
             return func(*args, **kwargs)
-        return Rectifier.apply(values, inplace, *bounds)
+        return Rectifier.apply(values, inplace, *bounds, self._store)
 
     def _smooth(self, func: Function, args: Any, kwargs: Any) -> Any:
         values = args[0] if args else kwargs.get("input")

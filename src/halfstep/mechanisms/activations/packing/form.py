@@ -47,10 +47,13 @@ class Normaliser(NamedTuple):
     Attributes:
         scale: fp32 `[channels]`.
         shift: fp32 `[channels]`.
+        rectified: A tensor of the same size and dtype, `[elements]`, whose mask is taken too, as
+            the input of a rectifier; None for no mask. The groups are then those of masks.
     """
 
     scale: torch.Tensor
     shift: torch.Tensor
+    rectified: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,28 @@ def _normalised(
     return exact.to(value.dtype)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _write_mask(
+    source: tl.tensor,
+    bits: tl.tensor,
+    row: tl.tensor,
+    column: tl.tensor,
+    begin: tl.tensor,
+    elements: tl.tensor,
+    group: tl.constexpr,
+) -> None:
+    """Write the masks of the groups from `begin` on."""
+    words: tl.constexpr = group // 8
+    rows = begin + row[:, None]
+    word = tl.zeros((row.shape[0], words), tl.int32)
+    for part in tl.static_range(8):
+        place = rows * group + part * words + column[None, :]
+        value = tl.load(source + place, mask=place < elements, other=0).to(tl.float32)
+        word |= tl.where(value <= 0.0, 0, 1 << part)
+    to = bits + rows * words + column[None, :]
+    tl.store(to, word.to(tl.uint8), mask=rows * group < elements)
+
+
 @triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
 def _pack_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kernel takes no structures
     source: tl.tensor,
@@ -88,11 +110,14 @@ def _pack_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kernel 
     scale: tl.tensor,
     shift: tl.tensor,
     channels: tl.tensor,
+    rectified: tl.tensor,
+    mask: tl.tensor,
     group: tl.constexpr,
     bits: tl.constexpr,
     at_once: tl.constexpr,
     groups_a_forward: tl.constexpr,
     normalises: tl.constexpr,
+    rectifies: tl.constexpr,
 ) -> None:
     words: tl.constexpr = group // 8
     top: tl.constexpr = 2**bits - 1
@@ -158,6 +183,8 @@ def _pack_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kernel 
             others += tl.minimum(level, top + 1) << (part // 2 * bits)
         else:
             codes += tl.minimum(level, top + 1) << (part // 2 * bits)
+    if rectifies:
+        _write_mask(rectified, mask, row, column, begin, elements, group)
     ones: tl.constexpr = 0x01010101 if bits == 8 else (2 ** (8 * bits) - 1) // top
     codes = tl.where(usable[:, None], codes - ones, 0)
 
@@ -239,16 +266,9 @@ def _mask_kernel(
     group: tl.constexpr,
     at_once: tl.constexpr,
 ) -> None:
-    words: tl.constexpr = group // 8
-    row = tl.program_id(0).to(tl.int64) * at_once + tl.arange(0, at_once)
-    column = tl.arange(0, words)
-    word = tl.zeros((at_once, words), tl.int32)
-    for part in tl.static_range(8):
-        place = row[:, None] * group + part * words + column[None, :]
-        value = tl.load(source + place, mask=place < elements, other=0).to(tl.float32)
-        word |= tl.where(value <= 0.0, 0, 1 << part)
-    to = bits + row[:, None] * words + column[None, :]
-    tl.store(to, word.to(tl.uint8), mask=row[:, None] * group < elements)
+    begin = tl.program_id(0).to(tl.int64) * at_once
+    row, column = tl.arange(0, at_once), tl.arange(0, group // 8)
+    _write_mask(source, bits, row, column, begin, elements, group)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -292,24 +312,44 @@ def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def pack(
-    flat: torch.Tensor, bits: int, group: int, draw: Draw, normaliser: Normaliser | None = None
-) -> Packed:
-    """Compute `reference.pack` on the GPU, after `reference.normalised` if there is a normaliser.
+def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
+    """Compute `reference.pack` on the GPU; `group` must be a power of two."""
+    return _packed(flat, bits, group, draw, None, flat)
 
-    `group` must be a power of two.
+
+def pack_normalised(
+    flat: torch.Tensor, bits: int, group: int, draw: Draw, by: Normaliser
+) -> tuple[Packed, torch.Tensor]:
+    """Compute `reference.normalised`, `pack` of it, and the mask of `by.rectified`, in one launch.
+
+    With `by.rectified`, `group` must be that of masks.
     """
+    mask = unwritten_mask(flat[:0] if by.rectified is None else by.rectified)
+    return _packed(flat, bits, group, draw, by, mask), mask
+
+
+def _packed(
+    flat: torch.Tensor,
+    bits: int,
+    group: int,
+    draw: Draw,
+    by: Normaliser | None,
+    mask: torch.Tensor,
+) -> Packed:
     packed = unwritten(flat, bits, group)
     forwards = draw.forwards
     if forwards is None:
         forwards = torch.zeros((), dtype=torch.int64, device=flat.device)
+    # A pointer that is not read may be any.
+    scale, shift, rectified = (flat, flat, None) if by is None else by
     with torch.cuda.device_of(flat):
         _pack_kernel[_programs(packed.elements)](
             flat, packed.stored, forwards, packed.elements, packed.groups,
             signed(draw.seed), signed(draw.seed >> 32), draw.stream, draw.counter,
-            *(normaliser or (flat, flat)), 16 if normaliser is None else len(normaliser.scale),
+            scale, shift, 16 if by is None else len(scale),
+            flat if rectified is None else rectified, mask,
             group, bits, ELEMENTS_A_PROGRAM // group, GROUPS_A_FORWARD,
-            normaliser is not None, enable_fp_fusion=False,
+            by is not None, rectified is not None, enable_fp_fusion=False,
         )  # fmt: skip
     return packed
 
