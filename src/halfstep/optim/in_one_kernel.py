@@ -155,7 +155,7 @@ class InOneKernel:
         update(tensors, _rule(group), read)
         if steps and found_inf is None:
             torch._foreach_add_(steps, 1.0)
-        elif steps:  # as a list, because a single tensor is read by the host on a CPU
+        elif found_inf is not None and steps:  # as a list: the host reads a single one on a CPU
             taken = found_inf.eq(0).float()
             torch._foreach_add_(steps, [taken] * len(steps))
 
