@@ -87,6 +87,14 @@ def test_the_optimizer_owns_the_state_that_torch_gives_it(monkeypatch, build):
 
 
 @pytest.mark.usefixtures("_on_a_cpu")
+def test_a_momentum_that_is_skipped_on_the_device_is_in_fp32_too():
+    engine = trained("bf16-sr", partial(SGD, lr=0.01, momentum=0.9, fused=True), 2)
+    for state in engine.optimizers[0].state.values():
+        assert state["momentum_buffer"].dtype == torch.float32
+        assert state["momentum_buffer"].any()
+
+
+@pytest.mark.usefixtures("_on_a_cpu")
 @pytest.mark.parametrize("recipe", ["bf16-kahan", "bf16-sr"])
 @pytest.mark.parametrize("build", [BUILDS["adamw"], BUILDS["nesterov"]])
 def test_a_resumed_run_takes_the_same_steps(recipe, build):

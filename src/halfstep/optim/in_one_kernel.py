@@ -119,6 +119,8 @@ class InOneKernel:
                     state[name + _SCALE] = torch.zeros(groups, device=param.device)
                     dtype = torch.uint8 if name == "exp_avg_sq" else dtype
                 state[name] = torch.zeros_like(param, dtype=dtype)
+            elif kept is None:  # the engine starts a momentum in the format of its parameter
+                state[name] = state[name].float()
         if len(names) == 2 and "step" not in state:
             on_device = group.get("fused") or group.get("capturable") or kept is not None
             state["step"] = torch.zeros((), device=param.device if on_device else "cpu")

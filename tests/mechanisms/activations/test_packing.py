@@ -226,6 +226,10 @@ def test_fake_tensors_know_the_shapes():
         assert packed.codes.shape == (4, 128)
         back = packed.unpack()
         assert (back.shape, back.dtype, back.device.type) == ((1000,), torch.float16, "cuda")
+        by = packing.Normaliser(torch.empty(8, device="cuda"), torch.empty(8, device="cuda"), back)
+        both, mask = packing.pack_normalised(back, 4, draw=Draw(1), by=by)
+        assert both.codes.shape == (4, 128)
+        assert mask.shape == (4, 32)
         bits = torch.ops.halfstep.mask(back)
         assert torch.ops.halfstep.masked(back, bits).shape == (1000,)
 
