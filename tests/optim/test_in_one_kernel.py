@@ -87,6 +87,19 @@ def test_the_optimizer_owns_the_state_that_torch_gives_it(monkeypatch, build):
 
 
 @pytest.mark.usefixtures("_on_a_cpu")
+@pytest.mark.parametrize("build", [BUILDS["adamw-fused"], BUILDS["nesterov"]])
+def test_each_step_that_is_taken_draws_new_numbers(build):
+    engine = trained("bf16-sr", build, 3)
+    engine.backward(engine.model(torch.full((2, 12), torch.inf).bfloat16()).float().sum())
+    before = [param.clone() for param in engine.model.parameters()]
+    assert engine.step().skipped
+    assert all(map(torch.equal, engine.model.parameters(), before))
+    assert engine.state_dict()["techniques"]["RoundedUpdate"]["draws"] == {"cpu": 3}
+    trained("bf16-sr", build, 1, engine, first=3)
+    assert engine.state_dict()["techniques"]["RoundedUpdate"]["draws"] == {"cpu": 4}
+
+
+@pytest.mark.usefixtures("_on_a_cpu")
 def test_a_momentum_that_is_skipped_on_the_device_is_in_fp32_too():
     engine = trained("bf16-sr", partial(SGD, lr=0.01, momentum=0.9, fused=True), 2)
     for state in engine.optimizers[0].state.values():
