@@ -224,7 +224,7 @@ def compressed() -> Iterator[tuple[torch.Tensor, ...]]:
             yield (each.tensor,)
         elif type(each) is Saved:
             packed = each.kept.packed
-            yield (packed.codes, packed.low, packed.step) if packed else (each.kept.whole.tensor,)
+            yield (packed.stored,) if packed else (each.kept.whole.tensor,)
 
 
 def gradients(title: str) -> dict[str, dict[str, float]]:

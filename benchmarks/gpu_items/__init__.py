@@ -123,10 +123,16 @@ ITEMS = (
     ),
     Item(
         "activations",
-        "What do compressed activations cost and save, and how fast are their kernels?",
+        "What do compressed activations cost and save, beside other ways to save memory?",
         "activations.py",
         90,
         needs=("timm",),
+    ),
+    Item(
+        "packing",
+        "How fast are activations packed and unpacked, by bits and dtype?",
+        "packing.py",
+        90,
     ),
     Item("rounding", "What does AdamW cost with bf16 parameters?", "rounding.py", 80),
     *(

@@ -1,30 +1,33 @@
-"""Item `activations`: compressed activations on ResNet-50, and the speed of their kernels."""
+"""Item `activations`: compressed activations on ResNet-50, beside other ways to save memory."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from gpu_items.steps import by_engine, images
-from gpu_items.turns import Variant, alternate, rounded
-from halfstep.mechanisms.activations.packing import Draw, pack
+from gpu_items.turns import Variant, alternate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from torch import nn
+
     from gpu_items import At
+    from gpu_items.steps import Task
     from gpu_items.turns import Row
 
 BITS = (8, 4, 2)
-ELEMENTS = 2**28
 PEER = "engine, fp16"
-COPY = "copy"
 
 
 def rows(at: At) -> Iterator[Row]:
-    """Yield the figures of whole steps, then of the kernels alone."""
+    """Yield the figures of whole steps; the peaks tell what each way saves."""
     task = images("resnet50", 256, 224, at, channels_last=True)
     variants = [
         Variant(PEER, partial(by_engine, task, "fp16")),
@@ -32,31 +35,51 @@ def rows(at: At) -> Iterator[Row]:
             Variant(f"engine, fp16+act{bits}", partial(by_engine, task, f"fp16+act{bits}"), PEER)
             for bits in BITS
         ),
+        *(
+            Variant(f"{PEER}, {name}", partial(by_engine, changed(task), "fp16"), PEER)
+            for name, changed in OTHERS.items()
+        ),
     ]
     for row in alternate(variants, at):
         yield {"of": task.of, **row}
-    yield from kernels(at)
 
 
-def kernels(at: At) -> Iterator[Row]:
-    """Yield the gigabytes a second of packing and unpacking fp16, read and written together."""
-    elements = 2**12 if at.toy else ELEMENTS
-    values = torch.randn(elements, device=at.device, dtype=torch.float16)
-    packed = {bits: pack(values, bits, draw=Draw(1)) for bits in BITS}
-    moved = {COPY: 2 * values.nbytes}
-    variants = [Variant(COPY, lambda _: values.clone)]
-    for bits, each in packed.items():
-        steps = {
-            f"pack, {bits} bits": partial(pack, values, bits, draw=Draw(1)),
-            f"unpack, {bits} bits": each.unpack,
-        }
-        moved |= dict.fromkeys(steps, values.nbytes + each.nbytes)
-        variants += [Variant(name, lambda _, step=step: step, COPY) for name, step in steps.items()]
-    for row in alternate(variants, at):
-        speeds = {}
-        if "ms" in row:
-            of = {name: row["ms"][name] for name in ("median", "high", "low")}
-            rate = {name: rounded(moved[row["variant"]] / 1e6 / ms) for name, ms in of.items()}
-            # The longest times are the lowest speeds.
-            speeds = {"median": rate["median"], "low": rate["high"], "high": rate["low"]}
-        yield {"of": f"{elements:,} elements of fp16", **row, "GB_per_s": speeds}
+def checkpointed(task: Task) -> Task:
+    """Recompute the activations of each block in the backward pass."""
+
+    def make() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model, optimizer = task.make()
+        model.set_grad_checkpointing(True)
+        return model, optimizer
+
+    return replace(task, make=make)
+
+
+def selective(task: Task) -> Task:
+    """Recompute everything but the results of convolutions, which take the most time."""
+    context_fn = partial(create_selective_checkpoint_contexts, [torch.ops.aten.convolution.default])
+
+    def loss(model: nn.Module) -> torch.Tensor:
+        found: torch.Tensor = checkpoint(
+            task.loss, model, use_reentrant=False, context_fn=context_fn
+        )
+        return found
+
+    return replace(task, loss=loss)
+
+
+def offloaded(task: Task) -> Task:
+    """Keep the activations in the memory of the host."""
+
+    def loss(model: nn.Module) -> torch.Tensor:
+        with save_on_cpu(pin_memory=torch.cuda.is_available()):
+            return task.loss(model)
+
+    return replace(task, loss=loss)
+
+
+OTHERS = {
+    "checkpointing": checkpointed,
+    "selective checkpointing": selective,
+    "offload": offloaded,
+}

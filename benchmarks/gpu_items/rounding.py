@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from gpu_items.steps import Task, by_engine, by_torch
 from gpu_items.turns import Variant, alternate
+from halfstep.optim.eight_bit import Adam8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 LAYERS, FEATURES, BATCH = 24, 4096, 8
 PEER = "PyTorch, bf16 weights, fused"
+SPLIT8 = {"base": "bf16-true", "master_weights": "split8"}
 
 
 def rows(at: At) -> Iterator[Row]:
@@ -33,12 +36,24 @@ def rows(at: At) -> Iterator[Row]:
         optimizer: torch.optim.Optimizer = _AdamW(parameters, 1e-4, bf16_stochastic_round=True)
         return optimizer
 
+    def flash(parameters: Any) -> torch.optim.Optimizer:
+        import flashoptim
+
+        return flashoptim.FlashAdamW(parameters, lr=1e-4)
+
     task = layers(at, fused)
+    eight_bit = layers(at, partial(Adam8, lr=1e-4, decoupled=True))
     variants = [
         Variant(PEER, lambda _: by_torch(layers(at, fused, torch.bfloat16), "fp32")),
         *(
             Variant(f"engine, {recipe}", partial(by_engine, task, recipe), PEER)
             for recipe in ("bf16-sr", "bf16-kahan", "bf16-true", "o2")
+        ),
+        *(
+            Variant(
+                f"engine, {name}, moments in 8 bits", partial(by_engine, eight_bit, recipe), PEER
+            )
+            for name, recipe in (("bf16-sr", "bf16-sr"), ("split8", SPLIT8))
         ),
         Variant("PyTorch, fp32 weights, fused", lambda _: by_torch(task, "fp32"), PEER),
         Variant(
@@ -47,6 +62,9 @@ def rows(at: At) -> Iterator[Row]:
             PEER,
         ),
     ]
+    if find_spec("flashoptim"):
+        with_flash = layers(at, flash, torch.bfloat16)
+        variants.append(Variant("FlashOptim", lambda _: by_torch(with_flash, "fp32"), PEER))
     # torchao compiles its step, for minutes on a CPU.
     with torch.compiler.set_stance("force_eager" if at.toy else "default"):
         for row in alternate(variants, at):

@@ -107,7 +107,7 @@ def by_torch(
 
 def by_engine(
     task: Task,
-    recipe: str,
+    recipe: str | dict[str, Any],
     opened: ExitStack,
     *,
     clip: float | None = None,

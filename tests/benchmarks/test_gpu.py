@@ -114,10 +114,15 @@ def test_the_items_measure_what_they_promise(dry_run):
     assert all(row["gain"] > 0 for row in shapes)
     assert signs["shapes"] == len(shapes) == 2
     assert {f"engine, fp16+act{bits}" for bits in (2, 4, 8)} <= variants("activations")
-    kernels = [row for row in items["activations"]["rows"] if "pack" in row["variant"]]
-    assert len(kernels) == 6
+    ways = ("checkpointing", "selective checkpointing", "offload")
+    assert {f"engine, fp16, {way}" for way in ways} <= variants("activations")
+    kernels = [row for row in items["packing"]["rows"] if row["variant"] != "copy"]
+    assert len(kernels) == 3 * (2 * 4 + 2) <= 40, "each is compiled once"
     assert all(row["GB_per_s"]["median"] > 0 for row in kernels)
     assert {"engine, bf16-sr", "engine, bf16-kahan", "engine, bf16-true"} <= variants("rounding")
+    assert {f"engine, {way}, moments in 8 bits" for way in ("bf16-sr", "split8")} <= variants(
+        "rounding"
+    )
     for recipe in ("bf16", "fp16", "o2"):
         assert f"engine, {recipe}, compiled" in variants(f"compiled-{recipe}")
     answers = {row["recipe"]: row["answer"] for row in items["compare"]["rows"]}

@@ -1,4 +1,7 @@
-"""`halfstep bench`: measures which part makes training slow on this machine, for one config."""
+"""`halfstep bench`: measures which part makes training slow on this machine, for one config.
+
+`halfstep bench recipes` needs no config: it compares recipes on a model that it is given by name.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +30,7 @@ OutFlag = Annotated[
     Path | None,
     typer.Option(
         help="Directory for the results; default: runs/bench/CONFIG-NAME, where NAME is loader, "
-        "threads, launch or step."
+        "threads, launch, step or recipes."
     ),
 ]
 QuietFlag = Annotated[bool, typer.Option("--quiet", help="Hide progress messages.")]
@@ -46,6 +49,7 @@ def register(app: typer.Typer) -> None:
     bench.command("threads", short_help="Training time, by OMP_NUM_THREADS.")(threads)
     bench.command("launch", short_help="Time to the first step: spawn and torchrun.")(launch)
     bench.command("step", short_help="Time of each part of a training step.")(step)
+    bench.command("recipes", short_help="Time and memory of a named model, by recipe.")(recipes)
     app.add_typer(bench, name="bench", short_help="Measure what makes training fast or slow here.")
 
 
@@ -181,6 +185,54 @@ def step(
     _run("step", config, changes, device, out, quiet, measure)
 
 
+def recipes(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A classifier of timm or torchvision, such as resnet50 or torchvision:vit_b_16.",
+        ),
+    ],
+    batch: Annotated[int, typer.Option(min=1, help="Images of a step.")] = 256,
+    size: Annotated[int, typer.Option(min=1, help="Height and width of an image.")] = 224,
+    recipes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Recipes; speed-ups are over the first. Default: tf32, bf16, fp16, half-bn32, "
+            "bf16-sr, fp16+act4 and fp16+act2.",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="On a CPU: the GPU for which steps are predicted."),
+    ] = "h100",
+    device: DeviceFlag = None,
+    out: OutFlag = None,
+    quiet: QuietFlag = False,
+) -> None:
+    """Time and memory of a training step by recipe, on synthetic images; predicted on a CPU."""
+    with without_collections():
+        from rich.console import Console
+
+        from halfstep.bench import recipes as measuring
+
+    _written(
+        "recipes",
+        model.rpartition(":")[2],
+        out,
+        lambda: measuring.bench(
+            model,
+            batch=batch,
+            size=size,
+            recipes=recipes,
+            device_name=device or "auto",
+            gpu=gpu,
+            console=Console(stderr=True, quiet=quiet),
+        ),
+    )
+
+
 def _run(
     bench: str,
     config: str,
@@ -197,11 +249,20 @@ def _run(
     with without_collections():
         from rich.console import Console
 
+    console = Console(stderr=True, quiet=quiet)
+    _written(bench, chosen.name, out, lambda: measure(chosen, console))
+
+
+def _written(bench: str, name: str, out: Path | None, measure: "Callable[[], Outcome]") -> None:
+    """Measure, then write the files and print the table."""
+    with without_collections():
+        from rich.console import Console
+
         from halfstep.bench import directory, table
 
-    place = directory.place(out, bench, chosen.name)
+    place = directory.place(out, bench, name)
     try:
-        outcome = measure(chosen, Console(stderr=True, quiet=quiet))
+        outcome = measure()
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; nothing was written") from None
     directory.write(place, outcome)

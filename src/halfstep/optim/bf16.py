@@ -46,6 +46,7 @@ class Bf16StateOptimizer(ForeachOptimizer):
     """
 
     moments: tuple[str, ...]
+    moments_dtype = torch.bfloat16
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], *, seed: int) -> None:
         # `roundings` counts the steps; with the seed, it determines the random numbers of a step.

@@ -109,5 +109,4 @@ def updates(
 
 def _has_large(optimizer: Optimizer) -> bool:
     """Tell whether a parameter of the optimizer is large."""
-    sizes: list[int] = [p.numel() for group in optimizer.param_groups for p in group["params"]]
-    return max(sizes) >= LARGE
+    return any(p.numel() >= LARGE for group in optimizer.param_groups for p in group["params"])

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.mechanisms.activations.store import (
-    in_memory_order,
-    is_dense,
-    refuse_second_derivative,
-    uncompressed,
-)
+from halfstep.kernels.memory_order import in_memory_order, is_dense
+from halfstep.mechanisms.activations.store import refuse_second_derivative, uncompressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from halfstep.mechanisms.activations.store import Store
 
 
 class Rectifier(torch.autograd.Function):
@@ -29,13 +27,18 @@ class Rectifier(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, values: torch.Tensor, inplace: bool, lowest: float, highest: float
+        ctx: Any, values: torch.Tensor, inplace: bool, lowest: float, highest: float, store: Store
     ) -> torch.Tensor:
         """Return `values` clamped to two bounds, written into `values` itself if `inplace`."""
         if inplace:
             ctx.mark_dirty(values)
         if (lowest, highest) == (0.0, inf):
+            taken = store.mask_of(values)
             result = values.relu_() if inplace else values.relu()
+            if taken is not None:
+                ctx.save_for_backward(taken)
+                ctx.stride = result.stride()
+                return result
             passed = in_memory_order(result)
         else:
             cut = torch.clamp_ if inplace else torch.clamp
@@ -46,9 +49,9 @@ class Rectifier(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
         """Return the gradient, with zeros at the elements that were clamped."""
-        return _masked(ctx, gradient), None, None, None
+        return _masked(ctx, gradient), None, None, None, None
 
 
 class Dropout(torch.autograd.Function):

@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import layer_norm, rms_norm
 
+from halfstep.mechanisms.activations.packing import Normaliser
 from halfstep.mechanisms.activations.store import refuse_second_derivative
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from halfstep.mechanisms.activations.store import Store
+
+NORMALISED_AS_PACKED = {"cuda"}
+"""The types of devices whose kernel normalises the channels of a tensor as it packs it."""
 
 _TRAINING = True
 
@@ -71,6 +77,7 @@ class BatchNorm(torch.autograd.Function):
         bias: torch.Tensor | None,
         momentum: float,
         eps: float,
+        store: Store,
     ) -> torch.Tensor:
         """Normalise each channel, which is dimension 1."""
         result, mean, deviation = torch.native_batch_norm(
@@ -79,9 +86,15 @@ class BatchNorm(torch.autograd.Function):
         shape = [1, -1] + [1] * (values.dim() - 2)
         deviation = deviation.view(shape)
         scale = deviation.float()  # in bf16, the difference of two large products would be lost
-        normalised = (values * scale).sub_(mean.view(shape) * scale).to(values.dtype)
-        ctx.save_for_backward(normalised, deviation.flatten(), weight)
+        shift = mean.view(shape) * scale
         ctx.eps = eps
+        if values.device.type in NORMALISED_AS_PACKED and store.normalises(values):
+            by = Normaliser(scale.flatten(), shift.flatten())
+            store.normalise(values, by, result, weight)
+            normalised = values
+        else:
+            normalised = (values * scale).sub_(shift).to(values.dtype)
+        ctx.save_for_backward(normalised, deviation.flatten(), weight)
         return result
 
     @staticmethod
@@ -95,7 +108,7 @@ class BatchNorm(torch.autograd.Function):
             gradient, normalised, scale, None, None, torch.zeros_like(deviation),
             torch.ones_like(deviation), _TRAINING, ctx.eps, needed,
         )  # fmt: skip
-        return of_values, None, None, of_weight, of_bias, None, None
+        return of_values, None, None, of_weight, of_bias, None, None, None
 
 
 class GroupNorm(torch.autograd.Function):

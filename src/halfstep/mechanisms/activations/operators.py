@@ -173,7 +173,7 @@ class Operators(TorchFunctionMode):
     ) -> Any:
         if not self._applies(values, inplace=inplace) or bounds[0] >= bounds[1]:
             return func(*args, **kwargs)
-        return Rectifier.apply(values, inplace, *bounds)
+        return Rectifier.apply(values, inplace, *bounds, self._store)
 
     def _smooth(self, func: Function, args: Any, kwargs: Any) -> Any:
         values = args[0] if args else kwargs.get("input")
@@ -263,7 +263,7 @@ class Operators(TorchFunctionMode):
             )  # if the sizes do not fit, torch's operator raises the error
             if not training or not fits or not self._applies(values):
                 return func(*args, **kwargs)
-            return BatchNorm.apply(values, mean, var, weight, bias, momentum, eps)
+            return BatchNorm.apply(values, mean, var, weight, bias, momentum, eps, self._store)
 
     def _max_pool2d(self, func: Function, args: Any, kwargs: Any) -> Any:
         values, size, stride, padding, dilation, ceil_mode, return_indices = _given(

@@ -18,7 +18,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from halfstep.mechanisms.activations.store import Saved, in_memory_order, is_parameter
+from halfstep.kernels.memory_order import in_memory_order
+from halfstep.mechanisms.activations.store import Saved, is_parameter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,8 +18,18 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.weak import WeakIdKeyDictionary
 
-from halfstep.mechanisms.activations.packing import DTYPES, Draw, Packed, pack
+from halfstep.kernels.memory_order import in_memory_order, is_dense
+from halfstep.mechanisms.activations.packing import (
+    DTYPES,
+    Draw,
+    Normaliser,
+    Packed,
+    pack,
+    pack_normalised,
+)
+from halfstep.mechanisms.activations.packing.form import MASK_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +89,23 @@ class Kept:
         self.packed = packed
         self.whole = whole
         self.storage = storage
+
+
+@dataclass(slots=True)
+class _Normalised:
+    """The result of the last norm layer of a thread, which a rectifier may take.
+
+    Attributes:
+        key: Its key.
+        owner: A parameter of the layer.
+        storage: A weak reference to its storage, as in `Kept`.
+        mask: Its mask, if it was taken.
+    """
+
+    key: tuple[int, ...]
+    owner: torch.Tensor | None
+    storage: Any
+    mask: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +181,7 @@ class Draws:
 Listener = Callable[[torch.Tensor, Whole | Saved], None]
 
 _DEVICES = 256
+_NORMALISED = -1  # ends the key of a tensor that is kept normalised
 
 
 class Store:
@@ -168,6 +196,7 @@ class Store:
         self.group = group
         self.draws = draws
         self._kept: WeakValueDictionary[tuple[int, ...], Kept] = WeakValueDictionary()
+        self._rectified: Any = WeakIdKeyDictionary()  # parameters of layers before rectifiers
         self._here = threading.local()
         self._listeners: list[Listener] = []
 
@@ -195,6 +224,40 @@ class Store:
             yield
         finally:
             self._here.rule = before
+            self._here.normaliser = None
+
+    def normalises(self, values: torch.Tensor) -> bool:
+        """Tell whether `normalise` can be called: channels are adjacent, and nobody listens."""
+        return values.stride(1) == 1 and not self._listeners
+
+    def normalise(
+        self, values: torch.Tensor, by: Normaliser, result: torch.Tensor, owner: torch.Tensor | None
+    ) -> None:
+        """Keep the normalised values if this thread saves `values` in this `during` context.
+
+        If a rectifier took the result of the same layer before, its mask is taken in the same pass.
+
+        Args:
+            values: The input of a norm layer, which it saves.
+            by: How it is normalised.
+            result: The result of the layer.
+            owner: A parameter that tells the layer from others; None if it has none.
+        """
+        known = owner is not None and owner in self._rectified
+        if known and self.group == MASK_GROUP and is_dense(result):
+            by = Normaliser(by.scale, by.shift, in_memory_order(result))
+        self._here.normaliser = _key(values), by
+        self._here.result = _Normalised(_key(result), owner, _weak(result))
+
+    def mask_of(self, values: torch.Tensor) -> torch.Tensor | None:
+        """Return the mask of a rectifier's input if the norm layer before it has taken it."""
+        last: _Normalised | None = getattr(self._here, "result", None)
+        if last is None or last.key != _key(values):
+            return None
+        if last.owner is not None:
+            self._rectified[last.owner] = True
+        self._here.result = None
+        return last.mask
 
     @property
     def _rule(self) -> tuple[int | None, int, set[int]]:
@@ -231,14 +294,19 @@ class Store:
         if not compressible(tensor) or is_parameter(tensor):
             return _whole(tensor)
         key = _key(tensor)
+        normalised, by = getattr(self._here, "normaliser", None) or (None, None)
+        if normalised == key:
+            key = (*key, _NORMALISED)
+        else:
+            by = None
         kept = self._kept.get(key)
         bits = self._bits_of(tensor)
         if kept is None:
-            storage = StorageWeakRef(tensor.untyped_storage())
+            storage = _weak(tensor)
             if bits is None:
                 kept = Kept(None, _whole(tensor), storage)
             else:
-                kept = Kept(self.pack(tensor, bits), None, storage)
+                kept = Kept(self._packed(tensor, bits, by), None, storage)
             self._kept[key] = kept
         elif bits is None and kept.whole is None:
             kept.whole = _whole(tensor)
@@ -247,9 +315,17 @@ class Store:
 
     def pack(self, tensor: torch.Tensor, bits: int) -> Packed:
         """Round a dense tensor to `bits` bits per element, in the order of its memory."""
+        return self._packed(tensor, bits, None)
+
+    def _packed(self, tensor: torch.Tensor, bits: int, by: Normaliser | None) -> Packed:
         groups = -(-tensor.numel() // self.group)
-        draw = self.draws.take(groups, tensor.device)
-        return pack(in_memory_order(tensor), bits, group=self.group, draw=draw)
+        draw, flat = self.draws.take(groups, tensor.device), in_memory_order(tensor)
+        if by is None:
+            return pack(flat, bits, group=self.group, draw=draw)
+        packed, mask = pack_normalised(flat, bits, group=self.group, draw=draw, by=by)
+        if by.rectified is not None:
+            self._here.result.mask = mask
+        return packed
 
     def restore(self, saved: Whole | Saved) -> torch.Tensor:
         """Return a tensor that autograd has saved: the unpack hook.
@@ -279,7 +355,7 @@ def held(saved: Whole | Saved) -> tuple[tuple[torch.Tensor, ...], bool]:
     if isinstance(saved, Saved):
         packed = saved.kept.packed
         if packed is not None:
-            return (packed.codes, packed.low, packed.step), True
+            return (packed.stored,), True
         assert saved.kept.whole is not None, "a kept tensor is packed or whole"
         saved = saved.kept.whole
     return (saved.tensor,), saved.tensor.dtype == torch.uint8
@@ -320,25 +396,6 @@ def compressible(tensor: torch.Tensor, *, dense: bool = True) -> bool:
     )
 
 
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Tell whether the elements fill a range of memory without gaps or overlap, in any layout."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a one-dimensional view of a dense tensor, `[elements]`, in the order of its memory."""
-    return tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
-
-
 def is_parameter(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor is a parameter, a view of a parameter, or a cast of a parameter."""
     base = tensor._base if tensor._is_view() else tensor  # noqa: SLF001  (no public name)
@@ -350,6 +407,10 @@ def is_parameter(tensor: torch.Tensor) -> bool:
     while node is not None and node.name() in _UNCHANGED:
         node = node.next_functions[0][0]
     return node is not None and node.name() == "torch::autograd::AccumulateGrad"
+
+
+def _weak(tensor: torch.Tensor) -> Any:
+    return StorageWeakRef(tensor.untyped_storage())
 
 
 def _key(tensor: torch.Tensor) -> tuple[int, ...]:

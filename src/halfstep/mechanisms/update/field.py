@@ -35,8 +35,8 @@ class Update(Part):
             )
         if whole.get("master_weights"):
             return (
-                f"update={self.value!r} replaces fp32 master weights, but master_weights is True; "
-                "leave one of them out"
+                f"update={self.value!r} replaces fp32 master weights, but master_weights is "
+                f"{whole.get('master_weights')!r}; leave one of them out"
             )
         return None
 

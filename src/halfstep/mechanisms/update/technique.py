@@ -7,13 +7,14 @@ compensation) and adds it to the next update. See Zamirai et al., "Revisiting BF
 
 The user's optimizer runs in fp32 on stand-ins: temporary fp32 copies of a few parameters at a time.
 The format of the optimizer's own state does not change. Large parameters of SGD on a CPU need no
-stand-in: one pass over memory widens, updates and rounds them, with the same bits.
+stand-in: one pass over memory widens, updates and rounds them, with the same bits. Nor do bf16
+parameters on a GPU, which one kernel updates together (`optim/in_one_kernel.py`).
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,9 +23,12 @@ from torch.optim import SGD, Adam, AdamW
 from halfstep.kernels.native.fused import SGDSettings, step_sgd_stochastically
 from halfstep.kernels.rounding import round_compensated, round_stochastically
 from halfstep.kernels.scratch import widened
+from halfstep.kernels.update.reference import exact, split
 from halfstep.mechanisms.technique import Stage, Technique
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
+from halfstep.optim.eight_bit import Adam8
 from halfstep.optim.foreach import in_chunks
+from halfstep.optim.in_one_kernel import CORRECTIONS, InOneKernel
 from halfstep.optim.one_pass import updates
 from halfstep.optim.watched import has_hooks
 
@@ -33,23 +37,26 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from halfstep.optim.in_one_kernel import Way
+
 
 class RoundedUpdate(Technique):
     """Rounds the weight update of bf16 parameters stochastically or with a Kahan compensation.
 
     Args:
-        how: "stochastic" or "kahan".
+        how: "stochastic", "kahan", or "split16" and "split8" for the field `master_weights`.
         seed: Seed of the stochastic rounding; the same seed gives the same weights.
     """
 
     stage = Stage.CHECK
-    skips_on_device = False
+    _field = "update"
 
-    def __init__(self, how: Literal["stochastic", "kahan"], *, seed: int) -> None:
+    def __init__(self, how: Way, *, seed: int = 0) -> None:
         self._how = how
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
         self._compensations: dict[torch.Tensor, torch.Tensor] = {}
+        self._in_one_kernel = InOneKernel(how, seed, self._compensations)
         self._optimizers: Sequence[Optimizer] = ()
 
     @property
@@ -57,14 +64,24 @@ class RoundedUpdate(Technique):
         """The generators of the stochastic rounding, one for each device."""
         return self._generators.values()
 
+    @property
+    def skips_on_device(self) -> bool:  # type: ignore[override]  # it depends on the parameters
+        """Whether one kernel updates all bf16 parameters, and leaves all as it is in a skip."""
+        return all(
+            param.dtype != torch.bfloat16 or param in taken
+            for optimizer in self._optimizers
+            for taken in [self._in_one_kernel.takes(optimizer)]
+            for param in _params(optimizer)
+        )
+
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Refuse optimizers other than those known to update each parameter independently."""
         del models
         self._optimizers = optimizers
         for optimizer in optimizers:
-            if type(optimizer) not in (SGD, Adam, AdamW, SGDBf16, AdamBf16):
+            if type(optimizer) not in (SGD, Adam, AdamW, SGDBf16, AdamBf16, Adam8):
                 raise TypeError(
-                    f"update={self._how!r} knows torch.optim.SGD, Adam and AdamW, not "
+                    f"{self._field}={self._how!r} knows torch.optim.SGD, Adam and AdamW, not "
                     f"{type(optimizer).__name__}; use one of them, or recipe='o2', whose fp32 "
                     "master weights work with any optimizer"
                 )
@@ -72,13 +89,15 @@ class RoundedUpdate(Technique):
     def full_precision(self, param: torch.Tensor) -> torch.Tensor:
         """Return `param` plus its compensation in fp32, or `param` if it has no compensation."""
         compensation = self._compensations.get(param)
-        return param if compensation is None else param.float() + compensation
+        return param if compensation is None else exact(param.detach(), compensation)
 
     def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
         """Step in fp32 on one chunk of parameters after another, and round the results to bf16."""
-        params = [param for group in optimizer.param_groups for param in group["params"]]
+        taken = self._in_one_kernel.takes(optimizer)
+        params = [param for param in _params(optimizer) if param not in taken]
         in_one_pass = _sgd_in_one_pass(optimizer) if self._how == "stochastic" else {}
-        for chunk in in_chunks(params):
+        # Without parameters too: the optimizer counts its steps, and so do schedulers.
+        for chunk in [*in_chunks(params)] or [[]]:
             stand_ins = {
                 param: self._stand_in(param) if param.dtype == torch.bfloat16 else param
                 for param in chunk
@@ -95,6 +114,10 @@ class RoundedUpdate(Technique):
                     stand_in = stand_ins[param]
                     if stand_in is not param and stand_in.grad is not None:
                         self._round_back(param, stand_in)
+        if taken:
+            order = {param: place for place, param in enumerate(self._params())}
+            with torch.no_grad():
+                self._in_one_kernel.step(optimizer, taken, order)
 
     @contextmanager
     def loading(self, optimizer: Optimizer) -> Iterator[None]:
@@ -114,25 +137,28 @@ class RoundedUpdate(Technique):
             "generators": {
                 str(device): generator.get_state() for device, generator in self._generators.items()
             },
+            "draws": {str(device): int(n) for device, n in self._in_one_kernel.draws.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the result of `state_dict`."""
         saved = zip(self._params(), state["compensations"], strict=True)
-        self._compensations = {
+        self._compensations.clear()
+        self._compensations |= {
             param: value.to(param.device, copy=True) for param, value in saved if value is not None
         }
+        for name, number in state.get("draws", {}).items():
+            device = torch.device(name)
+            self._in_one_kernel.draws[device] = torch.tensor(number, device=device)
         for device, random_state in state["generators"].items():
             self._generator(torch.device(device)).set_state(random_state.cpu())
 
     def _params(self) -> list[torch.Tensor]:
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        return [param for group in groups for param in group["params"]]
+        return [param for optimizer in self._optimizers for param in _params(optimizer)]
 
     def _stand_in(self, param: torch.Tensor) -> nn.Parameter:
-        value = widened(param.detach())
-        if param in self._compensations:
-            value += self._compensations[param]
+        compensation = self._compensations.get(param)
+        value = widened(param.detach()) if compensation is None else exact(param, compensation)
         stand_in = nn.Parameter(value, param.requires_grad)
         stand_in.grad = None if param.grad is None else widened(param.grad)
         return stand_in
@@ -141,7 +167,10 @@ class RoundedUpdate(Technique):
         if self._how == "stochastic":
             round_stochastically(stand_in, self._generator(param.device), into=param)
         else:
-            rounded, lost = round_compensated(stand_in)
+            if self._how == "kahan":
+                rounded, lost = round_compensated(stand_in)
+            else:
+                rounded, lost = split(stand_in.detach(), CORRECTIONS[self._how])
             param.copy_(rounded)
             kept = self._compensations.setdefault(param, lost)
             if kept is not lost:
@@ -159,6 +188,10 @@ class RoundedUpdate(Technique):
         if device not in self._generators:
             self._generators[device] = torch.Generator(device).manual_seed(self._seed)
         return self._generators[device]
+
+
+def _params(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def _sgd_in_one_pass(optimizer: Optimizer) -> dict[torch.Tensor, SGDSettings]:

@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.mechanisms.activations.packing import native, reference
-from halfstep.mechanisms.activations.packing.form import Draw, Packed, unwritten, unwritten_mask
+from halfstep.mechanisms.activations.packing.form import (
+    Draw,
+    Normaliser,
+    Packed,
+    unwritten,
+    unwritten_mask,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["BITS", "DTYPES", "Draw", "Packed", "pack"]
+__all__ = ["BITS", "DTYPES", "Draw", "Normaliser", "Packed", "pack", "pack_normalised"]
 
 BITS = (2, 3, 4, 8)
 """The allowed numbers of bits per element."""
@@ -28,8 +34,20 @@ DTYPES = tuple(native.DTYPES)
 
 def pack(flat: torch.Tensor, bits: int, *, group: int = 256, draw: Draw) -> Packed:
     """Pack a contiguous tensor, shape `[elements]`, as `reference.pack` does."""
-    codes, low, step = torch.ops.halfstep.pack(flat, bits, group, *draw)
-    return Packed(codes, low, step, bits, group, flat.numel(), flat.dtype)
+    stored = torch.ops.halfstep.pack(flat, bits, group, *draw)
+    return Packed(stored, bits, group, flat.numel(), flat.dtype)
+
+
+def pack_normalised(
+    flat: torch.Tensor, bits: int, *, group: int = 256, draw: Draw, by: Normaliser
+) -> tuple[Packed, torch.Tensor]:
+    """Normalise and pack a tensor, shape `[elements]`, in one pass over memory on a GPU.
+
+    Returns:
+        The packed tensor, and the mask of `by.rectified`, which is empty without one.
+    """
+    stored, mask = torch.ops.halfstep.pack_normalised(flat, bits, group, *draw, *by)
+    return Packed(stored, bits, group, flat.numel(), flat.dtype), mask
 
 
 def _kernels(device: str) -> Any:
@@ -44,7 +62,22 @@ def _kernels(device: str) -> Any:
 
 
 def _pack(device: str, flat: torch.Tensor, bits: int, group: int, *draw: Any) -> Any:
-    return _kernels(device).pack(flat, bits, group, Draw(*draw)).tensors
+    return _kernels(device).pack(flat, bits, group, Draw(*draw)).stored
+
+
+def _pack_normalised(device: str, flat: torch.Tensor, bits: int, group: int, *given: Any) -> Any:
+    draw, by = Draw(*given[:4]), Normaliser(*given[4:])
+    kernels = _kernels(device)
+    if device == "CUDA" and kernels is not reference:
+        packed, mask = kernels.pack_normalised(flat, bits, group, draw, by)
+        return packed.stored, mask
+    stored = kernels.pack(reference.normalised(flat, by), bits, group, draw).stored
+    return stored, _mask_of(by) if by.rectified is None else kernels.mask(by.rectified)
+
+
+def _mask_of(by: Normaliser) -> torch.Tensor:
+    """Return uninitialised memory for the mask of `by.rectified`, empty without one."""
+    return unwritten_mask(by.scale[:0] if by.rectified is None else by.rectified)
 
 
 def _unpack(device: str, *packed: Any) -> Any:
@@ -60,8 +93,12 @@ def _masked(device: str, values: torch.Tensor, bits: torch.Tensor) -> Any:
 
 
 _ON_FAKE_TENSORS: dict[str, Callable[..., Any]] = {
-    "pack": lambda flat, bits, group, *_: unwritten(flat, bits, group).tensors,
-    "unpack": lambda codes, *form: codes.new_empty(form[-2], dtype=form[-1]),
+    "pack": lambda flat, bits, group, *_: unwritten(flat, bits, group).stored,
+    "pack_normalised": lambda flat, bits, group, *given: (
+        unwritten(flat, bits, group).stored,
+        _mask_of(Normaliser(*given[4:])),
+    ),
+    "unpack": lambda stored, *form: stored.new_empty(form[-2], dtype=form[-1]),
     "mask": unwritten_mask,
     "masked": lambda values, _: torch.empty_like(values),
 }
@@ -69,16 +106,23 @@ _ON_FAKE_TENSORS: dict[str, Callable[..., Any]] = {
 _operators = torch.library.Library("halfstep", "DEF")
 _operators.define(
     "pack(Tensor flat, int bits, int group, int seed, int stream, int counter, "
-    "Tensor? forwards) -> (Tensor, Tensor, Tensor)"
+    "Tensor? forwards) -> Tensor"
 )
 _operators.define(
-    "unpack(Tensor codes, Tensor low, Tensor step, int bits, int group, int elements, "
-    "ScalarType dtype) -> Tensor"
+    "pack_normalised(Tensor flat, int bits, int group, int seed, int stream, int counter, "
+    "Tensor? forwards, Tensor scale, Tensor shift, Tensor? rectified) -> (Tensor, Tensor)"
+)
+_operators.define(
+    "unpack(Tensor stored, int bits, int group, int elements, ScalarType dtype) -> Tensor"
 )
 _operators.define("mask(Tensor values) -> Tensor")
 _operators.define("masked(Tensor values, Tensor bits) -> Tensor")
 
-for _name, _run in {"pack": _pack, "unpack": _unpack, "mask": _mask, "masked": _masked}.items():
+_RUN: dict[str, Callable[..., Any]] = {
+    "pack": _pack, "pack_normalised": _pack_normalised, "unpack": _unpack, "mask": _mask,
+    "masked": _masked,
+}  # fmt: skip
+for _name, _run in _RUN.items():
     for _device in ("CPU", "CUDA"):
         _operators.impl(_name, partial(_run, _device), _device)
     _operators.impl(_name, _ON_FAKE_TENSORS[_name], "Meta")

@@ -38,51 +38,84 @@ class Draw(NamedTuple):
         return before * GROUPS_A_FORWARD + self.counter
 
 
+class Normaliser(NamedTuple):
+    """The normalisation of a tensor as it is packed: a channel's values times scale, minus shift.
+
+    The result is rounded to the dtype of the tensor. In memory, the channels of an element are
+    adjacent.
+
+    Attributes:
+        scale: fp32 `[channels]`.
+        shift: fp32 `[channels]`.
+        rectified: A tensor of the same size and dtype, `[elements]`, whose mask is taken too, as
+            the input of a rectifier; None for no mask. The groups are then those of masks.
+    """
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+    rectified: torch.Tensor | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Packed:
     """A tensor in a few bits per element. An element is `low + code * step` of its group.
 
     Attributes:
-        codes: Index of each element's level, packed: uint8 `[groups, group * bits / 8]`.
-        low: Lowest level of each group, bf16 `[groups]`.
-        step: Distance between the levels of each group, bf16 `[groups]`.
+        stored: All of it in one piece of memory, uint8 `[groups * (group * bits / 8 + 4)]`: the
+            codes of all groups, the lowest levels of all groups, and the steps of all groups.
         bits: Number of bits of a code.
         group: Number of elements in a group.
         elements: Number of elements in the tensor.
         dtype: The dtype of the tensor before it was packed.
     """
 
-    codes: torch.Tensor
-    low: torch.Tensor
-    step: torch.Tensor
+    stored: torch.Tensor
     bits: int
     group: int
     elements: int
     dtype: torch.dtype
 
     @property
-    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The codes, lowest levels and steps."""
-        return self.codes, self.low, self.step
+    def groups(self) -> int:
+        """The number of groups; the last one may be partly filled."""
+        return -(-self.elements // self.group)
+
+    @property
+    def codes(self) -> torch.Tensor:
+        """View of the index of each element's level, packed: uint8 `[groups, group * bits / 8]`."""
+        return self.stored[: self._of_codes].view(self.groups, -1)
+
+    @property
+    def low(self) -> torch.Tensor:
+        """View of the lowest level of each group, bf16 `[groups]`."""
+        return self.stored[self._of_codes :].view(torch.bfloat16)[: self.groups]
+
+    @property
+    def step(self) -> torch.Tensor:
+        """View of the distance between the levels of each group, bf16 `[groups]`."""
+        return self.stored[self._of_codes :].view(torch.bfloat16)[self.groups :]
 
     @property
     def nbytes(self) -> int:
         """The size in bytes."""
-        return sum(each.nbytes for each in self.tensors)
+        return self.stored.nbytes
 
     def unpack(self) -> torch.Tensor:
         """Return the values, shape `[elements]`."""
         form = self.bits, self.group, self.elements, self.dtype
-        unpacked: torch.Tensor = torch.ops.halfstep.unpack(*self.tensors, *form)
+        unpacked: torch.Tensor = torch.ops.halfstep.unpack(self.stored, *form)
         return unpacked
+
+    @property
+    def _of_codes(self) -> int:
+        return self.groups * (self.group * self.bits // 8)
 
 
 def unwritten(flat: torch.Tensor, bits: int, group: int) -> Packed:
     """Return uninitialised memory for packing `flat`, shape `[elements]`, into `bits` bits."""
-    groups = -(-flat.numel() // group)
-    codes = flat.new_empty(groups, group * bits // 8, dtype=torch.uint8)
-    low = flat.new_empty(groups, dtype=torch.bfloat16)
-    return Packed(codes, low, torch.empty_like(low), bits, group, flat.numel(), flat.dtype)
+    elements = flat.numel()
+    size = -(-elements // group) * (group * bits // 8 + 4)
+    return Packed(flat.new_empty(size, dtype=torch.uint8), bits, group, elements, flat.dtype)
 
 
 def unwritten_mask(values: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,10 @@
-"""Packing on CUDA, in Triton: one pass over memory in each direction, and one program per group.
+"""Packing on CUDA, in Triton: one pass over memory and one launch in each direction.
 
-The kernels give the same bits as `reference.py`. So they must not fuse multiplications with
-additions, which would round once where the reference rounds twice.
+A thread has 8 adjacent columns of a group, and of each column all codes of its word. So it loads
+and stores 16 bytes at a time, and builds the words in its registers; only the lowest and the
+highest value of a group come from other threads, its 3 neighbours. Four words of random numbers
+serve 16 elements. The kernels give the same bits as `reference.py`, so they must not fuse
+multiplications with additions, which would round once where the reference rounds twice.
 """
 
 from __future__ import annotations
@@ -10,168 +13,284 @@ import torch
 import triton  # type: ignore[import-untyped]  # it has no types
 from triton import language as tl
 
+from halfstep.kernels.triton_math import least, most, signed, to_bf16
 from halfstep.mechanisms.activations.packing.form import (
     GROUPS_A_FORWARD,
     MASK_GROUP,
     Draw,
+    Normaliser,
     Packed,
     unwritten,
     unwritten_mask,
 )
 
-_NUMBERS = ("seed_low", "seed_high", "stream", "first")
+ELEMENTS_A_PROGRAM = 8192
+"""Elements of a program of 128 threads: 64 a thread, all in its registers."""
+
+_NUMBERS = ("groups", "seed_low", "seed_high", "stream", "first")
 """Arguments that Triton must not specialise: it turns a 1 into a constant, which has no `to`."""
 
 # Triton evaluates the annotations of a kernel, and accepts only its own names in them.
 
 
-@triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
-def _pack_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
-    source: tl.tensor,
-    words_at: tl.tensor,
-    halves_at: tl.tensor,
-    low: tl.tensor,
-    step: tl.tensor,
-    elements: tl.tensor,
-    seed_low: tl.tensor,
-    seed_high: tl.tensor,
-    stream: tl.tensor,
-    first: tl.tensor,
-    forwards: tl.tensor,
-    group: tl.constexpr,
-    bits: tl.constexpr,
-    groups_a_forward: tl.constexpr,
-) -> None:
-    program = tl.program_id(0).to(tl.int64)
-    at = program * group + tl.arange(0, group)
-    values = tl.load(source + tl.minimum(at, elements - 1)).to(tl.float32)
-    magnitudes = values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    finite = tl.max(magnitudes, 0) < 0x7F800000
-    values = tl.where(finite, values, 0.0)
-    top: tl.constexpr = 2**bits - 1
-
-    lowest = (tl.min(values, 0) + 0.0).to(tl.int32, bitcast=True)
-    cut = ((lowest & 0xFFFF) != 0) & (lowest < 0)
-    lowest = ((lowest >> 16) + cut.to(tl.int32)) << 16
-    start = lowest.to(tl.float32, bitcast=True)
-    width = tl.div_rn(tl.max(values, 0) - start + 0.0, float(top)).to(tl.int32, bitcast=True)
-    width = ((width >> 16) + ((width & 0xFFFF) != 0).to(tl.int32)) << 16
-    width = tl.where(width < 0x00800000, 0, width)  # the inverse of a subnormal may overflow
-    usable = finite & (width < 0x7F800000)
-    step_width = width.to(tl.float32, bitcast=True)
-    # The inner `where` avoids a division by zero: a group of equal values has a step of 0.
-    inverse = tl.where(width > 0, tl.div_rn(1.0, tl.where(width > 0, step_width, 1.0)), 0.0)
-
-    lanes: tl.constexpr = group // 16 if group >= 128 else 8
-    before = first + tl.load(forwards) * groups_a_forward
-    counter = (before + program) * lanes + tl.arange(0, lanes)
-    zero = tl.zeros((lanes,), tl.uint32)
+@triton.jit  # type: ignore[untyped-decorator]
+def _random_words(
+    seed: tl.tensor, stream: tl.tensor, counter: tl.tensor
+) -> tuple[tl.tensor, tl.tensor]:
+    """Draw four words for each counter, `[groups, counters]`, as `[groups, 2 * counters]` twice."""
+    zero = tl.zeros(counter.shape, tl.uint32)
     words = tl.philox(
-        (seed_high.to(tl.uint64) << 32) | (seed_low.to(tl.uint64) & 0xFFFFFFFF),
+        seed,
         (counter & 0xFFFFFFFF).to(tl.uint32),
         (counter >> 32).to(tl.uint32),
         zero + stream.to(tl.uint32),
         zero,
     )
-    drawn = tl.join(words[0], words[1])
-    # From the four words of each counter: first words 0 and 1 of all counters, then words 2 and 3.
-    if group >= 128:
-        drawn = tl.permute(tl.join(drawn, tl.join(words[2], words[3])), (2, 0, 1))
-    word = tl.reshape(drawn, (1, group // 4))
-    window = tl.arange(0, 4)[:, None]
-    turned = (word >> (8 * window).to(tl.uint32)) | tl.where(window == 3, word << 8, 0)
-    bits_drawn = tl.reshape(turned & 0xFFFF, (group,)).to(tl.int32)
-    part = 1.0 + (bits_drawn.to(tl.float32) + 0.5) * (1.0 / 65536)
-    level = ((values - start) * inverse + part).to(tl.int32)
-    code = tl.where(usable, tl.minimum(level, top + 1) - 1, 0)
-
-    size: tl.constexpr = group * bits // 32
-    _write_plane(code, words_at + program * size, group, 0, 2 if bits == 3 else bits, 32)
-    if bits == 3:
-        _write_plane(code, halves_at + program * (2 * size) + group // 8, group, 2, 1, 16)
-    tl.store(low + program, tl.where(usable, lowest >> 16, 0x7FC0).to(tl.int16))
-    tl.store(step + program, tl.where(usable, width >> 16, 0x7FC0).to(tl.int16))
+    return tl.interleave(words[0], words[1]), tl.interleave(words[2], words[3])
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _write_plane(
-    code: tl.tensor,
-    to: tl.tensor,
-    group: tl.constexpr,
-    shift: tl.constexpr,
-    width: tl.constexpr,
-    word: tl.constexpr,
-) -> None:
-    parts: tl.constexpr = word // width
-    size: tl.constexpr = group // parts
-    each = tl.reshape((code >> shift) & (2**width - 1), (parts, size))
-    places = (tl.arange(0, parts) * width)[:, None]
-    tl.store(to + tl.arange(0, size), tl.sum(each << places, 0).to(to.dtype.element_ty))
+def _fraction(words: tl.tensor, window: tl.constexpr) -> tl.tensor:
+    """Return 1 + (drawn + 0.5) / 2^16, where drawn is 16 bits of a word from bit 8 * window on."""
+    if window == 0:
+        moved = words << 7
+    elif window == 1:
+        moved = words >> 1
+    elif window == 2:
+        moved = words >> 9
+    else:
+        moved = ((words << 8) | (words >> 24)) << 7
+    return ((moved & 0x7FFF80) | 0x3F800040).to(tl.float32, bitcast=True)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _unpack_kernel(
-    words_at: tl.tensor,
-    halves_at: tl.tensor,
-    low: tl.tensor,
-    step: tl.tensor,
-    target: tl.tensor,
+def _normalised(
+    value: tl.tensor, scale: tl.tensor, shift: tl.tensor, channel: tl.tensor
+) -> tl.tensor:
+    """Normalise values of channels, in their own format."""
+    exact = value.to(tl.float32) * tl.load(scale + channel) - tl.load(shift + channel)
+    if value.dtype == tl.bfloat16:
+        exact = to_bf16(exact)
+    return exact.to(value.dtype)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _write_mask(
+    source: tl.tensor,
+    bits: tl.tensor,
+    row: tl.tensor,
+    column: tl.tensor,
+    begin: tl.tensor,
     elements: tl.tensor,
     group: tl.constexpr,
-    bits: tl.constexpr,
-    half: tl.constexpr,
 ) -> None:
-    program = tl.program_id(0).to(tl.int64)
-    size: tl.constexpr = group * bits // 32
-    code = _read_plane(words_at + program * size, group, 2 if bits == 3 else bits, 32)
-    if bits == 3:
-        code |= _read_plane(halves_at + program * (2 * size) + group // 8, group, 1, 16) << 2
-    start = (tl.load(low + program).to(tl.int32) << 16).to(tl.float32, bitcast=True)
-    width = (tl.load(step + program).to(tl.int32) << 16).to(tl.float32, bitcast=True)
-    values = start + code.to(tl.float32) * width
-    at = program * group + tl.arange(0, group)
-    if half == "fp16":  # clamped by comparisons, so that NaN stays NaN
-        values = tl.where(values > 65504.0, 65504.0, tl.where(values < -65504.0, -65504.0, values))
-        tl.store(target + at, values.to(tl.float16), mask=at < elements)
-    elif half == "bf16":  # rounded here, because the cast of Triton's interpreter truncates
-        word = values.to(tl.int32, bitcast=True)
-        nearest = (word + 0x7FFF + ((word >> 16) & 1)) >> 16
-        nearest = tl.where(values == values, nearest, 0x7FC0).to(tl.int16)  # noqa: PLR0124  # NaN
-        tl.store(target + at, nearest, mask=at < elements)
+    """Write the masks of the groups from `begin` on."""
+    words: tl.constexpr = group // 8
+    rows = begin + row[:, None]
+    word = tl.zeros((row.shape[0], words), tl.int32)
+    for part in tl.static_range(8):
+        place = rows * group + part * words + column[None, :]
+        value = tl.load(source + place, mask=place < elements, other=0).to(tl.float32)
+        word |= tl.where(value <= 0.0, 0, 1 << part)
+    to = bits + rows * words + column[None, :]
+    tl.store(to, word.to(tl.uint8), mask=rows * group < elements)
+
+
+@triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
+def _pack_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kernel takes no structures
+    source: tl.tensor,
+    stored: tl.tensor,
+    forwards: tl.tensor,
+    elements: tl.tensor,
+    groups: tl.tensor,
+    seed_low: tl.tensor,
+    seed_high: tl.tensor,
+    stream: tl.tensor,
+    first: tl.tensor,
+    scale: tl.tensor,
+    shift: tl.tensor,
+    channels: tl.tensor,
+    rectified: tl.tensor,
+    mask: tl.tensor,
+    group: tl.constexpr,
+    bits: tl.constexpr,
+    at_once: tl.constexpr,
+    groups_a_forward: tl.constexpr,
+    normalises: tl.constexpr,
+    rectifies: tl.constexpr,
+) -> None:
+    words: tl.constexpr = group // 8
+    top: tl.constexpr = 2**bits - 1
+    begin = tl.program_id(0).to(tl.int64) * at_once
+    row = tl.arange(0, at_once)
+    column = tl.arange(0, words)
+    at = begin * group + row[:, None] * group + column[None, :]
+    end = tl.load(source + elements - 1)
+    channel = tl.zeros((at_once, words), tl.int32)
+    if normalises:
+        end = _normalised(end, scale, shift, channels - 1)
+        channel = ((begin + row) * group % channels).to(tl.int32)[:, None] + column[None, :]
+
+    lowest = tl.full((at_once, words), float("inf"), tl.float32)
+    highest = tl.full((at_once, words), float("-inf"), tl.float32)
+    for part in tl.static_range(8):
+        place = at + part * words
+        value = tl.load(source + place, mask=place < elements, other=end)
+        if normalises:
+            value = _normalised(value, scale, shift, (channel + part * words) % channels)
+            value = tl.where(place < elements, value, end)
+        value = value.to(tl.float32)
+        lowest = least(lowest, value)
+        highest = most(highest, value)
+    lowest = tl.reduce(lowest, 1, least)
+    highest = tl.reduce(highest, 1, most)
+
+    word = (lowest + 0.0).to(tl.int32, bitcast=True)
+    low = (word >> 16) + (((word & 0xFFFF) != 0) & (word < 0)).to(tl.int32)
+    start = (low << 16).to(tl.float32, bitcast=True)
+    word = tl.div_rn(highest - start + 0.0, float(top)).to(tl.int32, bitcast=True)
+    step = (word >> 16) + ((word & 0xFFFF) != 0).to(tl.int32)
+    step = tl.where(step < 0x0080, 0, step)  # the inverse of a subnormal may overflow
+    # Comparisons with NaN are false.
+    usable = (lowest > float("-inf")) & (highest < float("inf")) & (step < 0x7F80)
+    width = (step << 16).to(tl.float32, bitcast=True)
+    # The inner `where` avoids a division by zero: a group of equal values has a step of 0.
+    inverse = tl.where(step > 0, tl.div_rn(1.0, tl.where(step > 0, width, 1.0)), 0.0)
+
+    seed = (seed_high.to(tl.uint64) << 32) | (seed_low.to(tl.uint64) & 0xFFFFFFFF)
+    before = first + tl.load(forwards) * groups_a_forward + begin
+    counters: tl.constexpr = words // 2
+    taken: tl.constexpr = counters if group >= 128 else 8
+    counter = (before + row)[:, None] * taken + tl.arange(0, counters)[None, :]
+    even, odd = _random_words(seed, stream, counter)
+    if group < 128:  # half of the words remain unused
+        odd, _ = _random_words(seed, stream, counter + counters)
+
+    codes = tl.zeros((at_once, words), tl.int32)
+    others = tl.zeros((at_once, words), tl.int32)  # with 8 bits: the words of the odd parts
+    for part in tl.static_range(8):
+        place = at + part * words
+        value = tl.load(source + place, mask=place < elements, other=end)
+        if normalises:
+            value = _normalised(value, scale, shift, (channel + part * words) % channels)
+            value = tl.where(place < elements, value, end)
+        value = value.to(tl.float32)
+        fraction = _fraction(odd if part % 2 else even, part // 2)
+        level = ((value - start[:, None]) * inverse[:, None] + fraction).to(tl.int32)
+        if bits < 8:
+            codes += level << (part * bits)
+        elif part % 2:
+            others += tl.minimum(level, top + 1) << (part // 2 * bits)
+        else:
+            codes += tl.minimum(level, top + 1) << (part // 2 * bits)
+    if rectifies:
+        _write_mask(rectified, mask, row, column, begin, elements, group)
+    ones: tl.constexpr = 0x01010101 if bits == 8 else (2 ** (8 * bits) - 1) // top
+    codes = tl.where(usable[:, None], codes - ones, 0)
+
+    stored_row = begin + row
+    inside = stored_row < groups
+    base = stored + stored_row[:, None] * (group * bits // 8)
+    if bits <= 3:
+        to = base.to(tl.pointer_type(tl.int16), bitcast=True) + column[None, :]
+        tl.store(to, codes.to(tl.int16), mask=inside[:, None])
     else:
-        tl.store(target + at, values, mask=at < elements)
+        to = base.to(tl.pointer_type(tl.int32), bitcast=True) + column[None, :]
+        tl.store(to, codes, mask=inside[:, None])
+    if bits == 3:
+        third = (codes >> 16).to(tl.uint8)
+        tl.store(base + (2 * words + column[None, :]), third, mask=inside[:, None])
+    if bits == 8:
+        others = tl.where(usable[:, None], others - ones, 0)
+        tl.store(to + words, others, mask=inside[:, None])
+    scales = stored + groups.to(tl.int64) * (group * bits // 8)
+    scales = scales.to(tl.pointer_type(tl.int16), bitcast=True)
+    scales += stored_row
+    tl.store(scales, tl.where(usable, low, 0x7FC0).to(tl.int16), mask=inside)
+    tl.store(scales + groups, tl.where(usable, step, 0x7FC0).to(tl.int16), mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _read_plane(
-    source: tl.tensor, group: tl.constexpr, width: tl.constexpr, word: tl.constexpr
-) -> tl.tensor:
-    size: tl.constexpr = group * width // word
-    element = tl.arange(0, group)
-    read = tl.load(source + element % size).to(tl.int32)
-    return (read >> (element // size * width)) & (2**width - 1)
+@triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
+def _unpack_kernel(
+    stored: tl.tensor,
+    target: tl.tensor,
+    elements: tl.tensor,
+    groups: tl.tensor,
+    group: tl.constexpr,
+    bits: tl.constexpr,
+    at_once: tl.constexpr,
+) -> None:
+    words: tl.constexpr = group // 8
+    begin = tl.program_id(0).to(tl.int64) * at_once
+    row = begin + tl.arange(0, at_once)
+    inside = row < groups
+    column = tl.arange(0, words)
+    base = stored + row[:, None] * (group * bits // 8)
+    others = 0
+    if bits <= 3:
+        source = base.to(tl.pointer_type(tl.uint16), bitcast=True) + column[None, :]
+        codes = tl.load(source, mask=inside[:, None]).to(tl.int32)
+    else:
+        source = base.to(tl.pointer_type(tl.int32), bitcast=True) + column[None, :]
+        codes = tl.load(source, mask=inside[:, None])
+    if bits == 3:
+        third = tl.load(base + (2 * words + column[None, :]), mask=inside[:, None])
+        codes |= third.to(tl.int32) << 16
+    if bits == 8:
+        others = tl.load(source + words, mask=inside[:, None])
+    scales = stored + groups.to(tl.int64) * (group * bits // 8)
+    scales = scales.to(tl.pointer_type(tl.int16), bitcast=True)
+    scales += row
+    low = (tl.load(scales, mask=inside).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    width = (tl.load(scales + groups, mask=inside).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    at = row[:, None] * group + column[None, :]
+    for part in tl.static_range(8):
+        if bits == 8:
+            code = ((others if part % 2 else codes) >> (part // 2 * bits)) & 0xFF
+        else:
+            code = (codes >> (part * bits)) & (2**bits - 1)
+        value = low[:, None] + code.to(tl.float32) * width[:, None]
+        place = at + part * words
+        if target.dtype.element_ty == tl.float16:
+            value = most(least(value, 65504.0), -65504.0).to(tl.float16)
+        elif target.dtype.element_ty == tl.bfloat16:
+            value = to_bf16(value)
+        tl.store(target + place, value, mask=place < elements)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _mask_kernel(
-    source: tl.tensor, bits: tl.tensor, elements: tl.tensor, group: tl.constexpr
+    source: tl.tensor,
+    bits: tl.tensor,
+    elements: tl.tensor,
+    group: tl.constexpr,
+    at_once: tl.constexpr,
 ) -> None:
-    program = tl.program_id(0).to(tl.int64)
-    at = program * group + tl.arange(0, group)
-    values = tl.load(source + at, mask=at < elements, other=0).to(tl.float32)
-    code = tl.where(values <= 0.0, 0, 1)
-    _write_plane(code, bits + program * (group // 16), group, 0, 1, 16)
+    begin = tl.program_id(0).to(tl.int64) * at_once
+    row, column = tl.arange(0, at_once), tl.arange(0, group // 8)
+    _write_mask(source, bits, row, column, begin, elements, group)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _masked_kernel(
-    source: tl.tensor, bits: tl.tensor, target: tl.tensor, elements: tl.tensor, group: tl.constexpr
+    source: tl.tensor,
+    bits: tl.tensor,
+    target: tl.tensor,
+    elements: tl.tensor,
+    group: tl.constexpr,
+    at_once: tl.constexpr,
 ) -> None:
-    program = tl.program_id(0).to(tl.int64)
-    at = program * group + tl.arange(0, group)
-    values = tl.load(source + at, mask=at < elements)
-    kept = _read_plane(bits + program * (group // 16), group, 1, 16)
-    tl.store(target + at, tl.where(kept != 0, values, 0.0), mask=at < elements)
+    words: tl.constexpr = group // 8
+    row = tl.program_id(0).to(tl.int64) * at_once + tl.arange(0, at_once)
+    column = tl.arange(0, words)
+    kept = tl.load(
+        bits + row[:, None] * words + column[None, :], mask=row[:, None] * group < elements
+    ).to(tl.int32)
+    for part in tl.static_range(8):
+        place = row[:, None] * group + part * words + column[None, :]
+        value = tl.load(source + place, mask=place < elements)
+        value = tl.where((kept & (1 << part)) != 0, value, 0.0)
+        tl.store(target + place, value, mask=place < elements)
 
 
 def mask(values: torch.Tensor) -> torch.Tensor:
@@ -179,7 +298,7 @@ def mask(values: torch.Tensor) -> torch.Tensor:
     bits = unwritten_mask(values)
     source = values.view(torch.uint8) if values.dtype == torch.bool else values
     with torch.cuda.device_of(values):  # Triton launches on the current GPU
-        _mask_kernel[(len(bits),)](source, bits.view(torch.int16), values.numel(), group=MASK_GROUP)
+        _mask_kernel[_programs(values.numel())](source, bits, values.numel(), MASK_GROUP, _MASKS)
     return bits
 
 
@@ -187,46 +306,67 @@ def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
     """Compute `reference.masked` on the GPU."""
     result = torch.empty_like(values)
     with torch.cuda.device_of(values):
-        _masked_kernel[(len(bits),)](
-            values, bits.view(torch.int16), result, values.numel(), group=MASK_GROUP
+        _masked_kernel[_programs(values.numel())](
+            values, bits, result, values.numel(), MASK_GROUP, _MASKS
         )
     return result
 
 
 def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
     """Compute `reference.pack` on the GPU; `group` must be a power of two."""
+    return _packed(flat, bits, group, draw, None, flat)
+
+
+def pack_normalised(
+    flat: torch.Tensor, bits: int, group: int, draw: Draw, by: Normaliser
+) -> tuple[Packed, torch.Tensor]:
+    """Compute `reference.normalised`, `pack` of it, and the mask of `by.rectified`, in one launch.
+
+    With `by.rectified`, `group` must be that of masks.
+    """
+    mask = unwritten_mask(flat[:0] if by.rectified is None else by.rectified)
+    return _packed(flat, bits, group, draw, by, mask), mask
+
+
+def _packed(
+    flat: torch.Tensor,
+    bits: int,
+    group: int,
+    draw: Draw,
+    by: Normaliser | None,
+    mask: torch.Tensor,
+) -> Packed:
     packed = unwritten(flat, bits, group)
     forwards = draw.forwards
     if forwards is None:
         forwards = torch.zeros((), dtype=torch.int64, device=flat.device)
+    # A pointer that is not read may be any.
+    scale, shift, rectified = (flat, flat, None) if by is None else by
     with torch.cuda.device_of(flat):
-        _pack_kernel[(len(packed.low),)](
-            flat, *_as_words(packed), packed.elements,
-            draw.seed & 0xFFFFFFFF, draw.seed >> 32, draw.stream, draw.counter, forwards,
-            group=group, bits=bits, groups_a_forward=GROUPS_A_FORWARD, enable_fp_fusion=False,
+        _pack_kernel[_programs(packed.elements)](
+            flat, packed.stored, forwards, packed.elements, packed.groups,
+            signed(draw.seed), signed(draw.seed >> 32), draw.stream, draw.counter,
+            scale, shift, 16 if by is None else len(scale),
+            flat if rectified is None else rectified, mask,
+            group, bits, ELEMENTS_A_PROGRAM // group, GROUPS_A_FORWARD,
+            by is not None, rectified is not None, enable_fp_fusion=False,
         )  # fmt: skip
     return packed
 
 
 def unpack(packed: Packed) -> torch.Tensor:
     """Compute `reference.unpack` on the GPU."""
-    flat = packed.codes.new_empty(packed.elements, dtype=packed.dtype)
-    half = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(packed.dtype, "")
-    target = flat.view(torch.int16) if half == "bf16" else flat
+    flat = packed.stored.new_empty(packed.elements, dtype=packed.dtype)
     with torch.cuda.device_of(flat):
-        _unpack_kernel[(len(packed.low),)](
-            *_as_words(packed), target, packed.elements,
-            group=packed.group, bits=packed.bits, half=half, enable_fp_fusion=False,
+        _unpack_kernel[_programs(packed.elements)](
+            packed.stored, flat, packed.elements, packed.groups,
+            packed.group, packed.bits, ELEMENTS_A_PROGRAM // packed.group, enable_fp_fusion=False,
         )  # fmt: skip
     return flat
 
 
-def _as_words(packed: Packed) -> tuple[torch.Tensor, ...]:
-    """Return views: the codes as int32 and as int16 words, `low` and `step` as int16 bits."""
-    codes, low, step = packed.tensors
-    return (
-        codes.view(torch.int32),
-        codes.view(torch.int16),
-        low.view(torch.int16),
-        step.view(torch.int16),
-    )
+_MASKS = ELEMENTS_A_PROGRAM // MASK_GROUP
+
+
+def _programs(elements: int) -> tuple[int]:
+    return (-(-elements // ELEMENTS_A_PROGRAM),)

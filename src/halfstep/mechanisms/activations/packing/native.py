@@ -36,30 +36,30 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
     """Compute `reference.pack` for a contiguous tensor on the CPU."""
     packed = unwritten(flat, bits, group)
     numbers = _uint64(draw.seed), ctypes.c_uint32(draw.stream), _uint64(draw.first)
-    kernel = _kernel("pack")
+    kernel, results = _kernel("pack"), _parts(packed)
 
     def part(first: int, count: int) -> None:
         kernel(
             at(flat), DTYPES[flat.dtype], _int64(flat.numel()), _int64(first), _int64(count),
-            group, bits, *numbers, *map(at, packed.tensors),
+            group, bits, *numbers, *results,
         )  # fmt: skip
 
-    in_threads(part, len(packed.low), flat.numel())
+    in_threads(part, packed.groups, flat.numel())
     return packed
 
 
 def unpack(packed: Packed) -> torch.Tensor:
     """Compute `reference.unpack` on the CPU."""
     flat = torch.empty(packed.elements, dtype=packed.dtype)
-    kernel = _kernel("unpack")
+    kernel, given = _kernel("unpack"), _parts(packed)
 
     def part(first: int, count: int) -> None:
         kernel(
-            *map(at, packed.tensors), DTYPES[packed.dtype], _int64(packed.elements),
+            *given, DTYPES[packed.dtype], _int64(packed.elements),
             _int64(first), _int64(count), packed.group, packed.bits, at(flat),
         )  # fmt: skip
 
-    in_threads(part, len(packed.low), packed.elements)
+    in_threads(part, packed.groups, packed.elements)
     return flat
 
 
@@ -89,6 +89,11 @@ def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 
     in_threads(part, len(bits), values.numel())
     return result
+
+
+def _parts(packed: Packed) -> tuple[ctypes.c_void_p, ...]:
+    """Return the addresses of the codes, the lowest levels and the steps."""
+    return at(packed.codes), at(packed.low), at(packed.step)
 
 
 def _kernel(name: str) -> Callable[..., Any]:

@@ -12,6 +12,9 @@
 
 enum { LARGEST_GROUP = 1024, AT_ONCE = 8, AHEAD = 4 };
 
+/* The number of codes in a word: words have 8 times `bits` bits, or 32. */
+#define PARTS(bits) ((bits) == 8 ? 4 : 8)
+
 /* Calls a function with constant arguments for groups of 256 elements and each number of bits, so
    that the compiler specialises it for them. */
 #define SPECIALISED(run) \
@@ -128,47 +131,37 @@ INLINE int span(const void *source, int dtype, size_t at, int count, float *lowe
 }
 
 /* Returns 1 + the index of one of the two levels around a value, selected at random so that the
-   value is right on average. The random number is 16 bits of `word`, from bit 8 * `window` on. */
-INLINE uint32_t level_of(float value, float from, float inverse, uint32_t word, int window, int32_t top) {
+   value is right on average. The random number is 16 bits of `word`, from bit 8 * `window` on. With
+   fewer than 8 bits no result is above 1 + top: arithmetic errors add less than 2^-18 to an index,
+   and a random number is at most 1 - 2^-17. */
+INLINE uint32_t level_of(float value, float from, float inverse, uint32_t word, int window, const int bits) {
     uint32_t turned = window == 3 ? word << 8 | word >> 24 : word;
     uint32_t drawn = window == 0 || window == 3 ? turned << 7 : window == 1 ? turned >> 1 : turned >> 9;
     float part = from_bits((drawn & 0x7fff80u) | 0x3f800040u); /* 1 + (drawn + 0.5) / 2^16 */
     int32_t level = (int32_t)((value - from) * inverse + part);
-    return (uint32_t)(level <= top ? level : top + 1);
+    return (uint32_t)(bits < 8 || level <= 256 ? level : 256);
 }
 
-/* Rounds a group. Word j of a plane contains elements j, j + words, j + 2 * words, ... from its
-   lowest bit on. With 3 bits, the lower two bits of the codes are a plane of 32-bit words, and the
-   third bits are a plane of 16-bit words. `level_of` returns 1 too much: the levels of a word are
-   added up first, and one subtraction then corrects all of them. With 3 bits, the levels of `even`
-   and `odd` elements are added up separately, 4 bits apart, and then split into the planes. */
+/* Rounds a group. Word j contains elements j, j + words, j + 2 * words, ... from its lowest bit on.
+   `level_of` returns 1 too much: the levels of a word are added up first, and one subtraction then
+   corrects all of them. */
 INLINE void write_group(const float *restrict values, float from, float inverse, const uint32_t *restrict random,
-                        const int group, const int bits, uint32_t *restrict to) {
-    const int width = bits == 3 ? 2 : bits, parts = 32 / width, words = group / parts, drawn = group / 4;
-    const int32_t top = (1 << bits) - 1;
-    uint16_t *restrict third = (uint16_t *)(to + words);
+                        const int group, const int bits, uint8_t *restrict to) {
+    const int parts = PARTS(bits), words = group / parts, drawn = group / 4;
+    const uint32_t ones = bits == 2 ? 0x5555u : bits == 3 ? 011111111u : bits == 4 ? 0x11111111u : 0x01010101u;
     for (int j = 0; j < words; j++) {
-        uint32_t even = 0, odd = 0;
-#pragma GCC unroll 32
+        uint32_t word = 0;
+#pragma GCC unroll 8
         for (int i = 0; i < parts; i++) {
-            const int at = i * words, place = bits == 3 ? i / 2 * 4 : i * width;
-            uint32_t level = level_of(values[at + j], from, inverse, random[at % drawn + j], at / drawn, top);
-            if (bits == 3 && i % 2)
-                odd += level << place;
-            else
-                even += level << place;
+            const int at = i * words;
+            word += level_of(values[at + j], from, inverse, random[at % drawn + j], at / drawn, bits) << i * bits;
         }
-        even -= 0xffffffffu / ((bits == 3 ? 1u << 4 : 1u << width) - 1);
-        if (bits != 3) {
-            to[j] = even;
-            continue;
-        }
-        odd -= 0x11111111u;
-        to[j] = (even & 0x33333333u) | (odd & 0x33333333u) << 2;
-        uint32_t thirds = (even >> 2 & 0x11111111u) | (odd >> 1 & 0x22222222u);
-        thirds = (thirds | thirds >> 2) & 0x0f0f0f0fu;
-        thirds = (thirds | thirds >> 4) & 0x00ff00ffu;
-        third[j] = (uint16_t)(thirds | thirds >> 8);
+        word -= ones;
+        if (bits <= 3)
+            ((uint16_t *)to)[j] = (uint16_t)word;
+        else
+            ((uint32_t *)to)[j] = word;
+        if (bits == 3) to[2 * words + j] = (uint8_t)(word >> 16);
     }
 }
 
@@ -214,7 +207,7 @@ INLINE void pack_groups(const void *source, int dtype, int64_t elements, int64_t
             low[g + n] = finite[n] ? below[n] : 0x7fc0;
             step[g + n] = finite[n] ? width[n] : 0x7fc0;
             if (finite[n])
-                write_group(values[n], from[n], inverse[n], random + n * 4 * lanes, group, bits, (uint32_t *)to);
+                write_group(values[n], from[n], inverse[n], random + n * 4 * lanes, group, bits, to);
             else
                 memset(to, 0, bytes);
         }
@@ -228,18 +221,15 @@ void pack(const void *source, int dtype, int64_t elements, int64_t first_group, 
     SPECIALISED(PACK)
 }
 
-INLINE void read_group_back(const uint32_t *restrict from, float low, float step, const int group, const int bits,
+INLINE void read_group_back(const uint8_t *restrict from, float low, float step, const int group, const int bits,
                             float *restrict to) {
-    const int width = bits == 3 ? 2 : bits, parts = 32 / width, words = group / parts;
-    const uint32_t mask = (1u << width) - 1;
-    const uint16_t *third = (const uint16_t *)(from + words);
+    const int parts = PARTS(bits), words = group / parts;
     for (int j = 0; j < words; j++) {
-        const uint32_t word = from[j], thirds = bits == 3 ? (uint32_t)third[j] << 2 : 0;
-#pragma GCC unroll 32
-        for (int i = 0; i < parts; i++) {
-            uint32_t code = (word >> (i * width) & mask) | (thirds >> i & 4);
-            to[i * words + j] = low + (float)(int32_t)code * step;
-        }
+        uint32_t word = bits <= 3 ? ((const uint16_t *)from)[j] : ((const uint32_t *)from)[j];
+        if (bits == 3) word |= (uint32_t)from[2 * words + j] << 16;
+#pragma GCC unroll 8
+        for (int i = 0; i < parts; i++)
+            to[i * words + j] = low + (float)(int32_t)(word >> i * bits & ((1u << bits) - 1)) * step;
     }
 }
 
@@ -247,35 +237,33 @@ INLINE void read_group_back(const uint32_t *restrict from, float low, float step
 /* Unpacks a full group of at most 4 bits per element into half numbers. The levels of the group are
    computed and rounded once, into a table of 32 entries in a register. The lowest 5 bits of a
    16-bit lane are the index of an entry. The table repeats the levels, so that the bits above a
-   code do not matter. A register has the lower halves of words in its lower lanes, and their upper
-   halves, whose elements are half a group further on, in its upper lanes. */
-INLINE void look_up_group(const uint32_t *from, float low, float step, int dtype, const int group, const int bits,
-                          uint16_t *to) {
-    const int width = bits == 3 ? 2 : bits, parts = 16 / width, words = group / parts / 2;
+   code do not matter. `lanes` has 16 bits of each of the group's 32 words, from bit 0 on; `later`
+   has 16 bits from bit `begin` on. */
+INLINE void look_up_group(const uint8_t *from, float low, float step, int dtype, const int bits, uint16_t *to) {
+    enum { WORDS = 32, PARTS = 8 };
+    const int begin = bits == 3 ? 8 : 16, first_later = bits == 2 ? PARTS : bits == 3 ? 5 : 4;
     float levels[16];
     uint16_t halves[16];
     for (int i = 0; i < 16; i++) levels[i] = low + (float)(i & ((1 << bits) - 1)) * step;
     narrow(levels, dtype, 16, halves);
     const __m512i table = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)halves));
-    for (int j = 0; j < words; j += 16) {
-        const __m512i word = _mm512_loadu_si512(from + j);
-        const __m256i lower = _mm512_cvtepi32_epi16(word), upper = _mm512_cvtepi32_epi16(_mm512_srli_epi32(word, 16));
-        const __m512i lanes = _mm512_inserti64x4(_mm512_castsi256_si512(lower), upper, 1);
-        __m512i thirds = lanes;
-        if (bits == 3) {
-            const __m256i third = _mm256_loadu_si256((const __m256i *)(from + words));
-            thirds = _mm512_inserti64x4(_mm512_castsi256_si512(third), _mm256_srli_epi16(third, 8), 1);
-            thirds = _mm512_slli_epi16(thirds, 2);
-        }
+    __m512i lanes = _mm512_loadu_si512(from), later = lanes;
+    if (bits == 3) {
+        const __m512i thirds = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(from + 2 * WORDS)));
+        later = _mm512_or_si512(_mm512_srli_epi16(lanes, 8), _mm512_slli_epi16(thirds, 8));
+    } else if (bits == 4) {
+        const __m512i more = _mm512_loadu_si512(from + 64), one = _mm512_set1_epi16(1);
+        uint16_t even[WORDS];
+        for (int i = 0; i < WORDS; i++) even[i] = (uint16_t)(2 * i);
+        const __m512i lower = _mm512_loadu_si512(even);
+        later = _mm512_permutex2var_epi16(lanes, _mm512_or_si512(lower, one), more);
+        lanes = _mm512_permutex2var_epi16(lanes, lower, more);
+    }
 #pragma GCC unroll 8
-        for (int i = 0; i < parts; i++) {
-            __m512i code = _mm512_srli_epi16(lanes, (unsigned)(i * width));
-            if (bits == 3) /* the lowest two bits from `lanes`, the other bits from `thirds` */
-                code = _mm512_ternarylogic_epi32(_mm512_set1_epi16(3), code, _mm512_srli_epi16(thirds, (unsigned)i), 0xca);
-            const __m512i level = _mm512_permutexvar_epi16(code, table);
-            _mm256_storeu_si256((__m256i *)(to + i * words + j), _mm512_castsi512_si256(level));
-            _mm256_storeu_si256((__m256i *)(to + group / 2 + i * words + j), _mm512_extracti64x4_epi64(level, 1));
-        }
+    for (int i = 0; i < PARTS; i++) {
+        const __m512i code = i < first_later ? _mm512_srli_epi16(lanes, (unsigned)(i * bits))
+                                             : _mm512_srli_epi16(later, (unsigned)(i * bits - begin));
+        _mm512_storeu_si512(to + i * WORDS, _mm512_permutexvar_epi16(code, table));
     }
 }
 #endif
@@ -287,11 +275,11 @@ INLINE void unpack_groups(const uint8_t *codes, const uint16_t *low, const uint1
     for (int64_t g = first_group; g < first_group + groups; g++) {
         int64_t at = g * group, left = elements - at;
         int count = left < group ? (int)left : group;
-        const uint32_t *from = (const uint32_t *)(codes + (size_t)g * bytes);
+        const uint8_t *from = codes + (size_t)g * bytes;
         ahead(target, dtype, at + AHEAD * group, group, 1);
 #if defined(__AVX512BW__)
         if (dtype != FP32 && group == 256 && bits <= 4 && count == group) {
-            look_up_group(from, from_bf16(low[g]), from_bf16(step[g]), dtype, group, bits, (uint16_t *)target + at);
+            look_up_group(from, from_bf16(low[g]), from_bf16(step[g]), dtype, bits, (uint16_t *)target + at);
             continue;
         }
 #endif
@@ -314,7 +302,7 @@ void unpack(const uint8_t *codes, const uint16_t *low, const uint16_t *step, int
 
 /* Writes one bit per element, in groups of MASK_GROUP elements. The bit is set if the value is
    positive or NaN. With `dtype` BOOL, the source consists of bytes that are 0 or 1. */
-enum { MASK_GROUP = 256, MASK_WORDS = MASK_GROUP / 16 };
+enum { MASK_GROUP = 256, MASK_PARTS = 8, MASK_WORDS = MASK_GROUP / MASK_PARTS };
 
 void mask(const void *source, int dtype, int64_t elements, int64_t first_group, int64_t groups, uint8_t *bits) {
     uint8_t set[MASK_GROUP] = {0};
@@ -333,11 +321,11 @@ void mask(const void *source, int dtype, int64_t elements, int64_t first_group, 
             int infinite = dtype == FP16 ? 0x7c00 : 0x7f80;
             for (int i = 0; i < count; i++) set[i] = (from[i] > 0) | ((from[i] & 0x7fff) > infinite);
         }
-        uint16_t *to = (uint16_t *)(bits + g * (MASK_GROUP / 8));
+        uint8_t *to = bits + g * MASK_WORDS;
         for (int j = 0; j < MASK_WORDS; j++) {
-            uint16_t word = 0;
-#pragma GCC unroll 16
-            for (int i = 0; i < 16; i++) word |= (uint16_t)(set[i * MASK_WORDS + j] << i);
+            uint8_t word = 0;
+#pragma GCC unroll 8
+            for (int i = MASK_PARTS - 1; i >= 0; i--) word = (uint8_t)(word + word + set[i * MASK_WORDS + j]);
             to[j] = word;
         }
     }
@@ -350,9 +338,9 @@ void masked(const void *source, int size, const uint8_t *bits, int64_t elements,
     for (int64_t g = first_group; g < first_group + groups; g++) {
         int64_t at = g * MASK_GROUP, left = elements - at;
         int count = left < MASK_GROUP ? (int)left : MASK_GROUP;
-        const uint16_t *words = (const uint16_t *)(bits + g * (MASK_GROUP / 8));
-        for (int i = 0; i < 16; i++)
-            for (int j = 0; j < MASK_WORDS; j++) keep[i * MASK_WORDS + j] = words[j] >> i & 1;
+        const uint8_t *words = bits + g * MASK_WORDS;
+        for (int i = 0; i < MASK_PARTS; i++)
+            for (int j = 0; j < MASK_WORDS; j++) keep[i * MASK_WORDS + j] = (uint16_t)(words[j] >> i & 1);
         if (size == 4) {
             const uint32_t *from = (const uint32_t *)source + at;
             uint32_t *to = (uint32_t *)target + at;

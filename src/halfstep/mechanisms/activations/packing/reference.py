@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import torch
 
-from halfstep.mechanisms.activations.packing.form import MASK_GROUP, Draw, Packed
+from halfstep.kernels.philox import philox
+from halfstep.mechanisms.activations.packing.form import MASK_GROUP, Draw, Normaliser, Packed
 
 PLANES = {
-    1: ((0, 1, torch.int16),),
-    2: ((0, 2, torch.int32),),
-    3: ((0, 2, torch.int32), (2, 1, torch.int16)),
-    4: ((0, 4, torch.int32),),
-    8: ((0, 8, torch.int32),),
+    1: (torch.uint8,),
+    2: (torch.int16,),
+    3: (torch.int16, torch.uint8),
+    4: (torch.int32,),
+    8: (torch.int32,),
 }
-"""The planes in which codes are stored, for each number of bits.
+"""The dtypes in which a word of codes is stored, for each number of bits, lowest bits first.
 
-A plane contains some bits of every code: (index of the first bit, number of bits, dtype of the
-words)."""
-
-_WORD = 0xFFFFFFFF
+The parts of all words of a group in one dtype are adjacent."""
 
 
 def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
@@ -37,7 +35,7 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
         draw: The random numbers of the rounding.
 
     Returns:
-        Codes, lowest levels and steps. In a group with inf or NaN, lowest level and step are NaN.
+        The packed tensor. In a group with inf or NaN, lowest level and step are NaN.
     """
     groups = -(-flat.numel() // group)
     values = flat.detach().float()
@@ -56,12 +54,20 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
     level = ((values - low.float()[:, None]) * inverse + part).nan_to_num(1, top + 1, 1)
     codes = torch.where(usable[:, None], level.to(torch.int32).clamp(max=top + 1) - 1, 0)
     unusable = torch.full_like(low, torch.nan)
-    return Packed(
+    parts = (
         write_codes(codes.to(torch.uint8), bits),
         torch.where(usable, low, unusable),
         torch.where(usable, step, unusable),
-        bits, group, flat.numel(), flat.dtype,
-    )  # fmt: skip
+    )
+    stored = torch.cat([part.flatten().view(torch.uint8) for part in parts])
+    return Packed(stored, bits, group, flat.numel(), flat.dtype)
+
+
+def normalised(flat: torch.Tensor, normaliser: Normaliser) -> torch.Tensor:
+    """Return a tensor `[elements]` whose channels are normalised, in the dtype of `flat`."""
+    rows = flat.view(-1, len(normaliser.scale))
+    result: torch.Tensor = (rows * normaliser.scale).sub_(normaliser.shift).to(flat.dtype)
+    return result.flatten()
 
 
 def unpack(packed: Packed) -> torch.Tensor:
@@ -98,29 +104,36 @@ def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 def write_codes(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """Pack codes, uint8 `[groups, group]`, into bytes.
 
-    Word j of a plane contains elements j, j + words, j + 2 * words, ... from its lowest bit on.
+    Word j of a group contains elements j, j + words, j + 2 * words, ... from its lowest bit on: 8
+    of them, or 4 with 8 bits.
     """
+    places = _places(codes, bits)
+    word = (codes.view(len(codes), len(places), -1).long() << places).sum(1)
     planes = []
-    for first, width, word in PLANES[bits]:
-        parts = 8 * word.itemsize // width
-        each = ((codes >> first) & (2**width - 1)).view(len(codes), parts, -1).long()
-        places = torch.arange(0, parts * width, width, device=codes.device)[:, None]
-        planes.append((each << places).sum(1).to(word).view(torch.uint8))
+    for dtype in PLANES[bits]:
+        planes.append(word.to(dtype).view(torch.uint8))  # a cast keeps the lowest bits
+        word >>= 8 * dtype.itemsize
     return torch.cat(planes, 1)
 
 
 def read_codes(stored: torch.Tensor, bits: int, group: int) -> torch.Tensor:
     """Return the codes that `write_codes` packed, uint8 `[groups, group]`."""
-    codes = torch.zeros(len(stored), group, dtype=torch.uint8, device=stored.device)
-    at = 0
-    for first, width, word in PLANES[bits]:
-        size = group * width // 8
-        plane = stored[:, at : at + size].contiguous().view(word)[:, None]
-        at += size
-        places = torch.arange(0, 8 * word.itemsize, width, dtype=word, device=stored.device)
-        each = (plane >> places[:, None]) & (2**width - 1)
-        codes |= each.to(torch.uint8).view(len(stored), group) << first
-    return codes
+    places = _places(stored, bits)
+    words = group // len(places)
+    word = torch.zeros(len(stored), words, dtype=torch.int64, device=stored.device)
+    at = shift = 0
+    for dtype in PLANES[bits]:
+        size = words * dtype.itemsize
+        plane = stored[:, at : at + size].contiguous().view(dtype).long()
+        word |= (plane & (1 << 8 * dtype.itemsize) - 1) << shift
+        at, shift = at + size, shift + 8 * dtype.itemsize
+    codes: torch.Tensor = (word[:, None] >> places) & (2**bits - 1)
+    return codes.to(torch.uint8).view(len(stored), group)
+
+
+def _places(like: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return the first bit of each code of a word, `[codes, 1]`."""
+    return torch.arange(0, min(8 * bits, 32), bits, device=like.device)[:, None]
 
 
 def random_bits(groups: int, group: int, draw: Draw, device: torch.device) -> torch.Tensor:
@@ -131,30 +144,14 @@ def random_bits(groups: int, group: int, draw: Draw, device: torch.device) -> to
     from bit 8 * (e // (group / 4)) on; after the highest bit, they continue at bit 0. So the lower
     8 bits of one element are the upper 8 bits of another. Each element is right on average to 2^-17
     of a step, and the covariance of two elements is below 2^-10 of a step squared.
-
-    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11).
     """
     lanes = max(8, group // 16)
     counters = torch.arange(groups * lanes, device=device) + draw.first * lanes
-    drawn = torch.stack(philox(counters, draw.seed, draw.stream), 1).view(groups, lanes, 2, 2)
-    words = drawn.transpose(1, 2).reshape(groups, 4 * lanes)[:, : group // 4]
-    twice = words | words << 32
+    words = philox((counters, counters >> 32, draw.stream, 0), draw.seed)
+    drawn = torch.stack(words, 1).view(groups, lanes, 2, 2)
+    in_order = drawn.transpose(1, 2).reshape(groups, 4 * lanes)[:, : group // 4]
+    twice = in_order | in_order << 32
     return torch.cat([(twice >> 8 * window) & 0xFFFF for window in range(4)], 1).float()
-
-
-def philox(
-    counters: torch.Tensor, seed: int, stream: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return four random words of 32 bits for each counter, as int64."""
-    c0, c1 = counters & _WORD, (counters >> 32) & _WORD
-    c2, c3 = torch.full_like(c0, stream), torch.zeros_like(c0)
-    k0, k1 = seed & _WORD, (seed >> 32) & _WORD
-    for _ in range(10):
-        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1 = ((b >> 32) & _WORD) ^ c1 ^ k0, b & _WORD
-        c2, c3 = ((a >> 32) & _WORD) ^ c3 ^ k1, a & _WORD
-        k0, k1 = (k0 + 0x9E3779B9) & _WORD, (k1 + 0xBB67AE85) & _WORD
-    return c0, c1, c2, c3
 
 
 def _bf16_below(value: torch.Tensor) -> torch.Tensor:
