@@ -116,7 +116,9 @@ def test_each_block_of_autocast_that_is_lost_is_reported(path):
         engine = re.search(r"with (.*)\.autocast", done[place])[1]
         changed[place] = re.sub(r"with .*:", "if True:", done[place])
         lost = uncovered(Source("\n".join(changed)), models, engine)
-        assert bool(lost) == (not re.search("bank|64", done[place + 1]))  # these do not reach the loss
+        assert bool(lost) == (
+            not re.search("bank|64", done[place + 1])
+        )  # these do not reach the loss
 
 
 @pytest.mark.parametrize("to", TARGETS)

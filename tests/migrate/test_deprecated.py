@@ -13,7 +13,7 @@ CHANGED = {
         'autocast("cuda", enabled=False)\nGradScaler("cuda", init_scale=4.0)\n'
     ),
     "from torch.cuda import amp\nwith amp.autocast(True, torch.bfloat16): pass\n": (
-        'from torch import amp\nwith amp.autocast("cuda", enabled=True, dtype=torch.bfloat16): pass\n'
+        'from torch import amp\nwith amp.autocast("cuda", enabled=True, dtype=torch.bfloat16): pass\n'  # noqa: E501
     ),
     "import torch\ntorch.cpu.amp.autocast(dtype=x)\n": (
         'import torch\ntorch.amp.autocast("cpu", dtype=x)\n'
@@ -25,11 +25,11 @@ CHANGED = {
         "from torch.amp import custom_fwd\n"
         '@custom_fwd(device_type="cuda", cast_inputs=t)\ndef f(): pass\n'
     ),
-    "import torch\ns = torch.cuda.amp.GradScaler(growth_interval=torch.cuda.amp.GradScaler().x)\n": (
+    "import torch\ns = torch.cuda.amp.GradScaler(growth_interval=torch.cuda.amp.GradScaler().x)\n": (  # noqa: E501
         "import torch\n"
         's = torch.amp.GradScaler("cuda", growth_interval=torch.amp.GradScaler("cuda").x)\n'
     ),
-    "import torch\ndef f(s: torch.cuda.amp.GradScaler): isinstance(s, torch.cuda.amp.GradScaler)\n": (
+    "import torch\ndef f(s: torch.cuda.amp.GradScaler): isinstance(s, torch.cuda.amp.GradScaler)\n": (  # noqa: E501
         "import torch\ndef f(s: torch.amp.GradScaler): isinstance(s, torch.amp.GradScaler)\n"
     ),
 }

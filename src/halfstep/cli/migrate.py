@@ -69,13 +69,18 @@ def migrate(
     else:
         for each in changed:
             typer.echo(each.diff(_shown(each.name, given)), nl=False)
-    for each in done:
-        for note in each.notes:
-            typer.echo(f"{each.name}:{note.line}: {note.reason}", err=True)
+    _report(done, changed, write=write)
     if not changed:
         uses = "torch.cuda.amp" if cuda_amp else "apex.amp"
         names = ", ".join(map(str, paths))
         typer.echo(f"{names}: does not use {uses}; nothing to rewrite", err=True)
+
+
+def _report(done: "list[Migration]", changed: "list[Migration]", *, write: bool) -> None:
+    """Print the notes and, for written files, what was done."""
+    for each in done:
+        for note in each.notes:
+            typer.echo(f"{each.name}:{note.line}: {note.reason}", err=True)
     for each in changed if write else ():
         if each.before is not None and _same_code(each.before, each.after):
             typer.echo(f"{each.name}: not rewritten; the comments added say why", err=True)

@@ -115,14 +115,8 @@ def migrate_program(texts: Mapping[str, str], to: str) -> list[Migration]:
         raise UserError(f"--to is {to!r}; allowed: {', '.join(TARGETS)}{closest(to, TARGETS)}")
     given = Source(texts)
     program = Program.read(given)
-    reasons = _stars(given)
-    if program.imports.by_name:
-        reasons += [(given.statement(each), BY_NAME) for each in program.imports.by_name]
-        return _left(given, reasons)
-    if not program.imports.bound:
-        if "amp" not in program.imports.names:
-            used = [each for each in calls(given.tree) if dotted(each.func) in _PROTOCOL]
-            reasons += [(given.statement(each), FROM_ELSEWHERE) for each in used]
+    reasons = [*_stars(given), *_unknown_names(program)]
+    if program.imports.by_name or not program.imports.bound:
         return _left(given, reasons)
     target = EngineTarget(program) if to == "halfstep" else TorchTarget(program)
     edits = Edits()
@@ -146,6 +140,15 @@ def migrate_program(texts: Mapping[str, str], to: str) -> list[Migration]:
     for statement, reason in [*expressions.notes, *reasons]:
         edits.notes[statement].append(reason)
     return _written(program, target, edits)
+
+
+def _unknown_names(program: Program) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield the statements that use amp under a name that is not known, each with a note."""
+    given, imports = program.source, program.imports
+    yield from ((given.statement(each), BY_NAME) for each in imports.by_name)
+    if not imports.bound and not imports.by_name and "amp" not in imports.names:
+        used = [each for each in calls(given.tree) if dotted(each.func) in _PROTOCOL]
+        yield from ((given.statement(each), FROM_ELSEWHERE) for each in used)
 
 
 def leave(texts: Mapping[str, str], reason: str) -> list[Migration]:

@@ -141,7 +141,7 @@ class Understanding:
 
     def _initializes(self) -> None:
         program, trained = self.program, self.trained
-        for odd in program.odd_losses:
+        for odd in program.odd_losses or self._loss_names():
             self.leave(odd, "amp.scale_loss is not in a `with amp.scale_loss(...) as name:`")
         if not program.initializes:
             kept = self._kept()
@@ -154,6 +154,12 @@ class Understanding:
         if len(kinds) > 1 or self._one_after_another(trained):
             for each in trained:
                 self.leave(each.call, SEVERAL.format(self.called))
+
+    def _loss_names(self) -> list[ast.expr]:
+        """Return the uses of `amp.scale_loss` in a program without a scaled loss."""
+        program = self.program
+        uses = [] if program.losses else program.engine_uses(program.source.tree)
+        return [each for each in uses if program.imports.qualified(each) == SCALE_LOSS]
 
     def _initialize(self, given: Initialize) -> None:
         """Add the reasons not to rewrite that one `amp.initialize` gives."""
@@ -170,7 +176,7 @@ class Understanding:
         kinds = ast.Assign | ast.Expr | ast.Return
         if not isinstance(statement, kinds) or statement.value is not call:
             self.leave(call, "amp.initialize stands in a larger expression")
-        elif not (self.program.losses or self.program.odd_losses) and given.optimizers:
+        elif not self.program.losses and not self._loss_names() and given.optimizers:
             kept = self._kept()
             for node in kept or [call]:
                 self.leave(node, PASSED_ON if kept else NO_LOSS.format(self.called))
