@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from halfstep.engine.misuse import EngineWarning
@@ -22,6 +24,7 @@ Policy = Literal["skip", "raise", "apply"]
 A_FEW = 3
 """Number of consecutive skipped steps of an optimizer after which the engine warns."""
 _SHOWN = 5
+_PACKAGE = str(Path(__file__).resolve().parents[2])
 
 
 class NonFiniteGradients(RuntimeError):  # noqa: N818  (a noun, as LossScaleCollapse is)
@@ -118,8 +121,16 @@ def warn_skipped(
             "nonfinite='raise' to stop at the first such step"
         ),
         EngineWarning,
-        stacklevel=7,
+        stacklevel=_level_of_caller(),
     )
+
+
+def _level_of_caller() -> int:
+    """Return the `stacklevel` of the line that called halfstep, for a warning of the caller."""
+    frame, level = sys._getframe(1), 1  # noqa: SLF001  # inspect.stack() reads every source file
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class SkipsInARow:
