@@ -9,6 +9,8 @@ from halfstep.doctor.record import Event, Loop, Shape
 from halfstep.doctor.record.sites import site
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halfstep.doctor.record import Discarded, Fact
     from halfstep.doctor.record.sites import Mark
 
@@ -41,11 +43,13 @@ class Iterations:
     Attributes:
         iteration: The number of the current iteration, from 0.
         latest: The events of the last closed iteration; the key of its shape.
+        hears: Functions that are called with the kind, the line and the facts of each event.
     """
 
     def __init__(self) -> None:
         self.iteration = 0
         self.latest: Any = None
+        self.hears: list[Callable[..., None]] = []
         self._events: list[tuple[str, Mark | None, tuple[tuple[str, Fact], ...]]] = []
         self._shapes: OrderedDict[Any, list[int]] = OrderedDict()
         self._stepped = False
@@ -57,6 +61,8 @@ class Iterations:
         if kind in {"step", "scaler step", "drop"}:
             self._stepped = True
         self._events.append((kind, mark, tuple(facts.items())))
+        for hears in self.hears:
+            hears(kind, mark, facts)
 
     def close_iteration(self) -> None:
         """End the current iteration, unless it has no events."""

@@ -20,6 +20,7 @@ from torch import nn
 from halfstep.doctor.internals import is_compiled
 from halfstep.doctor.signals.facts import gradients_of, learning_rate
 from halfstep.doctor.signals.finite import Finite
+from halfstep.doctor.signals.threads import Elsewhere
 from halfstep.doctor.tape.tape import Copies, autocast_state, random_state
 from halfstep.doctor.watching.micro_batches import MicroBatch, MicroBatches
 from halfstep.step_observer import NOBODY, observe
@@ -279,7 +280,7 @@ class Rest:
             self._inside = self._receiver.guard.inside()
             self._inside.__enter__()
         with self._receiver.guard.own():
-            self._receiver.elsewhere.note_autocast()
+            self._receiver[Elsewhere].note_autocast()
             telling = MicroBatches(self._receiver, self._usual)
             if not looks_back:
                 telling.put_on_tape(self._window, heard=True)

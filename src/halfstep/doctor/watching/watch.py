@@ -13,9 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from halfstep.doctor.internals import keep_compiled_buffers, raising_function
-from halfstep.doctor.record import SIGNALS, Ending, Evidence
+from halfstep.doctor.record import Ending, Evidence, recorded
 from halfstep.doctor.record.sites import passed_optimizer, raising_line, site
 from halfstep.doctor.signals.facts import environment
+from halfstep.doctor.signals.graphs import Graphs
+from halfstep.doctor.signals.own_scales import OwnScales
+from halfstep.doctor.signals.switched_off import SwitchedOff
 from halfstep.doctor.watching.attach import Attachment
 from halfstep.doctor.watching.engine import EngineObserver
 from halfstep.doctor.watching.receiver import Receiver
@@ -221,7 +224,7 @@ class Watch:
         ended_well = (
             not self._ending.kind
             and not any(each.kind == "backward" for each in entries)
-            and not receiver.hearing.own_scales.dropping
+            and not receiver[OwnScales].dropping
         )
         if ended_well or not any(each.kind in {"module", "call"} for each in entries):
             if not receiver.measuring.recent:
@@ -240,35 +243,24 @@ class Watch:
     def _freeze(self) -> Evidence:
         receiver = self._receiver
         found = receiver.investigation
-        return Evidence(
-            signals=SIGNALS,
+        return recorded(
             environment=replace(
                 environment(receiver.registry.names().values()),
                 hold_back=receiver.hold_back.on,
                 scaler_off=receiver.scaling.off,
-                autocast_off=receiver.is_autocast_off,
-                graphs=receiver.graphs,
+                autocast_off=receiver[SwitchedOff].autocast,
+                graphs=receiver[Graphs].begun,
             ),
             static=receiver.registry.freeze(),
             loop=receiver.grammar.freeze(),
             numbers=receiver.measuring.series.freeze(),
-            samples=tuple(receiver.samples),
             births=tuple(found.births),
             replays=tuple(found.replays),
             precision=found.precision,
             inputs=tuple(found.inputs),
             targets=tuple(found.targets),
             gradients=found.gradients,
-            calls=tuple(receiver.hearing.calls.freeze()),
-            evaluation=receiver.evaluations.freeze(),
             ending=self._ending,
-            saves=tuple(receiver.saves.freeze()),
-            averages=tuple(receiver.hearing.averages.freeze()),
-            elsewhere=tuple(receiver.elsewhere.freeze()),
-            overflows=tuple(receiver.hearing.overflows.freeze()),
-            rounded=tuple(receiver.positions.freeze()),
             growth=found.growth,
-            trips=tuple(receiver.casts.trips(receiver.grammar.made)),
-            casts=tuple(receiver.casts.for_good(receiver.grammar.made)),
-            own_scales=tuple(receiver.hearing.own_scales.freeze(receiver.grammar.made)),
+            **receiver.freeze(),
         )
