@@ -95,6 +95,11 @@ def current_node() -> Any:
     return torch._C._current_autograd_node()
 
 
+def is_on(context: torch.autocast) -> bool:
+    """Return whether an autocast has an effect; torch switches one for an absent device off."""
+    return bool(context._enabled)
+
+
 def is_tracing() -> bool:
     """Return whether `torch.jit.trace` or an export to ONNX records a graph."""
     return bool(torch._C._is_tracing())

@@ -23,6 +23,9 @@ _NEXT_IN_FP32 = (
     "if training still fails, check the data, the loss function and the learning rate: nothing was "
     "computed in half precision, so the precision is not the cause"
 )
+_MAKE_STEPS_BAD = {"losses", "numerics", "overflow"}
+"""Topics whose causes make inf or NaN, so that a scaler skips steps."""
+_AFTER_SKIPS = "SCHEDULE_MOVES_OVER_SKIPS"
 _FAR = 32  # bits, which only bf16 has
 _EXPLAINED = 0.01  # the share of a gradient from which the headroom says how little is lost
 _NO_KERNEL = re.compile(
@@ -61,7 +64,9 @@ def diagnose(evidence: Evidence) -> Diagnosis:
             found.append(Verdict(rule.code, rule.name, rule.rows, rule.citations, finding))
             explained |= set(rule.explains)
             symptoms |= {rule.code} if rule.symptom else set()
-            harmful |= {rule.code} if not (rule.symptom or rule.harmless) else set()
+            is_harmful = not (rule.symptom or rule.harmless)
+            harmful |= {rule.code} if is_harmful else set()
+            explained |= {_AFTER_SKIPS} if is_harmful and rule.topic in _MAKE_STEPS_BAD else set()
     if harmful:
         explained |= symptoms
     causes = [each for each in found if each.code not in explained]
@@ -125,9 +130,11 @@ def _off_without_gpu(evidence: Evidence) -> str:
 
 
 def _computes_in_half(evidence: Evidence) -> bool:
-    """Return whether a model was called under autocast, or has parameters in a half format."""
-    return any(event.facts.get("autocast") for _, event in evidence.loop.of("forward")) or any(
-        HALVES & {*model.formats} for model in evidence.static.models
+    """Return whether the program entered autocast, or a model has parameters in a half format."""
+    return (
+        evidence.environment.autocast_on
+        or any(event.facts.get("autocast") for _, event in evidence.loop.of("forward"))
+        or any(HALVES & {*model.formats} for model in evidence.static.models)
     )
 
 

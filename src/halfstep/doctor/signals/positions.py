@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 KEPT = 64
 LOOKS = 4
+_PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum", "linear", "outer"}
 _CASTS = {"half", "bfloat16", "to", "type", "type_as"}
 MERGED = 0.9
 
@@ -36,13 +37,22 @@ class Positions(Signal):
         self._looks: Counter[tuple[str, Mark | None]] = Counter()
 
     def on_call(self, heard: Heard) -> None:
-        """Examine the half-precision result of `arange` or of a cast."""
+        """Examine the half-precision result of `arange`, of a cast, or of a product."""
         if not heard.halves or not isinstance(heard.result, torch.Tensor):
             return
+        if heard.name in _PRODUCTS:
+            self._multiplied(heard.given, heard.result)
         if heard.name == "arange":
             self.made(heard.result, "", calling_line())
         elif heard.name in _CASTS:
             self.cast(heard.call.args[0], heard.result, "", calling_line())
+
+    def _multiplied(self, given: list[torch.Tensor], result: torch.Tensor) -> None:
+        """Examine the factors that autocast has cast before a product."""
+        mark = calling_line()
+        for each in given:
+            if each.dtype == torch.float32 and not each.requires_grad:
+                self.cast(each, each.to(result.dtype), "", mark)
 
     def made(self, result: torch.Tensor, module: str, mark: Mark | None) -> None:
         """Examine ascending numbers that were created in a half-precision format."""

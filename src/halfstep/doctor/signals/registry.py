@@ -296,6 +296,10 @@ class Registry:
             weakref.ref(each) for key, each in waiting.items() if key not in self._reached
         ]
 
+    def had_gradient(self, parameter: torch.Tensor) -> bool:
+        """Return whether a parameter had a gradient in any step so far."""
+        return parameter.grad is not None or id(parameter) in self._reached
+
     def _moved_by(self, optimizer: Optimizer) -> list[torch.Tensor]:
         params = self.optimizers[optimizer].params
         return parameters_of(optimizer) if params is None else params
@@ -374,6 +378,9 @@ class Registry:
                     restored=each.modes.restored,
                     left=each.modes.left,
                     left_after=site(each.modes.left_after),
+                    evaluating=each.modes.evaluating,
+                    straight=each.modes.straight,
+                    straight_after=site(each.modes.straight_after),
                     optimizers=each.optimizers,
                 )
                 for each in self.models.notes

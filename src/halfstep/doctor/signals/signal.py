@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     import torch
+    from torch import nn
     from torch.optim import Optimizer
 
     from halfstep.doctor.record import Fact
@@ -40,14 +41,15 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A call of a torch function by the loop itself.
+    """A call of a torch function, or of one of torch's losses, by the loop itself.
 
     Attributes:
-        name: Name of the function.
+        name: Name of the function, or class of the loss.
         call: The function and its arguments.
         given: The tensors in the arguments.
         halves: The half-precision tensors that it returned or changed in place.
         result: Its result.
+        module: The loss; None for a function.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Heard:
     given: list[torch.Tensor]
     halves: list[torch.Tensor]
     result: Any
+    module: nn.Module | None = None
 
 
 class Signal:

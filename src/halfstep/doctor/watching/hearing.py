@@ -9,13 +9,13 @@ from torch import nn
 from torch.nn import functional
 
 from halfstep.doctor.record.sites import calling_line
-from halfstep.doctor.replay.memory import ALLOCATING
 from halfstep.doctor.signals.calls import Calls
 from halfstep.doctor.signals.own_scales import OwnScales
 from halfstep.doctor.signals.signal import Heard
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
+from halfstep.doctor.tensors.unfilled import ALLOCATING
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:

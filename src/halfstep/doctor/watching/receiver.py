@@ -25,10 +25,10 @@ from halfstep.doctor.signals.evaluations import Evaluations
 from halfstep.doctor.signals.facts import gradients_of, parameters_of, state_step
 from halfstep.doctor.signals.hooks import Hooks
 from halfstep.doctor.signals.origins import Origins
-from halfstep.doctor.signals.overflows import Overflows
 from halfstep.doctor.signals.positions import Positions
-from halfstep.doctor.signals.signal import Hook
+from halfstep.doctor.signals.signal import Heard, Hook
 from halfstep.doctor.signals.threads import Elsewhere
+from halfstep.doctor.tape.listener import Call
 from halfstep.doctor.tape.tape import Copies, Entry, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import tensors_in
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.signals.registry import ModelNotes
     from halfstep.doctor.tape.guard import Inside
-    from halfstep.doctor.tape.listener import Call
     from halfstep.doctor.tape.tape import Multiplier
 
 
@@ -73,7 +72,7 @@ class Receiver(Bus):
     ) -> None:
         super().__init__(self._heard)
         self._waits = waits
-        origins = Origins(self.tape.has_made)
+        self._origins = origins = Origins(self.tape.has_made)
         self.tape.on_copy = origins.copied
         self.hold_back = HoldBack(on=hold_back)
         self.investigation = Investigation(
@@ -159,11 +158,14 @@ class Receiver(Bus):
                 self.hearing.record_outside(notes.facts.kind, given, made)
                 if not torch.is_grad_enabled():
                     self.registry.note_evaluation(module, calling_line())
-                if not module.training:
+                # A probe of shapes with memory that nothing has filled is no evaluation.
+                if not module.training and not any(map(self._origins.is_unfilled, given)):
                     self._evaluated(module, args, kwargs, result)
             if is_loss(module):
-                again = functools.partial(original, module)
-                self[Overflows].take(type(module).__name__, again, args, kwargs, result)
+                name, again = type(module).__name__, functools.partial(original, module)
+                halves = [each for each in made if each.dtype in HALVES]
+                call = Call(again, args, kwargs, None)
+                self.tell("on_call", Heard(name, call, given, halves, result, module))
         return result
 
     def _open_module(self, module: nn.Module, notes: ModelNotes, args: Any, kwargs: Any) -> Entry:

@@ -249,6 +249,7 @@ class Watch:
                 hold_back=receiver.hold_back.on,
                 scaler_off=receiver.scaling.off,
                 autocast_off=receiver[SwitchedOff].autocast,
+                autocast_on=receiver[SwitchedOff].on,
                 graphs=receiver[Graphs].begun,
             ),
             static=receiver.registry.freeze(),
