@@ -64,7 +64,7 @@ class Casts(Signal):
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of the methods of a module that cast it."""
         for name in ("half", "bfloat16", "float", "to"):
-            yield Hook(nn.Module, name, self.watched.here(self._on_cast), stays=True)
+            yield Hook(nn.Module, name, self.watched.here(self._on_cast))
 
     def _on_cast(self, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if not self.watched.is_outside():

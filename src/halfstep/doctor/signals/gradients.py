@@ -106,22 +106,14 @@ class Gradients:
             self.scales.add(scale)
             self.unscaled = False
 
-    def forget(self, *, unseen: bool = False) -> None:
-        """Reset the state, because the gradients were cleared.
-
-        Args:
-            unseen: Whether the next check treats gradients that exist now as new.
-        """
+    def forget(self) -> None:
+        """Reset the state, because the gradients were cleared."""
         self.holds.clear()
         self.scales.clear()
         self.cleared.clear()
         self.unscaled = self.by_another = self.onto_unscaled = False
         self.used = self.spent = self.stale = self.examined = self.assigned = False
-        self.seen = ((0, 0),) * len(self.probes) if unseen else self.look()
-
-    def expect_more(self) -> None:
-        """Make the next check treat the gradients as changed, by a backward that adds to them."""
-        self.seen = tuple([(each, version - 1) for each, version in self.look()])
+        self.seen = self.look()
 
     def state(self) -> str:
         """Return the state of the gradients: none, plain, scaled or unscaled."""

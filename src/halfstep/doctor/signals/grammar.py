@@ -66,11 +66,6 @@ class Grammar(Iterations):
         """Return the state of an optimizer's gradients."""
         return self._gradients[optimizer]
 
-    @property
-    def followed(self) -> list[Gradients]:
-        """The states of the gradients of all optimizers."""
-        return list(self._gradients.values())
-
     def notice_writes(
         self,
         mark: Mark | None,

@@ -281,11 +281,6 @@ class Registry:
                     self.models[model].has_trained = True
                     self.models[model].optimizers += (number,)
 
-    @property
-    def waits_for_gradients(self) -> bool:
-        """Whether some parameter has not had a gradient so far."""
-        return bool(self._waiting)
-
     def note_gradients(self) -> None:
         """Note which of the parameters without a gradient so far have one now."""
         waiting = {

@@ -30,13 +30,11 @@ class Hook:
         owner: The module or class that contains it.
         name: Its name.
         make: Returns the wrapper of the original; `Watched.here` makes such a function.
-        stays: Whether the wrapper stays in place while a watch rests.
     """
 
     owner: Any
     name: str
     make: Callable[[Any], Any]
-    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)

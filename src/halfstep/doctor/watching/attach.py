@@ -28,42 +28,23 @@ if TYPE_CHECKING:
 class Attachment:
     """Adds the wrappers in its constructor, and removes them in `remove`.
 
-    While the watch rests, the hooks that stay are in place and only call the original: replacing
-    `nn.Module.__call__` takes milliseconds, because Python updates every subclass.
-
     Args:
         receiver: Receives all events, and provides the hooks.
         observer: Receives the reports of an engine.
     """
 
     def __init__(self, receiver: Receiver, observer: EngineObserver) -> None:
-        self._receiver, self._observer = receiver, observer
-        self._undo: list[Callable[[], None]] = []
-        self._undo_lasting = [_wrapped(hook) for hook in receiver.hooks() if hook.stays]
-        self.resume()
-
-    def resume(self) -> None:
-        """Add all wrappers that are not in place."""
-        receiver = self._receiver
-        receiver.rests = False
-        self._undo += [_wrapped(hook) for hook in receiver.hooks() if not hook.stays]
+        self._undo = [_wrapped(hook) for hook in receiver.hooks()]
         self._undo.append(register_optimizer_step_pre_hook(receiver.on_step).remove)
         self._undo.append(register_optimizer_step_post_hook(receiver.on_stepped).remove)
-        self._undo.append(observe(self._observer))
+        self._undo.append(observe(observer))
         _process[0] = receiver
-
-    def rest(self) -> None:
-        """Remove all wrappers except those that stay, and any that other code wrapped."""
-        self._receiver.rests = True
-        _process[0] = None
-        while self._undo:
-            self._undo.pop()()
 
     def remove(self) -> None:
         """Remove all wrappers, except those that other code has wrapped."""
-        self.rest()
-        for undo in self._undo_lasting:
-            undo()
+        _process[0] = None
+        while self._undo:
+            self._undo.pop()()
 
 
 def _wrapped(hook: Hook) -> Callable[[], None]:

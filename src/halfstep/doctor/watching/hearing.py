@@ -132,10 +132,6 @@ class Hearing:
                 self._note_factor(call, entry.mark)
         self._tape.close(entry, made, scale)
 
-    def miss_calls(self) -> None:
-        """Note that the following calls of the loop are not recorded."""
-        self._origins.miss_calls()
-
     def record_outside(
         self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
     ) -> None:

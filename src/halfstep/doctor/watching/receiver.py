@@ -64,7 +64,6 @@ class Receiver(Bus):
         investigation: Results of replays.
         measuring: The numbers of each step.
         hold_back: Prevents bad steps from being applied.
-        rests: Whether the watch rests, so that the wrappers that stay only call the originals.
     """
 
     def __init__(
@@ -87,13 +86,12 @@ class Receiver(Bus):
         self._functions = Functions(self, self.hearing)
         self._stepping: list[Inside | None] = []
         self._running: Multiplier | None = None  # loss scale of the backward that runs
-        self.rests = False
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of all signals and of the loop's own actions."""
         yield from chain(super().hooks(), self.scaling.hooks(), self._clearing.hooks())
         yield from self._functions.hooks()
-        yield Hook(nn.Module, "__call__", self._calling, stays=True)
+        yield Hook(nn.Module, "__call__", self._calling)
         yield Hook(torch.autograd, "backward", self.here(self._on_backward))
         yield Hook(Optimizer, "__init__", self.afterwards(self._on_made))
         yield Hook(Optimizer, "add_param_group", self.afterwards(self._on_changed))
@@ -108,7 +106,7 @@ class Receiver(Bus):
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             # The first check: torch.compile recompiles if a value that was read before changes.
-            if is_compiling() or self.rests or guard.is_inside:
+            if is_compiling() or guard.is_inside:
                 return original(module, *args, **kwargs)
             if not self.is_here():
                 with self[Elsewhere].call(module):

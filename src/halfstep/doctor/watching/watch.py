@@ -22,8 +22,6 @@ from halfstep.doctor.signals.switched_off import SwitchedOff
 from halfstep.doctor.watching.attach import Attachment
 from halfstep.doctor.watching.engine import EngineObserver
 from halfstep.doctor.watching.receiver import Receiver
-from halfstep.doctor.watching.resting import Rest
-from halfstep.doctor.watching.resting_observer import RestingObserver
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -47,7 +45,6 @@ class Watch:
             step.
         bundle: Directory to which a bad step is written, to be replayed elsewhere; None to write
             none.
-        rests: Whether ordinary steps of the trainer are watched only in part; see `resting.py`.
         waits: Whether to wait for an accelerator before each step that nothing undoes if it is bad.
             A bad step can then be repeated from the parameters before its update.
 
@@ -60,15 +57,10 @@ class Watch:
         *,
         hold_back: bool = False,
         bundle: Path | None = None,
-        rests: bool = False,
         waits: bool = False,
     ) -> None:
         self._receiver = Receiver(hold_back=hold_back, bundle=bundle, waits=waits)
         self._observer = EngineObserver(self._receiver, self._look_back)
-        if rests:
-            rest = Rest(self._receiver, attach=self._attach, detach=self._let_rest)
-            rest.observer = RestingObserver(rest, self._receiver.guard, self._observer)
-            self._observer.rest = rest
         self._undo: Callable[[], None] | None = None
         self._attachment: Attachment | None = None
         self._ending = Ending()
@@ -113,21 +105,9 @@ class Watch:
                 raise ValueError("this process is already watched; close() the other watch first")
             _active.append(self)
         self._undo = keep_compiled_buffers()
-        self._attach()
-        return self
-
-    def _attach(self) -> None:
-        if self._attachment is None:
-            self._attachment = Attachment(self._receiver, self._observer)
-        else:
-            self._attachment.resume()
+        self._attachment = Attachment(self._receiver, self._observer)
         self._receiver.listener.start()
-
-    def _let_rest(self) -> None:
-        self._receiver.listener.stop()
-        self._receiver.hearing.miss_calls()
-        if self._attachment is not None:
-            self._attachment.rest()
+        return self
 
     def know(self, models: list[nn.Module], optimizers: list[Optimizer], scaler: Any) -> None:
         """Register objects that were created before watching began."""
@@ -180,7 +160,6 @@ class Watch:
         if self._evidence is not None:
             return self._evidence
         receiver = self._receiver
-        self._wake()
         receiver.listener.stop()
         self._look_back()
         try:
@@ -191,8 +170,6 @@ class Watch:
         return self._evidence or Evidence()
 
     def _end(self) -> None:
-        if self._observer.rest is not None:
-            self._observer.rest.abandon()
         self._receiver.listener.stop()
         if self._attachment is not None:
             self._attachment.remove()
@@ -203,13 +180,8 @@ class Watch:
             if self in _active:
                 _active.remove(self)
 
-    def _wake(self) -> None:
-        if self._observer.rest is not None:
-            self._observer.rest.wake(looks_back=True)
-
     def _look_back(self) -> None:
         """Examine the last step, unless it was already examined."""
-        self._wake()
         receiver = self._receiver
         if self._seen == receiver.grammar.made:
             return
