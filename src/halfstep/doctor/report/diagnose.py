@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES
 from halfstep.doctor.record.order import lines_of, names
+from halfstep.doctor.report.imbalances import imbalances
 from halfstep.doctor.rules import rules
 from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 from halfstep.plurals import counted
@@ -148,6 +149,7 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
     notes = {
         f"the step could not be replayed: {each.note}" for each in evidence.replays if each.note
     }
+    notes |= set(imbalances(evidence))
     if evidence.precision.note:
         notes.add(f"headroom is not known: {evidence.precision.note}")
     if _off_without_gpu(evidence):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 import torch
 from torch import nn
@@ -103,7 +103,7 @@ def _common(kinds: set[str]) -> str:
     return next(iter(kinds)) if len(kinds) == 1 else ""
 
 
-def _is_readable(tensor: Any) -> bool:
+def _is_readable(tensor: Any) -> TypeGuard[torch.Tensor]:
     return (
         isinstance(tensor, torch.Tensor)
         and type(tensor) in {torch.Tensor, nn.Parameter}
