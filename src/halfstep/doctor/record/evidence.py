@@ -73,6 +73,7 @@ class Evidence:
 
     Attributes:
         signals: Names of the signals that were observed; the other fields are empty.
+        children: The records of processes that the program has started, as JSON.
         others: The records of signals that have no field of their own, by name; see `of`.
     """
 
@@ -102,6 +103,7 @@ class Evidence:
     own_scales: tuple[OwnScale, ...] = ()
     trips: tuple[RoundTrip, ...] = ()
     casts: tuple[HalfCast, ...] = ()
+    children: tuple[str, ...] = ()
     others: Annotated[dict[str, Any], PlainSerializer(_as_json)] = field(default_factory=dict)
 
     def of(self, kind: type[Kind]) -> Kind:

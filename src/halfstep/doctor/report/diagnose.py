@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record import HALVES
+from halfstep.doctor.record import HALVES, from_json
 from halfstep.doctor.record.order import lines_of, names
 from halfstep.doctor.report.imbalances import imbalances
 from halfstep.doctor.rules import rules
@@ -14,6 +14,8 @@ from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from halfstep.doctor.record import Evidence
 
 _NEXT = (
@@ -45,7 +47,35 @@ Other code in these changes is copied from the program.
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
-    """Return the diagnosis of a program."""
+    """Return the diagnosis of a program and of the processes that it has started."""
+    own = _diagnosis(evidence)
+    children = [_diagnosis(from_json(each)) for each in evidence.children]
+    if not children:
+        return own
+    verdicts = {each.code: each for each in own.verdicts}
+    for number, child in enumerate(children):
+        for verdict in child.verdicts:
+            fact = f"in child process {number} of {len(children)}"
+            finding = replace(verdict.finding, facts=(*verdict.finding.facts, fact))
+            verdicts.setdefault(verdict.code, replace(verdict, finding=finding))
+    consequences = {code for each in (own, *children) for code in each.consequences}
+    checked = next((each for each in children if not each.unchecked), own)
+    return Diagnosis(
+        verdicts=_by_confidence(verdicts.values()),
+        consequences=tuple(sorted(consequences - verdicts.keys())),
+        headroom="" if verdicts else checked.headroom,
+        notes=tuple(sorted({note for each in (own, *children) for note in each.notes})),
+        unchecked="" if verdicts else checked.unchecked,
+        advice="" if verdicts else checked.advice,
+        before=own.before or checked.before,
+    )
+
+
+def _by_confidence(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    return tuple(sorted(verdicts, key=lambda each: ORDER.index(each.finding.confidence)))
+
+
+def _diagnosis(evidence: Evidence) -> Diagnosis:
     known, lines = names(evidence.loop) | _device(evidence), lines_of(evidence.loop)
     found = []
     explained: set[str] = set()
@@ -73,10 +103,10 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     causes = [each for each in found if each.code not in explained]
     unchecked = ("" if causes else _unchecked(evidence)) or _off_without_gpu(evidence)
     return Diagnosis(
-        verdicts=tuple(sorted(causes, key=lambda each: ORDER.index(each.finding.confidence))),
+        verdicts=_by_confidence(causes),
         consequences=tuple(each.code for each in found if each.code in explained),
         headroom="" if causes else _headroom(evidence),
-        notes=_notes(evidence),
+        notes=tuple(sorted({*_notes(evidence), *(() if causes else imbalances(evidence))})),
         unchecked=unchecked,
         advice="" if causes or unchecked or evidence.ending.kind else _advice(evidence),
         before=_before(evidence),
@@ -149,7 +179,6 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
     notes = {
         f"the step could not be replayed: {each.note}" for each in evidence.replays if each.note
     }
-    notes |= set(imbalances(evidence))
     if evidence.precision.note:
         notes.add(f"headroom is not known: {evidence.precision.note}")
     if _off_without_gpu(evidence):

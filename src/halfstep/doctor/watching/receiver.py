@@ -32,6 +32,7 @@ from halfstep.doctor.tape.listener import Call
 from halfstep.doctor.tape.tape import Copies, Entry, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.doctor.watching.children import Children
 from halfstep.doctor.watching.clearing import Clearing
 from halfstep.doctor.watching.functions import Functions
 from halfstep.doctor.watching.hearing import Hearing, scores_of
@@ -42,7 +43,7 @@ from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from halfstep.doctor.signals.registry import ModelNotes
@@ -57,6 +58,7 @@ class Receiver(Bus):
         hold_back: Whether fused optimizers skip bad steps.
         bundle: Directory to which a bad step is written; None to write none.
         waits: Whether to wait for an accelerator in each step that nothing undoes if it is bad.
+        child: Makes the watch of a process that the program starts; None to watch none.
 
     Attributes:
         scaling: Actions of scalers.
@@ -64,10 +66,16 @@ class Receiver(Bus):
         investigation: Results of replays.
         measuring: The numbers of each step.
         hold_back: Prevents bad steps from being applied.
+        children: Processes that the program starts.
     """
 
     def __init__(
-        self, *, hold_back: bool = False, bundle: Path | None = None, waits: bool = False
+        self,
+        *,
+        hold_back: bool = False,
+        bundle: Path | None = None,
+        waits: bool = False,
+        child: Callable[[], Any] | None = None,
     ) -> None:
         super().__init__(self._heard)
         self._waits = waits
@@ -84,6 +92,7 @@ class Receiver(Bus):
         self.hearing = Hearing(self, self.scaling, origins)
         self._clearing = Clearing(self, self.scaling, self.investigation, follow=self._known)
         self._functions = Functions(self, self.hearing)
+        self.children = Children(self, child)
         self._stepping: list[Inside | None] = []
         self._running: Multiplier | None = None  # loss scale of the backward that runs
 
@@ -91,6 +100,7 @@ class Receiver(Bus):
         """Yield the hooks of all signals and of the loop's own actions."""
         yield from chain(super().hooks(), self.scaling.hooks(), self._clearing.hooks())
         yield from self._functions.hooks()
+        yield from self.children.hooks()
         yield Hook(nn.Module, "__call__", self._calling)
         yield Hook(torch.autograd, "backward", self.here(self._on_backward))
         yield Hook(Optimizer, "__init__", self.afterwards(self._on_made))

@@ -7,9 +7,11 @@ before its parameters change.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from halfstep.doctor.internals import keep_compiled_buffers, raising_function
@@ -36,6 +38,9 @@ _lock = threading.Lock()
 _active: list[Watch] = []
 MESSAGE = 2000
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_active.clear)  # A forked process may have its own watch.
+
 
 class Watch:
     """Watches training in this thread.
@@ -47,6 +52,7 @@ class Watch:
             none.
         waits: Whether to wait for an accelerator before each step that nothing undoes if it is bad.
             A bad step can then be repeated from the parameters before its update.
+        children: Whether the processes that the program starts are watched, too.
 
     Raises:
         ValueError: From `start`, if another watch is active.
@@ -58,8 +64,10 @@ class Watch:
         hold_back: bool = False,
         bundle: Path | None = None,
         waits: bool = False,
+        children: bool = False,
     ) -> None:
-        self._receiver = Receiver(hold_back=hold_back, bundle=bundle, waits=waits)
+        child = partial(Watch, waits=waits) if children else None
+        self._receiver = Receiver(hold_back=hold_back, bundle=bundle, waits=waits, child=child)
         self._observer = EngineObserver(self._receiver, self._look_back)
         self._undo: Callable[[], None] | None = None
         self._attachment: Attachment | None = None
@@ -235,5 +243,6 @@ class Watch:
             gradients=found.gradients,
             ending=self._ending,
             growth=found.growth,
+            children=receiver.children.records(),
             **receiver.freeze(),
         )
