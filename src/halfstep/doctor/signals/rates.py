@@ -203,6 +203,9 @@ class LearningRateLedger(Signal):
         if isinstance(scheduler, LRScheduler):
             schedule = self._note(scheduler, mark)
             schedule.mark = mark
+            schedule.restored |= (
+                scheduler.last_epoch > schedule.last
+            )  # set by hand, or by step(epoch)
             schedule.last, schedule.planned = scheduler.last_epoch + 1, _planned(scheduler)
             schedule.after_resume |= self._of(schedule.optimizer).resumed
 

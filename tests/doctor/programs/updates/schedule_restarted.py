@@ -86,3 +86,13 @@ def healthy_snapshot_of_the_optimizer_that_is_put_back() -> None:
     model.load_state_dict(saved[0])
     optimizer.load_state_dict(saved[1])
     train(model, optimizer, cosine(optimizer), 20)
+
+
+def healthy_position_that_is_set_by_hand() -> None:
+    def make(optimizer):
+        scheduler = cosine(optimizer)
+        if optimizer.state:
+            scheduler.last_epoch = 25
+        return scheduler
+
+    resume(restored=False, make=make)
