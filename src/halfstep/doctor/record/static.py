@@ -84,6 +84,7 @@ class ModelFacts:
         left_after: The call of the evaluation before the first such call; None without one.
         evaluating: How often a training call was in evaluation mode.
         straight: How often such a call was the first training call after an evaluation.
+        switched: Number of these evaluations for which the loop had set evaluation mode.
         straight_after: The call of the evaluation before the first such call; None without one.
     """
 
@@ -108,6 +109,7 @@ class ModelFacts:
     left_after: Site | None = None
     evaluating: int = 0
     straight: int = 0
+    switched: int = 0
     straight_after: Site | None = None
 
     @property

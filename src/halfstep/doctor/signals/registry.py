@@ -241,6 +241,14 @@ class Registry:
         for model in self.models.alive().values():
             self.models[model].modes.note_evaluation(notes.modes, mark)
 
+    def note_switch(self, module: nn.Module) -> None:
+        """Note that the loop has switched a module, for every model that contains it."""
+        switched = set(map(id, modules_of(module)))
+        for model in self.models.alive().values():
+            modes = self.models[model].modes
+            if any(id(each) in switched for each in modes.dependent):
+                modes.note_switch()
+
     def optimizer(self, optimizer: Optimizer) -> OptimizerNotes:
         """Return the notes of an optimizer, which is registered if it is new."""
         if optimizer not in self.optimizers:
@@ -375,6 +383,7 @@ class Registry:
                     left_after=site(each.modes.left_after),
                     evaluating=each.modes.evaluating,
                     straight=each.modes.straight,
+                    switched=each.modes.switched,
                     straight_after=site(each.modes.straight_after),
                     optimizers=each.optimizers,
                 )

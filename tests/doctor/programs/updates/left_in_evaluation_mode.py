@@ -304,3 +304,10 @@ def healthy_baseline_before_fine_tuning_in_evaluation_mode() -> None:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
+
+
+def broken_by_an_evaluation_before_the_first_epoch() -> None:
+    """Each evaluation sets its mode, also the first one, and nothing sets training mode."""
+    model = classifier()
+    evaluate(model)
+    train(model, lambda epoch: None)

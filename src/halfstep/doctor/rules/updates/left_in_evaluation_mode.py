@@ -53,13 +53,14 @@ def judge(evidence: Evidence) -> Finding | None:
 def _never_in_training_mode(evidence: Evidence) -> Finding | None:
     """Find a model whose training calls follow evaluations and are all in evaluation mode.
 
-    An evaluation before most of the training calls means that the mode is that of the evaluation,
-    for example if a teacher in evaluation mode is the same object as the model.
+    The mode is that of the evaluations if most of the training calls come after one, for example
+    if a teacher in evaluation mode is the same object as the model, or if the loop sets the mode
+    for each evaluation, and for nothing else.
     """
     for number, model in enumerate(evidence.static.models):
         if _iterations(evidence.loop, number, "train") or model.straight < _FEWEST_STEPS:
             continue
-        if model.straight < _SHARE * model.evaluating:
+        if model.straight < _SHARE * model.evaluating and model.switched < _FEWEST_STEPS:
             continue
         if not _stepped(evidence.loop.shapes).intersection(model.optimizers):
             continue
