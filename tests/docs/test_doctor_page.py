@@ -26,6 +26,20 @@ def test_the_translation_has_the_same_causes():
     assert re.findall(r"^\| `(\w+)`", listed, re.MULTILINE) == [rule.code for rule in rules()]
 
 
+def test_a_new_cause_gets_its_row_in_both_tables(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(ROOT / "website")
+    tables = importlib.import_module("cause_tables")
+    pages = {name: (ROOT / "docs" / name).read_text() for name in ("doctor.md", "doctor.zh.md")}
+    for name, page in pages.items():
+        rows = [line for line in page.splitlines(keepends=True) if "`LOG_OF_ZERO` |" not in line]
+        (tmp_path / name).write_text("".join(rows))
+    monkeypatch.setattr(tables, "DOCS", tmp_path)
+    tables.main()
+    assert (tmp_path / "doctor.md").read_text() == PAGE
+    assert "| `LOG_OF_ZERO` | the logarithm of zero |" in (tmp_path / "doctor.zh.md").read_text()
+    assert capsys.readouterr().out == "LOG_OF_ZERO has no name in Chinese\n"
+
+
 MEASURED = {"overhead": "doctor_overhead", "large programs": "doctor_large_programs"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -142,3 +144,12 @@ def test_a_function_mode_is_put_back_below_another() -> None:
     internals.push_function_mode(below, 1)
     assert internals.remove_function_mode(below) == 1
     assert internals.remove_function_mode(above) == 0
+
+
+def test_an_autocast_for_an_absent_device_is_off() -> None:
+    assert internals.is_on(torch.autocast("cpu", dtype=torch.bfloat16))
+    assert not internals.is_on(torch.autocast("cpu", dtype=torch.bfloat16, enabled=False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        is_on = internals.is_on(torch.autocast("cuda", dtype=torch.float16))
+    assert is_on == torch.cuda.is_available()

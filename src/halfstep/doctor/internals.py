@@ -21,6 +21,7 @@ from halfstep.kernels.cuda_policy import LOWER, WIDEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from multiprocessing.process import BaseProcess
     from types import FrameType, TracebackType
 
     from torch.overrides import TorchFunctionMode
@@ -93,6 +94,22 @@ def current_node() -> Any:
     if torch._C._current_graph_task_id() == -1:
         return None
     return torch._C._current_autograd_node()
+
+
+def is_on(context: torch.autocast) -> bool:
+    """Return whether an autocast has an effect; torch switches one for an absent device off."""
+    return bool(context._enabled)
+
+
+def target_of(process: BaseProcess) -> Callable[..., Any] | None:
+    """Return the function that a process will run."""
+    target: Callable[..., Any] | None = getattr(process, "_target", None)
+    return target
+
+
+def set_target(process: BaseProcess, target: Callable[..., Any]) -> None:
+    """Set the function that a process will run, before it starts."""
+    process._target = target  # type: ignore[attr-defined]
 
 
 def is_tracing() -> bool:

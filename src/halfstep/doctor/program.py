@@ -72,7 +72,7 @@ def run_program(
     bundle = None if report is None else report / name
     if bundle is not None:
         files.remove(bundle)
-    watch = Watch(hold_back=hold_back, bundle=bundle, waits=True)
+    watch = Watch(hold_back=hold_back, bundle=bundle, waits=True, children=True)
     error: BaseException | None = None
     code = 0
     if hint:  # Printed at the end again; now too, because the program may run for a long time.

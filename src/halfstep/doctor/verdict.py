@@ -69,6 +69,11 @@ class Rule:
     harmless: bool = False
 
     @property
+    def topic(self) -> str:
+        """The package of the rule's file, such as "overflow"."""
+        return self.judge.__module__.split(".")[-2]
+
+    @property
     def about(self) -> str:
         """The description of the cause: the docstring of the rule's file, in one line."""
         return " ".join((sys.modules[self.judge.__module__].__doc__ or self.name).split())

@@ -16,7 +16,7 @@ import torch
 from doctor import programs
 from halfstep import recipe
 from halfstep.doctor import Evidence, Watch, diagnose
-from halfstep.doctor.record import SIGNALS, from_json
+from halfstep.doctor.record import from_json
 from halfstep.doctor.rules import rules
 
 PROGRAMS = {
@@ -84,11 +84,11 @@ def test_the_mended_program_gets_none(code: str) -> None:
 def test_a_rule_is_silent_without_any_one_of_its_signals(code: str) -> None:
     rule, evidence = RULES[code], watched(code, "broken")
     assert rule.needs
-    assert rule.needs <= SIGNALS
+    assert rule.needs <= evidence.signals
     assert rule.read(evidence) is not None
     for signal in rule.needs:
         assert rule.read(evidence.without(signal)) is None
-    for signal in SIGNALS - rule.needs:
+    for signal in evidence.signals - rule.needs:
         assert rule.read(evidence.without(signal)) == rule.read(evidence)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from halfstep.doctor.signals.evaluations import Evaluations
+from halfstep.doctor.signals.watched import Watched
 
 
 class Accelerator(torch.Tensor):
@@ -18,10 +19,10 @@ class Accelerator(torch.Tensor):
 
 @pytest.mark.parametrize("kind", [torch.Tensor, Accelerator])
 def test_a_call_counts_once_whatever_the_number_of_its_outputs_with_nan(kind):
-    counted = Evaluations()
+    counted = Evaluations(Watched())
     bad, good = (torch.full((2,), value).as_subclass(kind) for value in (math.nan, 1.0))
     counted.take([bad, bad], 0)
     counted.take([good, bad], 1)
     counted.take([good, good], 2)
-    found = counted.freeze()
+    found = counted.freeze()["evaluation"]
     assert (found.calls, found.bad) == (3, 2)

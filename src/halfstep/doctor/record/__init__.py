@@ -9,7 +9,7 @@ from halfstep.doctor.record.called import (
     HalfOverflow,
     Saved,
 )
-from halfstep.doctor.record.evidence import SIGNALS, Evidence, as_plain, from_json
+from halfstep.doctor.record.evidence import SIGNALS, Evidence, as_plain, from_json, recorded
 from halfstep.doctor.record.loop import Discarded, Event, Loop, Shape
 from halfstep.doctor.record.measured import (
     Average,
@@ -92,4 +92,5 @@ __all__ = [
     "TensorSummary",
     "as_plain",
     "from_json",
+    "recorded",
 ]

@@ -7,9 +7,9 @@ a **signal**. A rule names the signals that it needs, and receives only these.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import ConfigDict, PlainSerializer, TypeAdapter
 
@@ -47,12 +47,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def _as_json(value: Any) -> Any:
+    """Return records as JSON holds them; the type `Any` would turn inf and NaN into null."""
+    if isinstance(value, dict):
+        return {str(key): _as_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(each) for each in value]
+    if isinstance(value, float) and not isfinite(value):
+        return {inf: "Infinity", -inf: "-Infinity"}.get(value, "NaN")
+    return _as_json(asdict(value)) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+class Record(Protocol):
+    """What a signal without a field of its own has observed: frozen data, empty by default."""
+
+    signal: ClassVar[str]
+
+
+Kind = TypeVar("Kind", bound=Record)
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """All observations of a program; each field is a signal.
 
     Attributes:
         signals: Names of the signals that were observed; the other fields are empty.
+        children: The records of processes that the program has started, as JSON.
+        others: The records of signals that have no field of their own, by name; see `of`.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_inf_nan="strings")
@@ -81,15 +103,32 @@ class Evidence:
     own_scales: tuple[OwnScale, ...] = ()
     trips: tuple[RoundTrip, ...] = ()
     casts: tuple[HalfCast, ...] = ()
+    children: tuple[str, ...] = ()
+    others: Annotated[dict[str, Any], PlainSerializer(_as_json)] = field(default_factory=dict)
+
+    def of(self, kind: type[Kind]) -> Kind:
+        """Return the record of a signal that has no field of its own.
+
+        Args:
+            kind: The class of the record, whose attribute `signal` is the signal's name.
+
+        Returns:
+            The record; an empty one if the signal was not observed.
+        """
+        value = self.others.get(kind.signal)
+        if value is None:
+            return kind()
+        return value if isinstance(value, kind) else TypeAdapter(kind).validate_python(value)
 
     def only(self, names: frozenset[str]) -> Evidence:
         """Return a record with only these signals."""
         empty = {
             each.name: getattr(_NOTHING, each.name)
             for each in fields(self)
-            if each.name not in names and each.name != "signals"
+            if each.name not in names | {"signals", "others"}
         }
-        return replace(self, signals=self.signals & names, **empty)
+        others = {name: each for name, each in self.others.items() if name in names}
+        return replace(self, signals=self.signals & names, others=others, **empty)
 
     def without(self, name: str) -> Evidence:
         """Return the record without one signal."""
@@ -166,8 +205,15 @@ class Evidence:
 
 
 _NOTHING = Evidence()
-SIGNALS = frozenset(each.name for each in fields(Evidence)) - {"signals"}
+SIGNALS = frozenset(each.name for each in fields(Evidence)) - {"signals", "others"}
 _ADAPTER: TypeAdapter[Evidence] = TypeAdapter(Evidence)
+
+
+def recorded(**observed: Any) -> Evidence:
+    """Return a record of what the signals have observed, by their names."""
+    others = {name: each for name, each in observed.items() if name not in SIGNALS}
+    own = {name: each for name, each in observed.items() if name in SIGNALS}
+    return Evidence(signals=frozenset(observed), others=others, **own)
 
 
 def from_json(text: str | bytes) -> Evidence:

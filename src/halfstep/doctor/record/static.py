@@ -22,6 +22,7 @@ class Environment:
         hold_back: Whether doctor makes fused optimizers skip bad steps.
         scaler_off: Whether a gradient scaler for CUDA is off because there is no GPU.
         autocast_off: Whether an autocast for CUDA is off because there is no GPU.
+        autocast_on: Whether the program made an autocast to a half format that has an effect.
         graphs: Number of CUDA graphs that the program captured.
     """
 
@@ -32,6 +33,7 @@ class Environment:
     hold_back: bool = False
     scaler_off: bool = False
     autocast_off: bool = False
+    autocast_on: bool = False
     graphs: int = 0
 
 
@@ -80,6 +82,10 @@ class ModelFacts:
         restored: How often a call in training mode was the first training call after an evaluation.
         left: How often it was a call in evaluation mode, although the model was trained before.
         left_after: The call of the evaluation before the first such call; None without one.
+        evaluating: How often a training call was in evaluation mode.
+        straight: How often such a call was the first training call after an evaluation.
+        switched: Number of these evaluations for which the loop had set evaluation mode.
+        straight_after: The call of the evaluation before the first such call; None without one.
     """
 
     kind: str
@@ -101,6 +107,10 @@ class ModelFacts:
     restored: int = 0
     left: int = 0
     left_after: Site | None = None
+    evaluating: int = 0
+    straight: int = 0
+    switched: int = 0
+    straight_after: Site | None = None
 
     @property
     def half_statistics(self) -> list[ModuleFacts]:

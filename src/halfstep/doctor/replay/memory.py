@@ -12,20 +12,7 @@ from typing import Any
 import torch
 
 from halfstep.doctor.internals import changes_inputs, only_fills_outputs, tensors_written
-
-ALLOCATING = frozenset(
-    {
-        "empty",
-        "empty_like",
-        "empty_permuted",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-        "resize_",
-        "resize_as_",
-    }
-)
-"""Functions and methods of torch that allocate memory and do not fill it."""
+from halfstep.doctor.tensors.unfilled import ALLOCATING
 
 _ALLOCATES = frozenset(f"aten.{name}" for name in ALLOCATING)
 _COPIES = frozenset({"aten._to_copy", "aten.clone"})

@@ -12,6 +12,7 @@ from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.replay.runs import Outcome, Runs
 from halfstep.doctor.replay.tracer import Tracer
 from halfstep.doctor.signals.positions import Positions
+from halfstep.doctor.signals.watched import Watched
 from halfstep.doctor.tape.tape import random_state
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.widen import Widen, widened
@@ -68,7 +69,8 @@ class Rerun(Runs):
     def traced(self) -> tuple[Birth, ...]:
         """Run the step under the tracer."""
         names: dict[int, str] = {}
-        tracer = RecordedTracer(lambda: ("", ""), names, __file__, Positions())
+        positions = Positions(Watched())
+        tracer = RecordedTracer(lambda: ("", ""), names, __file__, positions)
         outcome = self._run(tracer, names=names)
         return self._births(tracer, outcome)
 

@@ -6,13 +6,16 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record import HALVES
+from halfstep.doctor.record import HALVES, from_json
 from halfstep.doctor.record.order import lines_of, names
+from halfstep.doctor.report.imbalances import imbalances
 from halfstep.doctor.rules import rules
 from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from halfstep.doctor.record import Evidence
 
 _NEXT = (
@@ -23,6 +26,9 @@ _NEXT_IN_FP32 = (
     "if training still fails, check the data, the loss function and the learning rate: nothing was "
     "computed in half precision, so the precision is not the cause"
 )
+_MAKE_STEPS_BAD = {"losses", "numerics", "overflow"}
+"""Topics whose causes make inf or NaN, so that a scaler skips steps."""
+_AFTER_SKIPS = "SCHEDULE_MOVES_OVER_SKIPS"
 _FAR = 32  # bits, which only bf16 has
 _EXPLAINED = 0.01  # the share of a gradient from which the headroom says how little is lost
 _NO_KERNEL = re.compile(
@@ -41,7 +47,35 @@ Other code in these changes is copied from the program.
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
-    """Return the diagnosis of a program."""
+    """Return the diagnosis of a program and of the processes that it has started."""
+    own = _diagnosis(evidence)
+    children = [_diagnosis(from_json(each)) for each in evidence.children]
+    if not children:
+        return own
+    verdicts = {each.code: each for each in own.verdicts}
+    for number, child in enumerate(children):
+        for verdict in child.verdicts:
+            fact = f"in child process {number} of {len(children)}"
+            finding = replace(verdict.finding, facts=(*verdict.finding.facts, fact))
+            verdicts.setdefault(verdict.code, replace(verdict, finding=finding))
+    consequences = {code for each in (own, *children) for code in each.consequences}
+    checked = next((each for each in children if not each.unchecked), own)
+    return Diagnosis(
+        verdicts=_by_confidence(verdicts.values()),
+        consequences=tuple(sorted(consequences - verdicts.keys())),
+        headroom="" if verdicts else checked.headroom,
+        notes=tuple(sorted({note for each in (own, *children) for note in each.notes})),
+        unchecked="" if verdicts else checked.unchecked,
+        advice="" if verdicts else checked.advice,
+        before=own.before or checked.before,
+    )
+
+
+def _by_confidence(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    return tuple(sorted(verdicts, key=lambda each: ORDER.index(each.finding.confidence)))
+
+
+def _diagnosis(evidence: Evidence) -> Diagnosis:
     known, lines = names(evidence.loop) | _device(evidence), lines_of(evidence.loop)
     found = []
     explained: set[str] = set()
@@ -61,16 +95,18 @@ def diagnose(evidence: Evidence) -> Diagnosis:
             found.append(Verdict(rule.code, rule.name, rule.rows, rule.citations, finding))
             explained |= set(rule.explains)
             symptoms |= {rule.code} if rule.symptom else set()
-            harmful |= {rule.code} if not (rule.symptom or rule.harmless) else set()
+            is_harmful = not (rule.symptom or rule.harmless)
+            harmful |= {rule.code} if is_harmful else set()
+            explained |= {_AFTER_SKIPS} if is_harmful and rule.topic in _MAKE_STEPS_BAD else set()
     if harmful:
         explained |= symptoms
     causes = [each for each in found if each.code not in explained]
     unchecked = ("" if causes else _unchecked(evidence)) or _off_without_gpu(evidence)
     return Diagnosis(
-        verdicts=tuple(sorted(causes, key=lambda each: ORDER.index(each.finding.confidence))),
+        verdicts=_by_confidence(causes),
         consequences=tuple(each.code for each in found if each.code in explained),
         headroom="" if causes else _headroom(evidence),
-        notes=_notes(evidence),
+        notes=tuple(sorted({*_notes(evidence), *(() if causes else imbalances(evidence))})),
         unchecked=unchecked,
         advice="" if causes or unchecked or evidence.ending.kind else _advice(evidence),
         before=_before(evidence),
@@ -125,9 +161,11 @@ def _off_without_gpu(evidence: Evidence) -> str:
 
 
 def _computes_in_half(evidence: Evidence) -> bool:
-    """Return whether a model was called under autocast, or has parameters in a half format."""
-    return any(event.facts.get("autocast") for _, event in evidence.loop.of("forward")) or any(
-        HALVES & {*model.formats} for model in evidence.static.models
+    """Return whether the program entered autocast, or a model has parameters in a half format."""
+    return (
+        evidence.environment.autocast_on
+        or any(event.facts.get("autocast") for _, event in evidence.loop.of("forward"))
+        or any(HALVES & {*model.formats} for model in evidence.static.models)
     )
 
 

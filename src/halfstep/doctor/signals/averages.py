@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record import Average
-from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.signals.facts import parameters_of
+from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.local import local
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
 
     from halfstep.doctor.signals.registry import Registry
+    from halfstep.doctor.signals.signal import Heard
+    from halfstep.doctor.signals.watched import Watched
 
 PARAMETERS = 16
 ELEMENTS = 512
@@ -53,16 +54,23 @@ class Follower:
     stuck: int = 0
 
 
-class Averages:
+class Averages(Signal):
     """Searches the tensors that the loop writes for averages of parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._parameters: dict[tuple[int, ...], list[tuple[str, weakref.ref[torch.Tensor]]]] = {}
         self._known = 0
         self._followers: dict[tuple[str, str], Follower] = {}
         self._looks = 0
 
-    def know(self, registry: Registry) -> None:
+    def on_call(self, heard: Heard) -> None:
+        """Examine the half-precision tensors that a call has written."""
+        if heard.halves and self._concerns(heard.halves):
+            self._know(self.watched.registry)
+            self._take(heard.name, heard.halves, calling_line())
+
+    def _know(self, registry: Registry) -> None:
         """Select the parameters whose averages are searched for."""
         count = len(registry.models.notes) + len(registry.optimizers.notes)
         if count == self._known:
@@ -84,11 +92,11 @@ class Averages:
             first = named.get(id(each), name)
             self._parameters.setdefault(shape, []).append((first, weakref.ref(each)))
 
-    def concerns(self, halves: list[torch.Tensor]) -> bool:
+    def _concerns(self, halves: list[torch.Tensor]) -> bool:
         """Return whether `take` should examine these tensors: one of them is outside any graph."""
         return self._looks < LOOKS and any(each.is_leaf for each in halves)
 
-    def take(self, name: str, halves: list[torch.Tensor], mark: Mark | None) -> None:
+    def _take(self, name: str, halves: list[torch.Tensor], mark: Mark | None) -> None:
         """Examine the tensors that a call has written.
 
         Args:
@@ -138,17 +146,21 @@ class Averages:
         known.updates += 1
         known.latest = now
 
-    def freeze(self) -> Iterator[Average]:
-        """Yield the averages."""
-        for (_, name), each in self._followers.items():
-            yield Average(
-                parameter=name,
-                format=each.format,
-                updates=each.updates,
-                lagging=each.lagging,
-                stuck=each.stuck,
-                site=site(each.mark),
+    def freeze(self) -> dict[str, Any]:
+        """Return the averages."""
+        return {
+            "averages": tuple(
+                Average(
+                    parameter=name,
+                    format=each.format,
+                    updates=each.updates,
+                    lagging=each.lagging,
+                    stuck=each.stuck,
+                    site=site(each.mark),
+                )
+                for (_, name), each in self._followers.items()
             )
+        }
 
 
 def _some(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,11 +10,14 @@ import torch
 from halfstep.doctor.internals import is_functorch_tensor
 from halfstep.doctor.record import Broadcast, Call
 from halfstep.doctor.record.sites import Mark, calling_line, site
+from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from halfstep.doctor.signals.watched import Watched
 
 INPUTS = 4
 FEWEST = 4
@@ -24,10 +27,11 @@ _EXAMINED = {1, 2, 4, 8, 16}  # the numbers of the calls whose scores are examin
 _NEAR_ONE = 1e-2  # the rounding error of a sum of probabilities in bf16
 
 
-class Calls:
+class Calls(Signal):
     """Counts calls; calls that differ only in their source line are counted together."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._counts: Counter[tuple[Any, ...]] = Counter()
         self._marks: dict[tuple[Any, ...], Mark | None] = {}
         self._rounded: set[tuple[Any, ...]] = set()
@@ -74,8 +78,11 @@ class Calls:
             self._classes[key] = min(classes, self._classes.get(key, classes))
         return floats
 
-    def freeze(self) -> Iterator[Call]:
-        """Yield the counted calls."""
+    def freeze(self) -> dict[str, Any]:
+        """Return the counted calls."""
+        return {"calls": tuple(self._counted())}
+
+    def _counted(self) -> Iterator[Call]:
         for key, count in self._counts.items():
             name, given, result, gradients, autocast = key
             yield Call(

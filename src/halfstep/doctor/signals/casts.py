@@ -7,12 +7,15 @@ does not bring the lost digits back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from torch import nn
+
 from halfstep.doctor.record import HalfCast, RoundTrip
-from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.record.source import statement
+from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import torch
-    from torch import nn
+
+    from halfstep.doctor.signals.watched import Watched
 
 
 @dataclass(slots=True)
@@ -48,15 +52,36 @@ class _Cast:
     is_trained: bool = False
 
 
-class Casts:
+class Casts(Signal):
     """Collects the casts of modules to half precision, with or without a cast back to fp32."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._halved: dict[tuple[Mark | None, torch.dtype, str], _Cast] = {}
         self._followed: WeakKeyDictionary[nn.Module, _Followed] = WeakKeyDictionary()
         self._lines: dict[tuple[Mark | None, torch.dtype, str, bool], _Line] = {}
 
-    def cast(
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hooks of the methods of a module that cast it."""
+        for name in ("half", "bfloat16", "float", "to"):
+            yield Hook(nn.Module, name, self.watched.here(self._on_cast))
+
+    def _on_cast(self, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        if not self.watched.is_outside():
+            return original(module, *args, **kwargs)
+        before = format_of(module)
+        result = original(module, *args, **kwargs)
+        with self.watched.guard.own():
+            self._cast(
+                module,
+                before,
+                steps=self.watched.grammar.made,
+                is_trained=self.watched.registry.owns_any_of(module),
+                mark=calling_line(),
+            )
+        return result
+
+    def _cast(
         self,
         module: nn.Module,
         before: torch.dtype | None,
@@ -88,7 +113,12 @@ class Casts:
             line = self._lines.setdefault(key, _Line(0, steps, steps))
             line.most, line.last = max(line.most, followed.trips), steps
 
-    def trips(self, steps: int) -> Iterator[RoundTrip]:
+    def freeze(self) -> dict[str, Any]:
+        """Return the casts, those that are undone and the other ones."""
+        steps = self.watched.grammar.made
+        return {"trips": tuple(self._trips(steps)), "casts": tuple(self._for_good(steps))}
+
+    def _trips(self, steps: int) -> Iterator[RoundTrip]:
         """Yield the lines that cast a module, which is cast back later.
 
         Args:
@@ -105,7 +135,7 @@ class Casts:
                 site=site(mark),
             )
 
-    def for_good(self, steps: int) -> Iterator[HalfCast]:
+    def _for_good(self, steps: int) -> Iterator[HalfCast]:
         """Yield the lines that cast a module that is not cast back, in the order of their lines.
 
         Args:

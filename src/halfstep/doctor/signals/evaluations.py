@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.doctor.record import Evaluation
+from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from halfstep.doctor.signals.watched import Watched
 
-class Evaluations:
+
+class Evaluations(Signal):
     """Counts calls of models in evaluation, and results with NaN."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._count = self._bad = 0
         self._first_bad: int | None = None
         self._formats: set[str] = set()
@@ -56,9 +60,8 @@ class Evaluations:
             if each.layout is torch.strided:
                 yield each.detach().sum(dtype=torch.float32).isnan()
 
-    def freeze(self) -> Evaluation:
+    def freeze(self) -> dict[str, Any]:
         """Return the counts, including results on accelerators; waits for the device."""
         late = sum(int(each) for each in self._waiting.values())
-        return Evaluation(
-            self._count, self._bad + late, self._first_bad, tuple(sorted(self._formats))
-        )
+        formats = tuple(sorted(self._formats))
+        return {"evaluation": Evaluation(self._count, self._bad + late, self._first_bad, formats)}

@@ -26,11 +26,11 @@ from halfstep.doctor.record import (
     ScalerFacts,
 )
 from halfstep.doctor.record.sites import Mark, site
-from halfstep.doctor.signals.positions import counts_twice
 from halfstep.doctor.tape.modules import unwrapped
 from halfstep.doctor.tensors.summary import is_finite
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
+from halfstep.formats.positions import counts_twice
 from halfstep.optim.eps import computes_in_fp32
 
 if TYPE_CHECKING:

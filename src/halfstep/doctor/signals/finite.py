@@ -24,42 +24,6 @@ SMALL = 4096
 STRIDE = 64
 
 
-WHOLE = 2**16
-"""Up to this number of elements, checking all of them takes less time than a sample."""
-
-
-class Finite:
-    """Checks whether gradients on the host are finite: all elements if few, otherwise a sample.
-
-    The check may increase the version counters of gradients, but does not change their values.
-    """
-
-    def __init__(self) -> None:
-        self._found, self._one = torch.zeros(()), torch.ones(())
-        self._whole: bool | None = None
-
-    def __call__(self, gradients: list[torch.Tensor], number: int) -> bool:
-        """Return whether the gradients are finite.
-
-        Args:
-            gradients: Gradients of the same shapes and formats as in the first call.
-            number: Number of the step; selects the sampled row and column.
-        """
-        if self._whole is None:
-            self._whole = sum(map(torch.numel, gradients)) <= WHOLE and all(
-                type(each) is torch.Tensor
-                and each.dtype == torch.float32
-                and each.layout == torch.strided
-                and not each.requires_grad
-                for each in gradients
-            )
-        if not self._whole:
-            return sample_is_finite(gradients, number)
-        # In one pass, this checks each element and multiplies it by 1.
-        torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._found, self._one)
-        return not self._found.item()
-
-
 def sample_is_finite(gradients: Iterable[torch.Tensor], number: int) -> bool:
     """Return whether all elements in a sample of gradients are finite; waits for the device.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ class Gradients:
         waiting: Number of steps, and number of skipped steps, since the last scheduler step.
         cleared: `id` of probes whose gradients were cleared one by one, until all are cleared.
         seen: `id` and version of each probe's gradient at the last check.
+        made: The gradients of the last backward; their `id` can pass to other tensors.
     """
 
     probes: list[torch.Tensor]
@@ -63,6 +65,7 @@ class Gradients:
     waiting: list[int] = field(default_factory=lambda: [0, 0])
     cleared: set[int] = field(default_factory=set)
     seen: tuple[tuple[int, int], ...] = ()
+    made: tuple[weakref.ref[torch.Tensor], ...] = ()
 
     def look(self) -> tuple[tuple[int, int], ...]:
         """Return `id` and version of each probe's gradient; (0, 0) without a gradient."""
@@ -81,10 +84,16 @@ class Gradients:
 
     def are_among(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Return whether a probe's gradient, or a tensor in its memory, is one of the tensors."""
-        known = {identity for identity, _ in self.seen if identity}
+        known = {id(each) for made in self.made if (each := made()) is not None}
         if any(id(each) in known for each in tensors):
             return True
         return self.shares(memories(each for each in tensors if not each.requires_grad))
+
+    def note_made(self) -> None:
+        """Remember the gradients that a backward has just made."""
+        self.made = tuple(
+            [weakref.ref(grad) for probe in self.probes if (grad := probe.grad) is not None]
+        )
 
     def take(self, scale: Multiplier | None) -> None:
         """Note that a backward has added gradients of a loss.
@@ -97,22 +106,14 @@ class Gradients:
             self.scales.add(scale)
             self.unscaled = False
 
-    def forget(self, *, unseen: bool = False) -> None:
-        """Reset the state, because the gradients were cleared.
-
-        Args:
-            unseen: Whether the next check treats gradients that exist now as new.
-        """
+    def forget(self) -> None:
+        """Reset the state, because the gradients were cleared."""
         self.holds.clear()
         self.scales.clear()
         self.cleared.clear()
         self.unscaled = self.by_another = self.onto_unscaled = False
         self.used = self.spent = self.stale = self.examined = self.assigned = False
-        self.seen = ((0, 0),) * len(self.probes) if unseen else self.look()
-
-    def expect_more(self) -> None:
-        """Make the next check treat the gradients as changed, by a backward that adds to them."""
-        self.seen = tuple([(each, version - 1) for each, version in self.look()])
+        self.seen = self.look()
 
     def state(self) -> str:
         """Return the state of the gradients: none, plain, scaled or unscaled."""

@@ -66,11 +66,6 @@ class Grammar(Iterations):
         """Return the state of an optimizer's gradients."""
         return self._gradients[optimizer]
 
-    @property
-    def followed(self) -> list[Gradients]:
-        """The states of the gradients of all optimizers."""
-        return list(self._gradients.values())
-
     def notice_writes(
         self,
         mark: Mark | None,
@@ -106,10 +101,16 @@ class Grammar(Iterations):
             )
             cleared = gradients.seen and not any(identity for identity, _ in now)
             gradients.seen = now
-            if cleared:
-                gradients.forget()
+            if cleared:  # The loop has set them to None, in a line that is not known.
+                self._forgets(optimizer, gradients)
             elif changed:
                 self._written(mark, optimizer, gradients, linear=linear, by=by)
+
+    def _forgets(self, optimizer: Optimizer, gradients: Gradients) -> None:
+        if gradients.holds:
+            number = self._numbers[optimizer]
+            self.add("zero", None, optimizer=number, examined=gradients.examined)
+        gradients.forget()
 
     def divided(self, mark: Mark | None, written: Iterable[torch.Tensor]) -> None:
         """Record that the loop itself has divided these gradients by the loss scale."""
@@ -189,6 +190,7 @@ class Grammar(Iterations):
             gradients.by_another = gradients.spent = gradients.claimed = False
             gradients.examined = gradients.assigned = False
             gradients.cleared.clear()
+            gradients.note_made()
             gradients.take(scale)
             mixed |= len(gradients.holds) > 1
             gradients.seen, gradients.used = now, False

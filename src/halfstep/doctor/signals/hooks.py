@@ -13,15 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.samples import is_sampled
+from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tensors.local import local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import torch
-
     from halfstep.doctor.record.sites import Mark
+    from halfstep.doctor.signals.watched import Watched
 
 _TOLERANCE = 0.01
 """Relative difference of two factors that counts as rounding, also in bf16."""
@@ -35,12 +38,22 @@ class _Hook:
     factor: float | None = None
 
 
-class Hooks:
+class Hooks(Signal):
     """Watches the hooks that the loop registers on parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._on = False
         self._seen: list[tuple[_Hook, torch.Tensor, torch.Tensor]] = []
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hook of `Tensor.register_hook`."""
+        yield Hook(torch.Tensor, "register_hook", self.watched.in_loop(self._on_register))
+
+    def _on_register(self, original: Any, tensor: torch.Tensor, hook: Any) -> Any:
+        if tensor.is_leaf and tensor.requires_grad:
+            hook = self._watched(hook, tensor, calling_line())
+        return original(tensor, hook)
 
     @contextmanager
     def examined(self, *, on: bool) -> Iterator[None]:
@@ -51,7 +64,7 @@ class Hooks:
         finally:
             self._on = False
 
-    def watched(
+    def _watched(
         self, hook: Callable[[torch.Tensor], Any], parameter: torch.Tensor, mark: Mark | None
     ) -> Callable[[torch.Tensor], Any]:
         """Return a hook that calls another one and notes what it returns.

@@ -9,6 +9,8 @@ from halfstep.doctor.record import Event, Loop, Shape
 from halfstep.doctor.record.sites import site
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halfstep.doctor.record import Discarded, Fact
     from halfstep.doctor.record.sites import Mark
 
@@ -40,12 +42,12 @@ class Iterations:
 
     Attributes:
         iteration: The number of the current iteration, from 0.
-        latest: The events of the last closed iteration; the key of its shape.
+        hears: Functions that are called with the kind, the line and the facts of each event.
     """
 
     def __init__(self) -> None:
         self.iteration = 0
-        self.latest: Any = None
+        self.hears: list[Callable[..., None]] = []
         self._events: list[tuple[str, Mark | None, tuple[tuple[str, Fact], ...]]] = []
         self._shapes: OrderedDict[Any, list[int]] = OrderedDict()
         self._stepped = False
@@ -57,6 +59,8 @@ class Iterations:
         if kind in {"step", "scaler step", "drop"}:
             self._stepped = True
         self._events.append((kind, mark, tuple(facts.items())))
+        for hears in self.hears:
+            hears(kind, mark, facts)
 
     def close_iteration(self) -> None:
         """End the current iteration, unless it has no events."""
@@ -64,7 +68,6 @@ class Iterations:
         if not self._events:
             return
         key = tuple(self._events)
-        self.latest = key
         known = self._shapes.get(key)
         if known is not None:
             known[0] += 1
@@ -73,29 +76,6 @@ class Iterations:
             self._shapes[key] = [1, self.iteration, self.iteration]
         self._events = []
         self.iteration += 1
-
-    def repeat(self, shape: Any, count: int) -> None:
-        """Count iterations with the same events as an earlier one; call it between iterations.
-
-        Args:
-            shape: The value of `latest` after the earlier iteration.
-            count: Number of iterations to add.
-        """
-        self.iteration += count
-        self.latest = shape
-        known = self._shapes.get(shape)
-        if known is not None and count:
-            known[0] += count
-            known[2] = self.iteration - 1
-
-    def reopen(self) -> None:
-        """Make the last closed iteration the current iteration again."""
-        self.iteration -= 1
-        self._events, self._stepped = list(self.latest), True
-        known = self._shapes.get(self.latest)
-        if known is not None:
-            known[0] -= 1
-            known[2] = self.iteration - 1
 
     @property
     def made(self) -> int:

@@ -27,6 +27,13 @@ class Modes:
         restored: How often a call in training mode was the first training call after an evaluation.
         left: How often it was a call in evaluation mode, although the model was trained before.
         left_after: The evaluation before the first such call.
+        fresh: The evaluation since the last training call in any mode; None without one.
+        evaluating: How often a training call was in evaluation mode.
+        straight: How often such a call came straight after an evaluation.
+        straight_after: The evaluation before the first such call.
+        is_switched: Whether the loop has set evaluation mode since the last training call, and no
+            mode after the evaluation that followed.
+        switched: How often a training call in evaluation mode came after such an evaluation.
     """
 
     dependent: tuple[nn.Module, ...] = ()
@@ -36,6 +43,12 @@ class Modes:
     restored: int = 0
     left: int = 0
     left_after: Mark | None = None
+    fresh: Mark | None = None
+    evaluating: int = 0
+    straight: int = 0
+    straight_after: Mark | None = None
+    is_switched: bool = False
+    switched: int = 0
 
     def examine(self, modules: Iterable[nn.Module]) -> None:
         """Find the modules that depend on the mode among the modules of the model."""
@@ -56,8 +69,13 @@ class Modes:
             mark: The source line of the call.
         """
         known = set(map(id, self.dependent))
-        if self.evaluated is None and not known.isdisjoint(map(id, called.dependent)):
-            self.evaluated = mark
+        if not known.isdisjoint(map(id, called.dependent)):
+            self.evaluated = self.evaluated or mark
+            self.fresh = self.fresh or mark
+
+    def note_switch(self) -> None:
+        """Note that the loop has set a mode."""
+        self.is_switched = self.fresh is None and not self.is_training
 
     def note_training(self) -> str:
         """Note a training call, and return its mode.
@@ -69,8 +87,16 @@ class Modes:
         if not self.dependent or self.is_training:
             self.restored += self.was_training and self.evaluated is not None and not self.is_left
             self.was_training = True
-            self.evaluated, self.is_left = None, False
+            self.evaluated = self.fresh = None
+            self.is_left = self.is_switched = False
             return "train"
+        self.evaluating += 1
+        if self.fresh is not None:
+            self.straight += 1
+            self.switched += self.is_switched
+            self.straight_after = self.straight_after or self.fresh
+            self.fresh = None
+        self.is_switched = False
         if not (self.was_training and self.evaluated is not None):
             return "eval"
         if not self.is_left:

@@ -80,8 +80,8 @@ class Series:
         self._taken: Counter[int] = Counter()
         self._troubled: Counter[int] = Counter()
         self._waiting: deque[Reading] = deque()
-        self._first: list[StepNumbers | tuple[Any, ...]] = []
-        self._latest: deque[StepNumbers | tuple[Any, ...]] = deque(maxlen=LATEST)
+        self._first: list[StepNumbers] = []
+        self._latest: deque[StepNumbers] = deque(maxlen=LATEST)
         self._skips = self._run = self._longest = 0
         self._smallest: float | None = None
         self._first_bad: StepNumbers | None = None
@@ -130,21 +130,6 @@ class Series:
             reading = Reading(iteration, optimizer, learning_rate, skipped, self.checked)
             self._send(reading, (loss, norm, scale, found_inf), device, at_once=at_once)
         return [each for each in (loss, norm) if each is not None]
-
-    def pass_by(
-        self,
-        iteration: int,
-        optimizer: int,
-        loss: float,
-        norm: float | None,
-        scale: float | None,
-        learning_rate: float,
-    ) -> None:
-        """Add a step that is known to be finite; see `StepNumbers` for the arguments."""
-        step = (iteration, optimizer, loss, norm, scale, False, learning_rate)
-        (self._first if len(self._first) < FIRST else self._latest).append(step)
-        self._run = 0
-        self._note_scale(scale)
 
     def _note_scale(self, scale: float | None) -> None:
         if scale is not None and (self._smallest is None or scale < self._smallest):
@@ -229,7 +214,7 @@ class Series:
 
     def _last_updates(self) -> tuple[StepNumbers, ...]:
         """Return for each optimizer the latest step in which it changed its parameters."""
-        steps = map(_numbers, chain(self._first, self._latest))
+        steps = chain(self._first, self._latest)
         latest = {each.optimizer: each for each in steps if not each.skipped}
         return tuple(latest.values())
 
@@ -255,7 +240,7 @@ class Series:
         """Read the numbers that are still being copied to the host, and return all numbers."""
         self.settle()
         return Numbers(
-            steps=tuple([_numbers(each) for each in (*self._first, *self._latest)]),
+            steps=(*self._first, *self._latest),
             skips=self._skips,
             longest_run_of_skips=self._longest,
             smallest_scale=self._smallest,
@@ -264,10 +249,6 @@ class Series:
             bad_owners=self.bad_owners,
             spoiled=self.spoiled,
         )
-
-
-def _numbers(step: StepNumbers | tuple[Any, ...]) -> StepNumbers:
-    return step if isinstance(step, StepNumbers) else StepNumbers(*step)
 
 
 def runs_behind(device: torch.device) -> bool:

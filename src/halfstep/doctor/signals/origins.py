@@ -22,6 +22,7 @@ import torch
 from halfstep.doctor.internals import is_dispatch_mode_active, is_functorch_tensor
 from halfstep.doctor.record import Maker
 from halfstep.doctor.record.sites import calling_line, site
+from halfstep.doctor.tensors.unfilled import ALLOCATING
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 
@@ -61,6 +62,7 @@ class Origin:
         mark: The line of the call, if it may be needed.
         depth: Number of calls from the tensor back to the first one in `args`.
         is_data: Whether the tensor, made by no recorded call, existed before any call used it.
+        is_unfilled: Whether the tensor is allocated memory that nothing has filled.
     """
 
     op: str = ""
@@ -70,6 +72,7 @@ class Origin:
     mark: Mark | None = None
     depth: int = 0
     is_data: bool = False
+    is_unfilled: bool = False
 
     def is_finite(self) -> bool | None:
         """Return whether the tensor was finite; waits for the device."""
@@ -80,6 +83,7 @@ class Origin:
 
 _DATA = Origin(is_data=True)
 _UNKNOWN = Origin()
+_UNFILLED = Origin(is_unfilled=True)
 
 
 class _Known(NamedTuple):
@@ -121,8 +125,10 @@ class Origins:
             given: The tensors in its arguments.
             made: The floating-point and complex tensors in its result.
         """
-        if not given:
-            return  # The program has chosen the numbers.
+        if name in ALLOCATING or not given:  # Without tensors, the program chooses the numbers.
+            for each in made if name in ALLOCATING else ():
+                self._put(each, _UNFILLED)
+            return
         op = _plain(name)
         floats = [each for each in given if each.is_floating_point() or each.is_complex()]
         if op == "copy":  # overwrites its first argument
@@ -169,6 +175,10 @@ class Origins:
     def miss_calls(self) -> None:
         """From now on, take no tensor for data: a call that is not recorded may have made it."""
         self._is_complete = False
+
+    def is_unfilled(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is allocated memory, or a copy of it, that nothing has filled."""
+        return self._origin(tensor, _version(tensor)).is_unfilled
 
     def of(self, tensor: torch.Tensor) -> Source:
         """Return the source of the inf or NaN in a tensor; waits for the device."""

@@ -12,6 +12,7 @@ import torch
 
 from halfstep.doctor.record import HalfOverflow
 from halfstep.doctor.record.sites import Mark, calling_line, site
+from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
 from halfstep.doctor.tensors.summary import is_finite
@@ -20,17 +21,27 @@ from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from halfstep.doctor.signals.signal import Heard
+    from halfstep.doctor.signals.watched import Watched
 
 LOOKS = 64  # on an accelerator, where each check waits for the device
 
 
-class Overflows:
+class Overflows(Signal):
     """Checks half-precision results in evaluation for overflows."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._looks = 0
         self._found: dict[tuple[str, Mark | None], list[Any]] = {}
+
+    def on_call(self, heard: Heard) -> None:
+        """Examine a call of the loop, unless it draws random numbers."""
+        if heard.halves and heard.call.random is None:
+            call = heard.call
+            self.take(heard.name, call.function, call.args, call.kwargs, heard.result)
 
     def take(
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, result: Any
@@ -65,7 +76,11 @@ class Overflows:
             self._found[key] = [format_name(results[0].dtype), largest, 0]
         self._found[key][2] += 1
 
-    def freeze(self) -> Iterator[HalfOverflow]:
-        """Yield the overflows."""
-        for (name, mark), (form, exact, count) in self._found.items():
-            yield HalfOverflow(name, form, exact, count, site(mark))
+    def freeze(self) -> dict[str, Any]:
+        """Return the overflows."""
+        return {
+            "overflows": tuple(
+                HalfOverflow(name, form, exact, count, site(mark))
+                for (name, mark), (form, exact, count) in self._found.items()
+            )
+        }

@@ -15,9 +15,12 @@ import torch
 
 from halfstep.doctor.record import OwnScale
 from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.signals.signal import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from halfstep.doctor.signals.watched import Watched
 
 LINES = 64
 
@@ -43,22 +46,22 @@ class Line:
     dropped_at: int = -1
 
 
-class OwnScales:
+class OwnScales(Signal):
     """Follows the factors by which the loop multiplies losses."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._lines: dict[Mark | None, Line] = {}
 
-    def take(self, mark: Mark | None, number: Any, made: int, *, inverse: bool = False) -> None:
+    def take(self, mark: Mark | None, number: Any, *, inverse: bool = False) -> None:
         """Note that a loss was multiplied.
 
         Args:
             mark: The source line of the multiplication.
             number: The factor: a number, or a tensor of one element.
-            made: Number of iterations with a step so far.
             inverse: Whether `number` is a divisor instead of a factor.
         """
-        value = _value(number)
+        value, made = _value(number), self.watched.grammar.made
         if value is None:
             return
         value = 1 / value if inverse else value
@@ -79,12 +82,11 @@ class OwnScales:
         """Whether a factor has decreased, and no step was made since its first decrease."""
         return any(each.drops and each.dropped_at == each.made for each in self._lines.values())
 
-    def freeze(self, made: int) -> Iterator[OwnScale]:
-        """Yield the factors that have decreased without a step in between.
+    def freeze(self) -> dict[str, Any]:
+        """Return the factors that have decreased without a step in between."""
+        return {"own_scales": tuple(self._dropped(self.watched.grammar.made))}
 
-        Args:
-            made: Number of iterations with a step in the whole program.
-        """
+    def _dropped(self, made: int) -> Iterator[OwnScale]:
         for mark, each in self._lines.items():
             if each.drops:
                 yield OwnScale(

@@ -6,31 +6,53 @@ fp16 represents every whole number up to 2048, and bf16 up to 256. Larger number
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from halfstep.doctor.record import RoundedCount
-from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.record.sites import Mark, calling_line, site
+from halfstep.doctor.signals.signal import Signal
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
-from halfstep.formats.positions import MOST, counts_up, is_whole
+from halfstep.formats.positions import MOST, counts_twice, counts_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from halfstep.doctor.signals.signal import Heard
+    from halfstep.doctor.signals.watched import Watched
 
-EXACT = {torch.float16: 2048, torch.bfloat16: 256}
 KEPT = 64
 LOOKS = 4
+_PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum", "linear", "outer"}
+_CASTS = {"half", "bfloat16", "to", "type", "type_as"}
 MERGED = 0.9
 
 
-class Positions:
+class Positions(Signal):
     """Collects whole numbers that a half-precision format has rounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._found: dict[tuple[str, Mark | None], RoundedCount] = {}
         self._looks: Counter[tuple[str, Mark | None]] = Counter()
+
+    def on_call(self, heard: Heard) -> None:
+        """Examine the half-precision result of `arange`, of a cast, or of a product."""
+        if not heard.halves or not isinstance(heard.result, torch.Tensor):
+            return
+        if heard.name in _PRODUCTS:
+            self._multiplied(heard.given, heard.result)
+        if heard.name == "arange":
+            self.made(heard.result, "", calling_line())
+        elif heard.name in _CASTS:
+            self.cast(heard.call.args[0], heard.result, "", calling_line())
+
+    def _multiplied(self, given: list[torch.Tensor], result: torch.Tensor) -> None:
+        """Examine the factors that autocast has cast before a product."""
+        mark = calling_line()
+        for each in given:
+            if each.dtype == torch.float32 and not each.requires_grad:
+                self.cast(each, each.to(result.dtype), "", mark)
 
     def made(self, result: torch.Tensor, module: str, mark: Mark | None) -> None:
         """Examine ascending numbers that were created in a half-precision format."""
@@ -70,20 +92,9 @@ class Positions:
             site=site(mark),
         )
 
-    def freeze(self) -> Iterator[RoundedCount]:
-        """Yield the rounded numbers."""
-        yield from self._found.values()
-
-
-def counts_twice(tensor: torch.Tensor) -> bool:
-    """Return whether a half-precision tensor has ascending whole numbers, some of them equal."""
-    if tensor.dtype not in HALVES or not 1 < tensor.numel() <= MOST:
-        return False
-    values = tensor.detach().double().flatten()
-    if values[-1] <= EXACT[tensor.dtype] or not is_whole(values):
-        return False
-    steps = values.diff()
-    return bool((steps >= 0).all() and (steps == 0).any())
+    def freeze(self) -> dict[str, Any]:
+        """Return the rounded numbers."""
+        return {"rounded": tuple(self._found.values())}
 
 
 def _is_data(exact: torch.Tensor, rounded: torch.Tensor) -> bool:

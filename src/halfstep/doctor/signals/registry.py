@@ -241,6 +241,14 @@ class Registry:
         for model in self.models.alive().values():
             self.models[model].modes.note_evaluation(notes.modes, mark)
 
+    def note_switch(self, module: nn.Module) -> None:
+        """Note that the loop has switched a module, for every model that contains it."""
+        switched = set(map(id, modules_of(module)))
+        for model in self.models.alive().values():
+            modes = self.models[model].modes
+            if any(id(each) in switched for each in modes.dependent):
+                modes.note_switch()
+
     def optimizer(self, optimizer: Optimizer) -> OptimizerNotes:
         """Return the notes of an optimizer, which is registered if it is new."""
         if optimizer not in self.optimizers:
@@ -281,11 +289,6 @@ class Registry:
                     self.models[model].has_trained = True
                     self.models[model].optimizers += (number,)
 
-    @property
-    def waits_for_gradients(self) -> bool:
-        """Whether some parameter has not had a gradient so far."""
-        return bool(self._waiting)
-
     def note_gradients(self) -> None:
         """Note which of the parameters without a gradient so far have one now."""
         waiting = {
@@ -295,6 +298,10 @@ class Registry:
         self._waiting = [
             weakref.ref(each) for key, each in waiting.items() if key not in self._reached
         ]
+
+    def had_gradient(self, parameter: torch.Tensor) -> bool:
+        """Return whether a parameter had a gradient in any step so far."""
+        return parameter.grad is not None or id(parameter) in self._reached
 
     def _moved_by(self, optimizer: Optimizer) -> list[torch.Tensor]:
         params = self.optimizers[optimizer].params
@@ -374,6 +381,10 @@ class Registry:
                     restored=each.modes.restored,
                     left=each.modes.left,
                     left_after=site(each.modes.left_after),
+                    evaluating=each.modes.evaluating,
+                    straight=each.modes.straight,
+                    switched=each.modes.switched,
+                    straight_after=site(each.modes.straight_after),
                     optimizers=each.optimizers,
                 )
                 for each in self.models.notes

@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record import Sample
 from halfstep.doctor.signals.retained import Keeping
+from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.local import local
 from halfstep.formats import FORMATS, format_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     import torch
     from torch.optim import Optimizer
+
+    from halfstep.doctor.record.sites import Mark
+    from halfstep.doctor.signals.watched import Watched
 
 PARAMETERS = 8
 ELEMENTS = 16384
@@ -32,21 +36,37 @@ def is_sampled(step: int) -> bool:
     return step > 0 and (step & (step - 1) == 0 or step % EVERY == 0)
 
 
-class Samples:
+class Samples(Signal):
     """Keeps the first samples, because parameters change most at first, and the latest ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._look: Look | None = None
         self._first: list[Sample] = []
         self._latest: deque[Sample] = deque(maxlen=KEPT)
 
-    def extend(self, samples: Iterable[Sample]) -> None:
-        """Add samples."""
+    def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
+        """Copy a few parameters before a sampled step."""
+        del mark
+        registry = self.watched.registry
+        if is_sampled(registry.optimizer(optimizer).steps - 1):
+            names = {id(each): name for name, each in registry.names().items()}
+            self._look = Look(optimizer, number, self.watched.grammar.iteration, names)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Compare the parameters after a sampled step."""
+        del optimizer
+        if self._look is not None:
+            look, self._look = self._look, None
+            self._extend(look.after())
+
+    def _extend(self, samples: Iterable[Sample]) -> None:
         for each in samples:
             (self._first if len(self._first) < FIRST else self._latest).append(each)
 
-    def __iter__(self) -> Iterator[Sample]:
-        yield from self._first
-        yield from self._latest
+    def freeze(self) -> dict[str, Any]:
+        """Return the samples."""
+        return {"samples": (*self._first, *self._latest)}
 
 
 class Look:

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.doctor.record import Saved
-from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.record.sites import Mark, calling_line, site
+from halfstep.doctor.signals.signal import Hook, Signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from halfstep.doctor.signals.watched import Watched
 
 _OPTIMIZER, _SCALER = "optimizer", "scaler"
 _GROWTH = {"_growth_tracker", "growth_tracker"}
@@ -23,22 +26,35 @@ _PARTS = 256
 _LEAVES = (torch.Tensor, torch.nn.Module, str, bytes, int, float, bool, type(None), type)
 
 
-class Saves:
+class Saves(Signal):
     """Counts the calls of `torch.save`, by source line and by the states that were saved."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._saves: dict[tuple[Mark | None, bool, bool], int] = {}
 
-    def take(self, value: Any, mark: Mark | None) -> None:
-        """Examine a saved object."""
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hook of `torch.save`."""
+        yield Hook(torch, "save", self.watched.here(self._on_save))
+
+    def _on_save(self, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with self.watched.guard.own():
+            self._take(args[0] if args else kwargs.get("obj"), calling_line())
+        return original(*args, **kwargs)
+
+    def _take(self, value: Any, mark: Mark | None) -> None:
         found = set(_states(value, _DEPTH))
         key = mark, _OPTIMIZER in found, _SCALER in found
         self._saves[key] = self._saves.get(key, 0) + 1
 
-    def freeze(self) -> Iterator[Saved]:
-        """Yield the saved checkpoints."""
-        for (mark, optimizer, scaler), count in self._saves.items():
-            yield Saved(optimizer, scaler, count, site(mark))
+    def freeze(self) -> dict[str, Any]:
+        """Return the saved checkpoints."""
+        return {
+            "saves": tuple(
+                Saved(optimizer, scaler, count, site(mark))
+                for (mark, optimizer, scaler), count in self._saves.items()
+            )
+        }
 
 
 def _states(value: Any, depth: int) -> Iterator[str]:

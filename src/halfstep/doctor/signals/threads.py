@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from halfstep.doctor.internals import current_node
 from halfstep.doctor.record import ElsewhereCall
 from halfstep.doctor.record.sites import Mark, calling_line, site
+from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.modules import unwrapped
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.formats import format_name
@@ -20,22 +21,35 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from halfstep.doctor.signals.watched import Watched
+
     Autocast = tuple[tuple[str, torch.dtype], ...]
 
 
-class Elsewhere:
-    """Counts calls of models for training in threads other than the loop's.
+class Elsewhere(Signal):
+    """Counts calls of models for training in threads other than the loop's."""
 
-    Args:
-        thread: Identifier of the loop's thread.
-    """
-
-    def __init__(self, thread: int) -> None:
-        self._thread = thread
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._inside = threading.local()
         self._of_loop: Autocast = ()
         self._calls: dict[tuple[str, Autocast, Autocast], tuple[int, Mark | None]] = {}
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hooks of the methods that enter and leave autocast."""
+        for name in ("__enter__", "__exit__"):
+            yield Hook(torch.autocast, name, self._noting)
+
+    def _noting(self, original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if not torch.compiler.is_compiling():
+                self.note_autocast()
+            return result
+
+        return call
 
     def note_autocast(self) -> None:
         """Store the loop's autocast state, after a thread has entered or left autocast."""
@@ -65,10 +79,14 @@ class Elsewhere:
         finally:
             self._inside.on = False
 
-    def freeze(self) -> Iterator[ElsewhereCall]:
-        """Yield the counted calls."""
-        for (kind, autocast, of_loop), (count, mark) in self._calls.items():
-            yield ElsewhereCall(kind, _names(autocast), _names(of_loop), count, site(mark))
+    def freeze(self) -> dict[str, Any]:
+        """Return the counted calls."""
+        return {
+            "elsewhere": tuple(
+                ElsewhereCall(kind, _names(autocast), _names(of_loop), count, site(mark))
+                for (kind, autocast, of_loop), (count, mark) in self._calls.items()
+            )
+        }
 
 
 def _names(autocast: Autocast) -> str:

@@ -5,21 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.facts import parameters_of
+from halfstep.doctor.signals.signal import Hook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import nn
-    from torch.optim import Optimizer
+    from collections.abc import Callable, Iterator
 
     from halfstep.doctor.replay.investigation import Investigation
-    from halfstep.doctor.signals.grammar import Grammar
-    from halfstep.doctor.signals.registry import Registry
-    from halfstep.doctor.tape.guard import Guard
-    from halfstep.doctor.tape.tape import Tape
+    from halfstep.doctor.signals.bus import Bus
     from halfstep.doctor.watching.scaling import Scaling
 
 
@@ -27,10 +24,7 @@ class Clearing:
     """Follows `zero_grad`, and gradients that the loop sets to None.
 
     Args:
-        guard: Distinguishes doctor's own work from the loop's.
-        grammar: Receives the events.
-        tape: Provides the calls of the step.
-        registry: Provides the names of parameters.
+        bus: Receives the events.
         scaling: Provides the loss scale.
         investigation: Repeats a step whose gradients nothing has used.
         follow: Called with an optimizer that may not be known yet.
@@ -38,31 +32,30 @@ class Clearing:
 
     def __init__(
         self,
-        guard: Guard,
-        grammar: Grammar,
-        tape: Tape,
-        registry: Registry,
+        bus: Bus,
         scaling: Scaling,
         investigation: Investigation,
         *,
         follow: Callable[[Optimizer], int],
     ) -> None:
-        self._guard = guard
-        self._grammar = grammar
-        self._tape = tape
-        self._registry = registry
+        self._bus, self._guard, self._grammar = bus, bus.guard, bus.grammar
+        self._tape, self._registry = bus.tape, bus.registry
         self._scaling = scaling
         self._investigation = investigation
         self._follow = follow
 
-    def on_zero(self, original: Any, owner: Any, args: Any, kwargs: Any) -> Any:
-        """Run and record the `zero_grad` of an optimizer or a module."""
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hooks of the two methods that clear gradients."""
+        yield Hook(nn.Module, "zero_grad", self._bus.here(self._on_zero))
+        yield Hook(Optimizer, "zero_grad", self._bus.here(self._on_zero))
+
+    def _on_zero(self, original: Any, owner: Any, /, *args: Any, **kwargs: Any) -> Any:
         with self._guard.own():
             self._clears(owner)
         with self._guard.inside():
             result = original(owner, *args, **kwargs)
         with self._guard.own():
-            if isinstance(owner, torch.optim.Optimizer):
+            if isinstance(owner, Optimizer):
                 self._follow(owner)
                 self._grammar.zeroed(calling_line(), [owner])
             else:
@@ -79,7 +72,7 @@ class Clearing:
         waiting = self._grammar.waiting()
         if not waiting:
             return
-        if isinstance(owner, torch.optim.Optimizer):
+        if isinstance(owner, Optimizer):
             cleared = {*map(id, parameters_of(owner))}
         else:
             cleared = {*map(id, owner.parameters())}

@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
-    from torch import nn
     from torch.optim import Optimizer
 
     from halfstep.doctor.signals.grammar import Grammar
     from halfstep.doctor.tape.guard import Guard
     from halfstep.doctor.watching.receiver import Receiver
-    from halfstep.doctor.watching.resting import Rest
 
 
 _NOTHING = nullcontext()
@@ -60,8 +58,6 @@ class EngineObserver(StepObserver):
         receiver: Receives all events.
         look_back: Called before the engine restores the models.
 
-    Attributes:
-        rest: Decides when the watch rests; None if it never does.
     """
 
     listens = True
@@ -70,7 +66,6 @@ class EngineObserver(StepObserver):
         self._receiver = receiver
         self._look_back = look_back
         self._params: WeakKeyDictionary[Optimizer, Sequence[torch.Tensor]] = WeakKeyDictionary()
-        self.rest: Rest | None = None
 
     def work(self) -> AbstractContextManager[None]:
         """Return a context for the engine's own work."""
@@ -82,29 +77,6 @@ class EngineObserver(StepObserver):
         """Return a context in which calls are not recorded."""
         guard = self._receiver.guard
         return guard.inside() if guard.is_here and guard.is_outside else _NOTHING
-
-    def runs(
-        self,
-        model: nn.Module,
-        criterion: Callable[..., Any],
-        images: torch.Tensor,
-        labels: torch.Tensor,
-    ) -> None:
-        """Let the watch rest if possible, before a micro-batch runs."""
-        guard, rest, rests = self._receiver.guard, self.rest, False
-        if rest is None or not (guard.is_here and guard.is_outside):
-            return
-        with guard.own():
-            rests = rest.consider(model, images)
-        if rests:
-            rest.observer.runs(model, criterion, images, labels)
-
-    def ran(self, loss: torch.Tensor) -> None:
-        """Check whether the computation of a loss used random numbers, as a rest must know."""
-        del loss
-        if self.rest is not None and self._receiver.guard.is_here:
-            with self._receiver.guard.own():
-                self.rest.computed()
 
     def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
         """Record that a loss was weighted."""
@@ -166,8 +138,6 @@ class EngineObserver(StepObserver):
         receiver = self._receiver
         receiver.measuring.known_norm = grad_norm
         receiver.measuring.series.checked = scaler is None and found_inf is not None
-        if self.rest is not None:
-            self.rest.stepped()
         try:
             if scaler is None:
                 before = self._steps_of(optimizer)

@@ -9,30 +9,23 @@ from torch import nn
 from torch.nn import functional
 
 from halfstep.doctor.record.sites import calling_line
-from halfstep.doctor.replay.memory import ALLOCATING
-from halfstep.doctor.signals.averages import Averages
 from halfstep.doctor.signals.calls import Calls
-from halfstep.doctor.signals.overflows import Overflows
 from halfstep.doctor.signals.own_scales import OwnScales
+from halfstep.doctor.signals.signal import Heard
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
+from halfstep.doctor.tensors.unfilled import ALLOCATING
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from halfstep.doctor.record.sites import Mark
-    from halfstep.doctor.signals.grammar import Grammar
+    from halfstep.doctor.signals.bus import Bus
     from halfstep.doctor.signals.origins import Origins
-    from halfstep.doctor.signals.positions import Positions
-    from halfstep.doctor.signals.registry import Registry
     from halfstep.doctor.tape.listener import Call
-    from halfstep.doctor.tape.tape import Tape
     from halfstep.doctor.watching.scaling import Scaling
 
 _NORMS = ("_foreach_norm", "norm", "linalg_vector_norm", "vector_norm")
-_CASTS = {"half", "bfloat16", "to", "type", "type_as"}
 _ZEROES = {"zero_", "_foreach_zero_"}
 _PRODUCTS = {"mul", "div", "true_divide", "multiply", "divide", "mul_", "div_"}
 _MULTIPLIES = {
@@ -66,43 +59,15 @@ class Hearing:
     """Passes each call of a torch function on to the signals that need it.
 
     Args:
-        grammar: Receives writes and reads of gradients.
-        tape: Receives the calls that lead to a loss.
-        registry: Provides the parameters.
+        bus: Passes the calls on.
         scaling: Provides the loss scale.
-        positions: Receives half-precision results of `arange` and of casts.
         origins: Receives calls outside the autograd graph.
-        begin: Called before a call that may begin an iteration.
-
-    Attributes:
-        calls: Counts of calls.
-        averages: Averages of parameters in half precision.
-        overflows: Overflows in evaluation.
-        own_scales: Factors by which the loop multiplies its losses.
     """
 
-    def __init__(
-        self,
-        grammar: Grammar,
-        tape: Tape,
-        registry: Registry,
-        scaling: Scaling,
-        positions: Positions,
-        origins: Origins,
-        *,
-        begin: Callable[[], None],
-    ) -> None:
-        self._grammar = grammar
-        self._tape = tape
-        self._registry = registry
+    def __init__(self, bus: Bus, scaling: Scaling, origins: Origins) -> None:
+        self._bus, self._grammar, self._tape = bus, bus.grammar, bus.tape
         self._scaling = scaling
-        self._positions = positions
         self._origins = origins
-        self._begin = begin
-        self.calls = Calls()
-        self.averages = Averages()
-        self.overflows = Overflows()
-        self.own_scales = OwnScales()
 
     def take(self, call: Call, result: Any) -> None:
         """Process a call and its result."""
@@ -115,8 +80,8 @@ class Hearing:
         halves = [each for each in made if each.dtype in HALVES]
         if result is None:
             halves = [each for each in tensors_in(call.args[:1]) if each.dtype in HALVES]
-        if halves and name not in ALLOCATING:
-            self._note_formats(name, call, halves, result)
+        for hears in self._bus.hear["on_call"]:
+            hears(Heard(name, call, given, [] if name in ALLOCATING else halves, result))
 
     def _note_gradients(self, name: str, call: Call, given: list[torch.Tensor]) -> None:
         """Report writes and reads of gradients to the grammar."""
@@ -136,19 +101,6 @@ class Hearing:
             written = set(map(id, _written(call))) if name.endswith("_") else ()
             self._grammar.notice_use([each for each in given if id(each) not in written])
 
-    def _note_formats(self, name: str, call: Call, halves: list[torch.Tensor], result: Any) -> None:
-        """Examine half-precision results: averages, positions, overflows in evaluation."""
-        if self.averages.concerns(halves):
-            self.averages.know(self._registry)
-            self.averages.take(name, halves, calling_line())
-        if isinstance(result, torch.Tensor):
-            if name == "arange":
-                self._positions.made(result, "", calling_line())
-            elif name in _CASTS:
-                self._positions.cast(call.args[0], result, "", calling_line())
-        if call.random is None:
-            self.overflows.take(name, call.function, call.args, call.kwargs, result)
-
     def record(self, call: Call, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
         """Count a call, and put it on the tape if a loss may depend on its result.
 
@@ -159,7 +111,7 @@ class Hearing:
         """
         scores = scores_of(call.function, call.args, call.kwargs)
         broadcast = broadcast_of(call.function, given)
-        floats = self.calls.count(call.function.__name__, given, made, scores, broadcast)
+        floats = self._bus[Calls].count(call.function.__name__, given, made, scores, broadcast)
         needs_gradients = any(map(is_in_graph, floats))
         if not floats:
             if call.function.__name__ == "__setitem__":
@@ -169,7 +121,7 @@ class Hearing:
             self._origins.note(call.function.__name__, given, floats)
             return
         if needs_gradients:
-            self._begin()
+            self._bus.begin()
         entry = self._tape.open("call", call.function, call.args, call.kwargs)
         entry.autocast, entry.mark, entry.random = autocast_state(), calling_line(), call.random
         scale = self._tape.scale_of(given)
@@ -179,10 +131,6 @@ class Hearing:
             if made and made[0].numel() == 1 and len(call.args) > 1:
                 self._note_factor(call, entry.mark)
         self._tape.close(entry, made, scale)
-
-    def miss_calls(self) -> None:
-        """Note that the following calls of the loop are not recorded."""
-        self._origins.miss_calls()
 
     def record_outside(
         self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
@@ -208,7 +156,7 @@ class Hearing:
         # The argument that requires gradients is the loss; the other one is the factor.
         for each in call.args[1:2] if inverse else call.args[:2]:
             if not (isinstance(each, torch.Tensor) and each.requires_grad):
-                self.own_scales.take(mark, each, self._grammar.made, inverse=inverse)
+                self._bus[OwnScales].take(mark, each, inverse=inverse)
 
     def _differentiated(self, call: Call) -> None:
         outputs = call.args[0] if call.args else call.kwargs.get("outputs")

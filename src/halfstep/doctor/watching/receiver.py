@@ -1,4 +1,4 @@
-"""Receives the events of the hooks in `attach.py`, in order.
+"""Receives the events of a watched loop, in order, and passes them on to the signals.
 
 A method that gets the original function runs the program's call exactly once and unchanged, and
 does doctor's own work before and after the call.
@@ -7,33 +7,34 @@ does doctor's own work before and after the call.
 from __future__ import annotations
 
 import functools
-import threading
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from halfstep.doctor.internals import current_node, is_loss, is_tracing
+from halfstep.doctor.internals import current_node, is_loss
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
-from halfstep.doctor.signals.casts import Casts, format_of
+from halfstep.doctor.signals.bus import Bus
+from halfstep.doctor.signals.calls import Calls
+from halfstep.doctor.signals.casts import Casts
 from halfstep.doctor.signals.evaluations import Evaluations
 from halfstep.doctor.signals.facts import gradients_of, parameters_of, state_step
-from halfstep.doctor.signals.grammar import Grammar
 from halfstep.doctor.signals.hooks import Hooks
 from halfstep.doctor.signals.origins import Origins
 from halfstep.doctor.signals.positions import Positions
-from halfstep.doctor.signals.registry import Registry
-from halfstep.doctor.signals.samples import Look, Samples, is_sampled
-from halfstep.doctor.signals.saves import Saves
+from halfstep.doctor.signals.signal import Heard, Hook
 from halfstep.doctor.signals.threads import Elsewhere
-from halfstep.doctor.tape.guard import Guard
-from halfstep.doctor.tape.listener import Call, Listener
-from halfstep.doctor.tape.modules import ModuleStack
-from halfstep.doctor.tape.tape import Copies, Entry, Tape, autocast_state, random_state
+from halfstep.doctor.tape.listener import Call
+from halfstep.doctor.tape.tape import Copies, Entry, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.doctor.watching.children import Children
 from halfstep.doctor.watching.clearing import Clearing
+from halfstep.doctor.watching.functions import Functions
 from halfstep.doctor.watching.hearing import Hearing, scores_of
 from halfstep.doctor.watching.hold_back import HoldBack
 from halfstep.doctor.watching.measuring import Measuring
@@ -42,133 +43,99 @@ from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from torch import nn
-    from torch.optim import Optimizer
 
     from halfstep.doctor.signals.registry import ModelNotes
     from halfstep.doctor.tape.guard import Inside
     from halfstep.doctor.tape.tape import Multiplier
 
 
-class Receiver:
+class Receiver(Bus):
     """Passes all events on to the signals, which form the record of evidence.
 
     Args:
         hold_back: Whether fused optimizers skip bad steps.
         bundle: Directory to which a bad step is written; None to write none.
         waits: Whether to wait for an accelerator in each step that nothing undoes if it is bad.
+        child: Makes the watch of a process that the program starts; None to watch none.
 
     Attributes:
-        grammar: The actions of the loop in order.
-        tape: The calls of the current step, for a replay.
-        samples: Measurements of sampled steps.
-        evaluations: Results of models in evaluation.
-        saves: Saved checkpoints.
-        elsewhere: Calls in other threads.
-        positions: Whole numbers that a half-precision format rounds.
-        casts: Modules that the program casts to half precision, and possibly back.
-        registry: Models, optimizers, scalers.
         scaling: Actions of scalers.
         hearing: Calls of torch functions by the loop.
-        clearing: Gradients that the loop clears.
         investigation: Results of replays.
         measuring: The numbers of each step.
         hold_back: Prevents bad steps from being applied.
-        hooks: Hooks of parameters that limit gradients.
-        is_autocast_off: Whether torch has switched off an autocast for CUDA, because there is no
-            GPU.
-        graphs: Number of CUDA graphs that the program has begun to capture.
+        children: Processes that the program starts.
     """
 
     def __init__(
-        self, *, hold_back: bool = False, bundle: Path | None = None, waits: bool = False
+        self,
+        *,
+        hold_back: bool = False,
+        bundle: Path | None = None,
+        waits: bool = False,
+        child: Callable[[], Any] | None = None,
     ) -> None:
+        super().__init__(self._heard)
         self._waits = waits
-        self.hold_back = HoldBack(on=hold_back)
-        self.hooks = Hooks()
-        self.stack = ModuleStack()
-        self.listener = Listener(self._heard)
-        self.guard = Guard(self.listener)
-        self.grammar = Grammar()
-        self.tape = Tape()
-        self.samples = Samples()
-        self.evaluations = Evaluations()
-        self.saves = Saves()
-        self.positions = Positions()
-        self.casts = Casts()
-        self.elsewhere = Elsewhere(threading.get_ident())
-        self.registry = Registry()
-        origins = Origins(self.tape.has_made)
+        self._origins = origins = Origins(self.tape.has_made)
         self.tape.on_copy = origins.copied
+        self.hold_back = HoldBack(on=hold_back)
         self.investigation = Investigation(
-            self.stack, self.positions, self.registry.sizes, origins, bundle
+            self.stack, self[Positions], self.registry.sizes, origins, bundle
         )
         self.measuring = Measuring(
             self.grammar, self.tape, self.registry, self.investigation, whole=hold_back
         )
-        self.scaling = Scaling(
-            self.guard,
-            self.grammar,
-            self.tape,
-            self.registry,
-            begin=self.begin,
-            on_skip=self._skipped,
-        )
-        self.hearing = Hearing(
-            self.grammar,
-            self.tape,
-            self.registry,
-            self.scaling,
-            self.positions,
-            origins,
-            begin=self.begin,
-        )
-        self.clearing = Clearing(
-            self.guard,
-            self.grammar,
-            self.tape,
-            self.registry,
-            self.scaling,
-            self.investigation,
-            follow=self._known,
-        )
+        self.scaling = Scaling(self, self._skipped)
+        self.hearing = Hearing(self, self.scaling, origins)
+        self._clearing = Clearing(self, self.scaling, self.investigation, follow=self._known)
+        self._functions = Functions(self, self.hearing)
+        self.children = Children(self, child)
         self._stepping: list[Inside | None] = []
-        self._look: Look | None = None
-        self._begun = -1
         self._running: Multiplier | None = None  # loss scale of the backward that runs
-        self.is_autocast_off = False
-        self.graphs = 0
 
-    def is_outside(self) -> bool:
-        """Return whether the loop itself runs, not a model, an optimizer, doctor or a trace."""
-        # Whatever doctor computed would become a part of the traced graph.
-        return self.guard.is_outside and not is_tracing()
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hooks of all signals and of the loop's own actions."""
+        yield from chain(super().hooks(), self.scaling.hooks(), self._clearing.hooks())
+        yield from self._functions.hooks()
+        yield from self.children.hooks()
+        yield Hook(nn.Module, "__call__", self._calling)
+        yield Hook(torch.autograd, "backward", self.here(self._on_backward))
+        yield Hook(Optimizer, "__init__", self.afterwards(self._on_made))
+        yield Hook(Optimizer, "add_param_group", self.afterwards(self._on_changed))
+        yield Hook(Optimizer, "load_state_dict", self.afterwards(self._on_loaded))
+        for kind in {LRScheduler, ReduceLROnPlateau, *_all_subclasses(LRScheduler)}:
+            if "step" in vars(kind):
+                yield Hook(kind, "step", self.here(self._on_schedule))
 
-    def is_here(self) -> bool:
-        """Return whether this is the loop's thread outside doctor's work, or a traced replay."""
-        return self.guard.is_here or (self.stack.on and self.guard.is_own)
+    def _calling(self, original: Any) -> Any:
+        # Each call of each submodule runs this wrapper, so attributes are looked up only once.
+        guard, stack, is_compiling = self.guard, self.stack, torch.compiler.is_compiling
 
-    def is_in_loop(self) -> bool:
-        """Return whether the loop itself runs, in the thread that doctor watches."""
-        return self.guard.is_here and self.is_outside()
+        def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            # The first check: torch.compile recompiles if a value that was read before changes.
+            if is_compiling() or guard.is_inside:
+                return original(module, *args, **kwargs)
+            if not self.is_here():
+                with self[Elsewhere].call(module):
+                    return original(module, *args, **kwargs)
+            if self.is_outside():
+                return self._on_module(original, module, args, kwargs)
+            if not stack.on:
+                return original(module, *args, **kwargs)
+            stack.enter(module)
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                stack.leave()
 
-    def forget_process(self) -> None:
-        """Stop watching in a forked process."""
-        self.guard.leave_process()
+        return call
 
-    def begin(self) -> None:
-        """Begin an iteration on the tape, if the next event begins one."""
-        # Calls of functions are not events: only the first one of an iteration begins it.
-        if self.grammar.between_iterations and self._begun != self.grammar.made:
-            self._begun = self.grammar.made
-            self.tape.next_iteration()
+    # ------------------------------------------------------------ models
 
-    # ------------------------------------------------------------ models and functions
-
-    def on_module(self, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Run and record a call of a model by the loop."""
+    def _on_module(self, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
         entry, before = None, []
         with self.guard.own():
             notes = self.registry.model(module)
@@ -183,7 +150,7 @@ class Receiver:
             given, made = tensors_in((args, kwargs)), tensors_in(result)
             scores = scores_of(module, args, kwargs)
             broadcast = broadcast_of(module, given)
-            self.hearing.calls.count(notes.facts.kind, given, made, scores, broadcast)
+            self[Calls].count(notes.facts.kind, given, made, scores, broadcast)
             if entry is not None and not _is_preparation(module, entry, made):
                 notes.called(module, before, entry.random)
                 self.tape.close(entry, made, self.tape.scale_of(given))
@@ -199,11 +166,14 @@ class Receiver:
                 self.hearing.record_outside(notes.facts.kind, given, made)
                 if not torch.is_grad_enabled():
                     self.registry.note_evaluation(module, calling_line())
-                if not module.training:
+                # A probe of shapes with memory that nothing has filled is no evaluation.
+                if not module.training and not any(map(self._origins.is_unfilled, given)):
                     self._evaluated(module, args, kwargs, result)
             if is_loss(module):
-                again = functools.partial(original, module)
-                self.hearing.overflows.take(type(module).__name__, again, args, kwargs, result)
+                name, again = type(module).__name__, functools.partial(original, module)
+                halves = [each for each in made if each.dtype in HALVES]
+                call = Call(again, args, kwargs, None)
+                self.tell("on_call", Heard(name, call, given, halves, result, module))
         return result
 
     def _open_module(self, module: nn.Module, notes: ModelNotes, args: Any, kwargs: Any) -> Entry:
@@ -218,22 +188,12 @@ class Receiver:
         return entry
 
     def _evaluated(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        if self.evaluations.take(result, self.grammar.iteration):
+        if self[Evaluations].take(result, self.grammar.iteration):
             entry = self.tape.open("module", module, args, kwargs)
             entry.modules = self.registry.model(module).modules_of(module)
             entry.training = tuple([each.training for each in entry.modules])
             entry.autocast, entry.mark = autocast_state(), calling_line()
             self.investigation.evaluation([entry], self.registry.names(), self.grammar.iteration)
-
-    def on_function(self, original: Any, args: Any, kwargs: Any) -> Any:
-        """Run and record a call of a compiled function or of a user's autograd function."""
-        state = random_state()
-        with self.guard.inside():
-            result = original(*args, **kwargs)
-        with self.guard.own():
-            call = Call(original, args, kwargs, state)
-            self.hearing.record(call, tensors_in((args, kwargs)), tensors_in(result))
-        return result
 
     def _heard(self, call: Call, result: Any) -> None:
         if self.is_outside():
@@ -242,8 +202,7 @@ class Receiver:
 
     # ------------------------------------------------------------ backward
 
-    def on_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
-        """Run and record a backward."""
+    def _on_backward(self, original: Any, /, *args: Any, **kwargs: Any) -> Any:
         if current_node() is not None:  # The inner backward of a reentrant checkpoint.
             return original(*args, **kwargs)
         scale, mark = None, None
@@ -251,7 +210,7 @@ class Receiver:
         with self.guard.own():
             mark = calling_line()
             self.begin()
-            self.clearing.notice_dropped()
+            self._clearing.notice_dropped()
             self.grammar.notice_writes(mark)
             scale = self.tape.scale_of(tensors)
             directions = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
@@ -260,7 +219,7 @@ class Receiver:
                 scale = self._running
             self._open_backward(tensors, directions, mark, scale)
             self._running = scale
-        with self.guard.inside(), self.hooks.examined(on=scale is not None):
+        with self.guard.inside(), self[Hooks].examined(on=scale is not None):
             result = original(*args, **kwargs)
         with self.guard.own():
             losses = tensors_in(tensors)
@@ -270,7 +229,7 @@ class Receiver:
                 autocast=bool(autocast_state()),
                 loss_format=format_name(losses[0].dtype) if losses else "",
             )
-            for parameter, registered in self.hooks.limits():
+            for parameter, registered in self[Hooks].limits():
                 self.grammar.limited(registered, parameter)
         return result
 
@@ -291,8 +250,7 @@ class Receiver:
 
     # ------------------------------------------------------------ optimizers
 
-    def on_made_optimizer(self, optimizer: Optimizer) -> None:
-        """Register a new optimizer, with the line that created it."""
+    def _on_made(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         with self.guard.own():
             self.registry.optimizer(optimizer).mark = calling_line()
         self.on_new_optimizer(optimizer)
@@ -302,22 +260,20 @@ class Receiver:
         with self.guard.own():
             self.registry.optimizer(optimizer)
             self.grammar.follow(optimizer, self.registry.optimizers.number(optimizer))
-            self.casts.trained(parameters_of(optimizer))
+            self[Casts].trained(parameters_of(optimizer))
 
-    def on_changed_optimizer(self, optimizer: Optimizer) -> None:
-        """Follow the gradients of the parameters that were added to an optimizer."""
+    def _on_changed(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         if optimizer in self.registry.optimizers:
             self.on_new_optimizer(optimizer)
 
-    def on_loaded_optimizer(self, optimizer: Optimizer) -> None:
-        """Note that a state was loaded into an optimizer."""
+    def _on_loaded(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         with self.guard.own():
             notes = self.registry.optimizer(optimizer)
             notes.resumed_at = state_step(optimizer)
             notes.resumed_in = self.grammar.made
+            self.tell("on_loaded", optimizer, calling_line())
 
-    def on_schedule(self, original: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
-        """Run and record a step of a learning-rate scheduler."""
+    def _on_schedule(self, original: Any, scheduler: Any, /, *args: Any, **kwargs: Any) -> Any:
         optimizer = getattr(scheduler, "optimizer", None)
         initial = getattr(scheduler, "_is_initial", False)
         if self.guard.is_outside and not initial and isinstance(optimizer, torch.optim.Optimizer):
@@ -325,6 +281,7 @@ class Receiver:
                 self._known(optimizer)
                 plateau = isinstance(scheduler, ReduceLROnPlateau)
                 self.grammar.scheduled(calling_line(), optimizer, plateau=plateau)
+                self.tell("on_schedule", scheduler, optimizer, calling_line())
         with self.guard.inside():
             return original(scheduler, *args, **kwargs)
 
@@ -333,13 +290,15 @@ class Receiver:
             self.on_new_optimizer(optimizer)
         return self.registry.optimizers.number(optimizer)
 
-    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def on_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Record that an optimizer is about to step; with a closure, after its first run.
 
         Returns:
             None, or the arguments with another closure, which runs the original closure and then
             records the step.
         """
+        if not self.is_here():
+            return None
         closure = kwargs.get("closure") or next((each for each in args[1:] if callable(each)), None)
         if closure is None:
             self._about_to_step(optimizer)
@@ -389,12 +348,13 @@ class Receiver:
             )
             if not self.scaling.steps:
                 self.hold_back.before_step(optimizer, numbers)
-            if is_sampled(notes.steps - 1):
-                names = {id(each): name for name, each in self.registry.names().items()}
-                self._look = Look(optimizer, number, self.grammar.iteration, names)
+            self.tell("before_step", optimizer, number, mark)
 
-    def after_step(self, optimizer: Optimizer) -> None:
+    def on_stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Complete the record of a step, after the optimizer has stepped."""
+        del args, kwargs
+        if not self.is_here():
+            return
         inside = self._stepping.pop() if self._stepping else None
         if inside is not None:
             inside.__exit__()
@@ -402,32 +362,8 @@ class Receiver:
         if self.measuring.has_new_trouble:
             with self.guard.own():
                 self.measuring.stepped(optimizer)
-        if self._look is not None:
-            with self.guard.own():
-                self.samples.extend(self._look.after())
-            self._look = None
-
-    def on_cast(self, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Run and record a call of `half`, `bfloat16`, `float` or `to` of a module."""
-        if not self.is_outside():
-            return original(module, *args, **kwargs)
-        before = format_of(module)
-        result = original(module, *args, **kwargs)
         with self.guard.own():
-            self.casts.cast(
-                module,
-                before,
-                steps=self.grammar.made,
-                is_trained=self.registry.owns_any_of(module),
-                mark=calling_line(),
-            )
-        return result
-
-    def on_save(self, original: Any, args: Any, kwargs: Any) -> Any:
-        """Record the object that `torch.save` saves, and run the call."""
-        with self.guard.own():
-            self.saves.take(args[0] if args else kwargs.get("obj"), calling_line())
-        return original(*args, **kwargs)
+            self.tell("after_step", optimizer)
 
     def _skipped(self, optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
         self.registry.note_reached(optimizer)
@@ -460,3 +396,7 @@ def _is_preparation(module: nn.Module, entry: Entry, made: list[torch.Tensor]) -
         and not any(each.requires_grad or each.dtype in HALVES for each, _ in entry.given)
         and next(module.parameters(), None) is None
     )
+
+
+def _all_subclasses(kind: type[Any]) -> set[type[Any]]:
+    return {each for child in kind.__subclasses__() for each in ({child} | _all_subclasses(child))}

@@ -9,6 +9,7 @@ import torch
 
 from halfstep.doctor.internals import device_of, found_inf_of, loss_scale_of
 from halfstep.doctor.record.sites import calling_line
+from halfstep.doctor.signals.signal import Hook
 from halfstep.doctor.tape.tape import Multiplier, autocast_state
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.formats import format_name
@@ -19,21 +20,15 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.doctor.record.sites import Mark
-    from halfstep.doctor.signals.grammar import Grammar
-    from halfstep.doctor.signals.registry import Registry
-    from halfstep.doctor.tape.guard import Guard
-    from halfstep.doctor.tape.tape import Entry, Tape
+    from halfstep.doctor.signals.bus import Bus
+    from halfstep.doctor.tape.tape import Entry
 
 
 class Scaling:
     """Follows every enabled `torch.amp.GradScaler`.
 
     Args:
-        guard: Distinguishes doctor's own work from the loop's.
-        grammar: Receives every event.
-        tape: Receives the multiplications.
-        registry: Registers scalers and optimizers.
-        begin: Called before a call that may begin an iteration.
+        bus: Receives every event.
         on_skip: Called with an optimizer and its found_inf, after a scaler skipped its step.
 
     Attributes:
@@ -41,27 +36,39 @@ class Scaling:
         off: Whether torch has switched off a scaler for CUDA, because there is no GPU.
     """
 
-    def __init__(
-        self,
-        guard: Guard,
-        grammar: Grammar,
-        tape: Tape,
-        registry: Registry,
-        *,
-        begin: Callable[[], None],
-        on_skip: Callable[[Optimizer, torch.Tensor | None], None],
-    ) -> None:
-        self._guard = guard
-        self._grammar = grammar
-        self._tape = tape
-        self._registry = registry
+    def __init__(self, bus: Bus, on_skip: Callable[[Optimizer, torch.Tensor | None], None]) -> None:
+        self._bus, self._guard, self._grammar = bus, bus.guard, bus.grammar
+        self._tape, self._registry = bus.tape, bus.registry
         self._stepping: list[Any] = []
         self._updates = 0
         self._latest: float | None = None
-        self._begin = begin
         self._on_skip = on_skip
         self.loss: torch.Tensor | None = None
         self.off = False
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hooks of a scaler's methods."""
+        kind = torch.amp.GradScaler
+        yield Hook(kind, "__init__", self._bus.afterwards(self.on_new_scaler))
+        yield Hook(kind, "load_state_dict", self._bus.afterwards(self._on_loaded))
+        yield Hook(kind, "get_scale", self._if_enabled(self._on_get_scale))
+        yield Hook(kind, "scale", self._if_enabled(self._on_scale))
+        yield Hook(kind, "unscale_", self._if_enabled(self._on_unscale))
+        yield Hook(kind, "step", self._if_enabled(self._on_step))
+        yield Hook(kind, "update", self._if_enabled(self._on_update))
+
+    def _if_enabled(self, told: Callable[..., Any]) -> Callable[[Any], Any]:
+        bus = self._bus
+
+        def make(original: Any) -> Any:
+            def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+                if not (scaler.is_enabled() and bus.is_here()):
+                    return original(scaler, *args, **kwargs)
+                return told(original, scaler, args, kwargs)
+
+            return call
+
+        return make
 
     @property
     def steps(self) -> bool:
@@ -96,8 +103,7 @@ class Scaling:
                 self._grammar.raised(mark, call, message, self._number(scaler), optimizer)
             raise
 
-    def on_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """Run and record a call of `scaler.scale`."""
+    def _on_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         entry, mark = None, None
         outputs = args[0] if args else kwargs.get("outputs")
         with self._guard.own():
@@ -112,7 +118,7 @@ class Scaling:
 
     def open(self, outputs: Any) -> Entry:
         """Return a tape entry for the multiplication of a loss, which is about to run."""
-        self._begin()
+        self._bus.begin()
         entry = self._tape.open("scale", None, (outputs,), {})
         entry.mark, entry.autocast = calling_line(), autocast_state()
         return entry
@@ -156,16 +162,14 @@ class Scaling:
         """Return a reference to the current value of a scaler's loss scale."""
         return Multiplier(self._number(scaler), self._updates)
 
-    def on_get_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """Run `scaler.get_scale`, and remember the result if the loop itself called it."""
+    def _on_get_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         with self._guard.inside():
             result = original(scaler, *args, **kwargs)
         if self._guard.is_outside:
             self._latest = result
         return result
 
-    def on_unscale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """Run and record a call of `scaler.unscale_`."""
+    def _on_unscale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         optimizer: Optimizer = args[0] if args else kwargs["optimizer"]
         mark = None
         with self._guard.own():
@@ -180,8 +184,7 @@ class Scaling:
             self._grammar.unscaled(optimizer)
         return result
 
-    def on_scaler_step(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """Run and record a call of `scaler.step`."""
+    def _on_step(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         optimizer: Optimizer = args[0] if args else kwargs["optimizer"]
         mark = None
         with self._guard.own():
@@ -242,8 +245,7 @@ class Scaling:
                 return float(scale)
         return None
 
-    def on_update(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """Record and run a call of `scaler.update`."""
+    def _on_update(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         mark = None
         with self._guard.own():
             mark = calling_line()
@@ -256,7 +258,7 @@ class Scaling:
         self._grammar.updated(mark, self._number(scaler), by_loop=by_loop)
         self._updates += 1
 
-    def on_new_scaler(self, scaler: Any) -> None:
+    def on_new_scaler(self, scaler: Any, *_: Any, **__: Any) -> None:
         """Register a new scaler, or note that it is off because there is no GPU."""
         with self._guard.own():
             if scaler.is_enabled():
@@ -264,8 +266,7 @@ class Scaling:
             else:
                 self.off |= device_of(scaler) == "cuda" and not torch.cuda.is_available()
 
-    def on_loaded_scaler(self, scaler: Any) -> None:
-        """Note that a state was loaded into a scaler."""
+    def _on_loaded(self, scaler: Any, *_: Any, **__: Any) -> None:
         with self._guard.own():
             if scaler.is_enabled():
                 self._registry.scaler(scaler).restored = True

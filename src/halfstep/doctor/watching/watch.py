@@ -7,20 +7,23 @@ before its parameters change.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from halfstep.doctor.internals import keep_compiled_buffers, raising_function
-from halfstep.doctor.record import SIGNALS, Ending, Evidence
+from halfstep.doctor.record import Ending, Evidence, recorded
 from halfstep.doctor.record.sites import passed_optimizer, raising_line, site
 from halfstep.doctor.signals.facts import environment
+from halfstep.doctor.signals.graphs import Graphs
+from halfstep.doctor.signals.own_scales import OwnScales
+from halfstep.doctor.signals.switched_off import SwitchedOff
 from halfstep.doctor.watching.attach import Attachment
 from halfstep.doctor.watching.engine import EngineObserver
 from halfstep.doctor.watching.receiver import Receiver
-from halfstep.doctor.watching.resting import Rest
-from halfstep.doctor.watching.resting_observer import RestingObserver
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -35,6 +38,9 @@ _lock = threading.Lock()
 _active: list[Watch] = []
 MESSAGE = 2000
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_active.clear)  # A forked process may have its own watch.
+
 
 class Watch:
     """Watches training in this thread.
@@ -44,9 +50,9 @@ class Watch:
             step.
         bundle: Directory to which a bad step is written, to be replayed elsewhere; None to write
             none.
-        rests: Whether ordinary steps of the trainer are watched only in part; see `resting.py`.
         waits: Whether to wait for an accelerator before each step that nothing undoes if it is bad.
             A bad step can then be repeated from the parameters before its update.
+        children: Whether the processes that the program starts are watched, too.
 
     Raises:
         ValueError: From `start`, if another watch is active.
@@ -57,15 +63,12 @@ class Watch:
         *,
         hold_back: bool = False,
         bundle: Path | None = None,
-        rests: bool = False,
         waits: bool = False,
+        children: bool = False,
     ) -> None:
-        self._receiver = Receiver(hold_back=hold_back, bundle=bundle, waits=waits)
+        child = partial(Watch, waits=waits) if children else None
+        self._receiver = Receiver(hold_back=hold_back, bundle=bundle, waits=waits, child=child)
         self._observer = EngineObserver(self._receiver, self._look_back)
-        if rests:
-            rest = Rest(self._receiver, attach=self._attach, detach=self._let_rest)
-            rest.observer = RestingObserver(rest, self._receiver.guard, self._observer)
-            self._observer.rest = rest
         self._undo: Callable[[], None] | None = None
         self._attachment: Attachment | None = None
         self._ending = Ending()
@@ -110,21 +113,9 @@ class Watch:
                 raise ValueError("this process is already watched; close() the other watch first")
             _active.append(self)
         self._undo = keep_compiled_buffers()
-        self._attach()
-        return self
-
-    def _attach(self) -> None:
-        if self._attachment is None:
-            self._attachment = Attachment(self._receiver, self._observer)
-        else:
-            self._attachment.resume()
+        self._attachment = Attachment(self._receiver, self._observer)
         self._receiver.listener.start()
-
-    def _let_rest(self) -> None:
-        self._receiver.listener.stop()
-        self._receiver.hearing.miss_calls()
-        if self._attachment is not None:
-            self._attachment.rest()
+        return self
 
     def know(self, models: list[nn.Module], optimizers: list[Optimizer], scaler: Any) -> None:
         """Register objects that were created before watching began."""
@@ -177,7 +168,6 @@ class Watch:
         if self._evidence is not None:
             return self._evidence
         receiver = self._receiver
-        self._wake()
         receiver.listener.stop()
         self._look_back()
         try:
@@ -188,8 +178,6 @@ class Watch:
         return self._evidence or Evidence()
 
     def _end(self) -> None:
-        if self._observer.rest is not None:
-            self._observer.rest.abandon()
         self._receiver.listener.stop()
         if self._attachment is not None:
             self._attachment.remove()
@@ -200,13 +188,8 @@ class Watch:
             if self in _active:
                 _active.remove(self)
 
-    def _wake(self) -> None:
-        if self._observer.rest is not None:
-            self._observer.rest.wake(looks_back=True)
-
     def _look_back(self) -> None:
         """Examine the last step, unless it was already examined."""
-        self._wake()
         receiver = self._receiver
         if self._seen == receiver.grammar.made:
             return
@@ -221,7 +204,7 @@ class Watch:
         ended_well = (
             not self._ending.kind
             and not any(each.kind == "backward" for each in entries)
-            and not receiver.hearing.own_scales.dropping
+            and not receiver[OwnScales].dropping
         )
         if ended_well or not any(each.kind in {"module", "call"} for each in entries):
             if not receiver.measuring.recent:
@@ -240,35 +223,26 @@ class Watch:
     def _freeze(self) -> Evidence:
         receiver = self._receiver
         found = receiver.investigation
-        return Evidence(
-            signals=SIGNALS,
+        return recorded(
             environment=replace(
                 environment(receiver.registry.names().values()),
                 hold_back=receiver.hold_back.on,
                 scaler_off=receiver.scaling.off,
-                autocast_off=receiver.is_autocast_off,
-                graphs=receiver.graphs,
+                autocast_off=receiver[SwitchedOff].autocast,
+                autocast_on=receiver[SwitchedOff].on,
+                graphs=receiver[Graphs].begun,
             ),
             static=receiver.registry.freeze(),
             loop=receiver.grammar.freeze(),
             numbers=receiver.measuring.series.freeze(),
-            samples=tuple(receiver.samples),
             births=tuple(found.births),
             replays=tuple(found.replays),
             precision=found.precision,
             inputs=tuple(found.inputs),
             targets=tuple(found.targets),
             gradients=found.gradients,
-            calls=tuple(receiver.hearing.calls.freeze()),
-            evaluation=receiver.evaluations.freeze(),
             ending=self._ending,
-            saves=tuple(receiver.saves.freeze()),
-            averages=tuple(receiver.hearing.averages.freeze()),
-            elsewhere=tuple(receiver.elsewhere.freeze()),
-            overflows=tuple(receiver.hearing.overflows.freeze()),
-            rounded=tuple(receiver.positions.freeze()),
             growth=found.growth,
-            trips=tuple(receiver.casts.trips(receiver.grammar.made)),
-            casts=tuple(receiver.casts.for_good(receiver.grammar.made)),
-            own_scales=tuple(receiver.hearing.own_scales.freeze(receiver.grammar.made)),
+            children=receiver.children.records(),
+            **receiver.freeze(),
         )

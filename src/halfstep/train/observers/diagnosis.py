@@ -100,7 +100,7 @@ class Doctor(Observer):
         self._bundle = diagnosis_file.bundle_of(training.run, training.processes.rank)
         self._watch: Watch | None = None
         with suppress(ValueError):
-            self._watch = Watch(bundle=diagnosis_file.unfinished(self._bundle), rests=True).start()
+            self._watch = Watch(bundle=diagnosis_file.unfinished(self._bundle)).start()
 
     def end(self, error: BaseException | None) -> None:
         """Write a diagnosis if the run failed."""

@@ -1,6 +1,7 @@
 """Adam with averages that are cast to bf16 to save memory."""
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from doctor.loops import batches, classifier
@@ -63,3 +64,26 @@ def healthy_with_a_factor_that_bf16_has() -> None:
 
 def healthy_with_the_mean_alone_in_bf16() -> None:
     train(torch.bfloat16, of_squares=torch.float32)
+
+
+def fused(dtype: torch.dtype, *, rate: float = 1e-4) -> None:
+    """A fused optimizer computes in fp32, and stores its moments in the parameters' format."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).to(dtype)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images.to(dtype)).float(), labels).backward()
+        optimizer.step()
+
+
+def broken_in_a_fused_optimizer_of_fp16_parameters() -> None:
+    fused(torch.float16)
+
+
+def broken_in_a_fused_optimizer_that_diverges() -> None:
+    fused(torch.float16, rate=0.05)
+
+
+def healthy_fused_optimizer_of_fp32_parameters() -> None:
+    fused(torch.float32)

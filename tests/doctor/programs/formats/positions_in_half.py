@@ -144,3 +144,67 @@ class Pixels(nn.Module):
 
 def healthy_pixels_of_16_bits() -> None:
     train(Pixels())
+
+
+class Outer(nn.Module):
+    """Angles as a product of positions and frequencies, which autocast may round.
+
+    Args:
+        angles: Computes the angles of positions and frequencies.
+        first: The first position.
+    """
+
+    def __init__(self, angles, first: int = 1024) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(6 + 8, 3)
+        self.angles, self.first = angles, first
+        self.register_buffer("inv_freq", 10000.0 ** (-torch.arange(4) / 4))
+
+    def forward(self, images):
+        positions = torch.arange(self.first, 2 * self.first, dtype=torch.float32)
+        angles = self.angles(positions, self.inv_freq).float()
+        waves = torch.cat([angles.sin(), angles.cos()], -1)[: len(images)]
+        return self.head(torch.cat([images, waves], -1))
+
+
+def outer(positions, frequencies):
+    return positions[:, None] @ frequencies[None]
+
+
+def broken_by_autocast_in_a_product() -> None:
+    bf16_steps(Outer(outer))
+
+
+def broken_by_autocast_in_a_product_of_batches() -> None:
+    bf16_steps(Outer(lambda p, f: (f[None, :, None] @ p[None, None, :]).transpose(1, 2)[0]))
+
+
+def broken_by_autocast_in_a_linear_function() -> None:
+    bf16_steps(Outer(lambda p, f: nn.functional.linear(p[:, None], f[:, None])))
+
+
+def healthy_sum_that_autocast_does_not_cast() -> None:
+    bf16_steps(Outer(lambda p, f: torch.einsum("i,j->ij", p, f)))
+
+
+def broken_by_autocast_in_the_loop() -> None:
+    model = nn.Linear(6 + 4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    frequencies = 10000.0 ** (-torch.arange(4) / 4)
+    for images, labels in batches(3):
+        positions = torch.arange(1024, 2048, dtype=torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            waves = outer(positions, frequencies).float().sin()[: len(images)]
+            outputs = model(torch.cat([images, waves], -1))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(outputs.float(), labels).backward()
+        optimizer.step()
+
+
+def healthy_product_outside_autocast() -> None:
+    def angles(positions, frequencies):
+        with torch.autocast("cpu", enabled=False):
+            return outer(positions, frequencies)
+
+    bf16_steps(Outer(angles))

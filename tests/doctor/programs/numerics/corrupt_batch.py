@@ -1,5 +1,7 @@
 """One sample of one batch is NaN."""
 
+import copy
+
 import torch
 
 from doctor.loops import batches, classifier, loss_of
@@ -112,3 +114,35 @@ def broken_while_the_loss_scale_grows_often() -> None:
         scaler.scale(loss_of(model, images, labels)).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+def train_after_probe(probe) -> None:
+    """Train, after a model has seen memory that nothing has filled."""
+    model = classifier()
+    torch.use_deterministic_algorithms(mode=True)  # which fills such memory with NaN
+    try:
+        with torch.no_grad():
+            probe(copy.deepcopy(model))
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        loss_of(model, images, labels).backward()
+        optimizer.step()
+
+
+def healthy_probe_with_empty_memory() -> None:
+    train_after_probe(lambda model: model(torch.empty(2, 6)))
+
+
+def healthy_probe_in_evaluation_mode() -> None:
+    train_after_probe(lambda model: model.eval()(torch.empty((2, 6), dtype=torch.float32)))
+
+
+def healthy_probe_like_a_batch() -> None:
+    train_after_probe(lambda model: model(torch.empty_like(torch.ones(2, 6))))
+
+
+def healthy_probe_of_a_tensor_of_a_size() -> None:
+    train_after_probe(lambda model: model(torch.ones(1).new_empty(2, 6)))

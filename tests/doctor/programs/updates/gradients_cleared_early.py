@@ -241,3 +241,88 @@ def healthy_lbfgs() -> None:
             return loss
 
         optimizer.step(closure)
+
+
+def accumulate_two(*, zero, scaled: bool = False) -> None:
+    """Step after every second batch; `zero(model, optimizer)` clears before each forward."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0, enabled=scaled)
+    for number, (images, labels) in enumerate(batches(12)):
+        zero(model, optimizer)
+        scaler.scale(loss_of(model, images, labels) / 2).backward()
+        if number % 2 == 1:
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def broken_in_an_accumulation_of_two() -> None:
+    accumulate_two(zero=lambda model, optimizer: optimizer.zero_grad())
+
+
+def broken_in_an_accumulation_of_two_by_the_model() -> None:
+    accumulate_two(zero=lambda model, optimizer: model.zero_grad(), scaled=True)
+
+
+def broken_between_forward_and_backward() -> None:
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(12)):
+        loss = nn.functional.cross_entropy(model(images), labels) / 2
+        optimizer.zero_grad()
+        loss.backward()
+        if number % 2 == 1:
+            optimizer.step()
+
+
+def broken_in_a_function_for_each_micro_batch() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def micro_batch(images, labels) -> None:
+        for each in model.parameters():
+            each.grad = None
+        nn.functional.cross_entropy(model(images), labels).backward()
+
+    for images, labels in batches(8):
+        for part, target in zip(images.chunk(2), labels.chunk(2), strict=True):
+            micro_batch(part, target)
+        optimizer.step()
+
+
+def healthy_accumulation_with_a_short_last_window() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        data = list(batches(7))
+        for number, (images, labels) in enumerate(data):
+            nn.functional.cross_entropy(model(images), labels).backward()
+            if number % 2 == 1 or number == len(data) - 1:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def healthy_adversarial_that_discards_the_generators_gradients() -> None:
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(4, 6), nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+    makes = torch.optim.Adam(generator.parameters(), lr=1e-3)
+    judges = torch.optim.Adam(critic.parameters(), lr=1e-3)
+    for images, _ in batches(8):
+        judges.zero_grad()
+        fake = generator(torch.randn(8, 4))  # not detached: the generator gets gradients, too
+        (critic(fake).mean() - critic(images).mean()).backward()
+        judges.step()
+        makes.zero_grad()
+        (-critic(generator(torch.randn(8, 4))).mean()).backward()
+        makes.step()
+
+
+def healthy_batches_of_a_warm_up_that_is_thrown_away() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(12)):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        if number in (0, 2, 5):  # such as a batch whose gradients are too large
+            continue
+        optimizer.step()

@@ -113,3 +113,26 @@ def healthy_frozen_after_a_while() -> None:
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step < 5))
 
     train(each_batch=True, make=make, rate=1e-5)
+
+
+def broken_cosine_that_swings() -> None:
+    """A cosine over the epochs advances with each batch, so the rate rises and falls again."""
+
+    def make(optimizer):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
+
+    train(each_batch=True, make=make)
+
+
+def healthy_restarts_that_are_named() -> None:
+    def make(optimizer):
+        return torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)
+
+    train(each_batch=True, make=make)
+
+
+def healthy_cosine_that_goes_on_a_little() -> None:
+    def make(optimizer):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * BATCHES - 5)
+
+    train(each_batch=True, make=make)

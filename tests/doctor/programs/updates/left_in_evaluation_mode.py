@@ -1,5 +1,7 @@
 """A loop evaluates after each epoch, and never calls `train()` again."""
 
+import copy
+
 import torch
 from torch import nn
 
@@ -191,3 +193,121 @@ def healthy_virtual_adversary() -> None:
         given = (images + 0.01 * direction.sign()).detach()
         nn.functional.cross_entropy(model(given), labels).backward()
         optimizer.step()
+
+
+def distil(prepare, *, start: bool = True) -> None:
+    """Train a model that is also its own teacher; `prepare(model)` runs before each step."""
+    model = classifier()
+    model.append(nn.Dropout(0.1))
+    teacher = model
+    if start:
+        model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(8):
+        prepare(teacher)
+        with torch.no_grad():
+            soft = teacher(images).softmax(1)
+        outputs = model(images)
+        loss = nn.functional.cross_entropy(outputs, labels)
+        loss = loss - (soft * outputs.log_softmax(1)).sum(1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def broken_by_a_teacher_that_is_the_model() -> None:
+    distil(lambda teacher: teacher.eval())
+
+
+def broken_by_a_teacher_that_is_the_model_from_the_start() -> None:
+    distil(lambda teacher: teacher.eval(), start=False)
+
+
+def broken_by_a_sample_before_each_step() -> None:
+    """The policy acts in evaluation mode, and the update forgets training mode."""
+    model = classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for images, _ in batches(6):
+        model.train(mode=False)
+        with torch.no_grad():
+            actions = model(images).softmax(1).multinomial(1).squeeze(1)
+        loss = nn.functional.cross_entropy(model(images), actions)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def broken_by_a_validation_in_each_step() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model.train()
+    for images, labels in batches(6):
+        evaluate(model)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def healthy_self_critical() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(6):
+        model.eval()
+        with torch.no_grad():
+            baseline = model(images).argmax(1)
+        model.train()
+        weight = (baseline != labels).float() + 0.1
+        losses = nn.functional.cross_entropy(model(images), labels, reduction="none")
+        optimizer.zero_grad()
+        (weight * losses).mean().backward()
+        optimizer.step()
+
+
+def healthy_frozen_backbone() -> None:
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU())
+    head = nn.Sequential(nn.Dropout(0.1), nn.Linear(16, 3))
+    backbone.eval()
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+    for images, labels in batches(8):
+        with torch.no_grad():
+            features = backbone(images)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(head(features), labels).backward()
+        optimizer.step()
+
+
+def healthy_teacher_that_is_an_average() -> None:
+    model = classifier()
+    teacher = copy.deepcopy(model).eval()
+    for each in teacher.parameters():
+        each.requires_grad_(requires_grad=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(8):
+        with torch.no_grad():
+            soft = teacher(images)
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss = loss + nn.functional.mse_loss(model(images), soft)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mine, other in zip(teacher.parameters(), model.parameters(), strict=True):
+                mine.lerp_(other, 0.1)
+
+
+def healthy_baseline_before_fine_tuning_in_evaluation_mode() -> None:
+    model = classifier()
+    evaluate(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(8):  # with the running statistics of the first training
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def broken_by_an_evaluation_before_the_first_epoch() -> None:
+    """Each evaluation sets its mode, also the first one, and nothing sets training mode."""
+    model = classifier()
+    evaluate(model)
+    train(model, lambda epoch: None)

@@ -17,10 +17,12 @@ def judge(evidence: Evidence) -> Finding | None:
         return None  # Gradients are looked at in steps.
     precision = evidence.precision
     differentiable = {each.parameter for each in precision.agreements if each.norm > 0}
-    for model in evidence.static.models:
+    for number, model in enumerate(evidence.static.models):
         for name in model.never_reached:
-            cast = _among(name, set(precision.detached))
-            if not cast and not _among(name, differentiable):
+            # With several models, the names of parameters have the model as a prefix.
+            names = {name, f"{model.kind}[{number}].{name}"}
+            cast = not names.isdisjoint(precision.detached)
+            if not cast and names.isdisjoint(differentiable):
                 continue
             return Finding(
                 summary=f"{name} never got a gradient although its module ran: the module uses a "
@@ -44,11 +46,6 @@ def judge(evidence: Evidence) -> Finding | None:
                 module=name.rpartition(".")[0],
             )
     return None
-
-
-def _among(name: str, names: set[str]) -> bool:
-    """Return whether a parameter is in `names`; the names may have the model as a prefix."""
-    return any(each == name or each.endswith(f"].{name}") for each in names)
 
 
 RULE = Rule(

@@ -1,7 +1,8 @@
-"""The optimizer's second moment is in a format whose rounding prevents it from decreasing."""
+"""The optimizer's second moment is in a format that rounds it to 0, or keeps it from falling."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES
@@ -15,6 +16,44 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
+    """Find second moments in fp16 that are 0, or in a format that rounds beta2 to 1."""
+    return _of_zeros(evidence) or _that_never_falls(evidence)
+
+
+def _of_zeros(evidence: Evidence) -> Finding | None:
+    """Find fp16 parameters of a fused optimizer, which computes in fp32 and stores in fp16.
+
+    Its eps is no problem, but the stored average of squares is 0 for small gradients. Each step
+    then adds only its own square, so the update becomes larger than the learning rate.
+    """
+    for optimizer in evidence.static.optimizers:
+        beta = optimizer.settings.get("beta2")
+        if not (optimizer.steps and optimizer.settings.get("fused") and isinstance(beta, float)):
+            continue
+        states = [name for name, form in optimizer.state_formats.items() if form == "fp16"]
+        state = next((name for name in states if "sq" in name), None)
+        if state is None or set(optimizer.formats) != {"fp16"} or not 0 < beta < 1:
+            continue
+        lost = math.sqrt(FORMATS["fp16"].smallest_subnormal / 2 / (1 - beta))
+        return Finding(
+            summary=f"{optimizer.kind} keeps its state {state!r} in fp16, where it is 0 for "
+            f"gradients below {lost:.1g}: updates of such elements become up to "
+            f"{1 / math.sqrt(1 - beta):.2g} times too large",
+            facts=(
+                f"the square of a gradient, times 1 - {beta:g}, is below the numbers of fp16",
+                "the parameters are fp16, so a fused optimizer makes its state in fp16, too",
+            ),
+            change=(
+                "+ # keep the parameters in fp32 and use autocast; or update fp32 master weights:",
+                '+ engine = halfstep.Engine(model, optimizer, recipe="o2")',
+            ),
+            confidence=LIKELY,
+            site=optimizer.site,
+        )
+    return None
+
+
+def _that_never_falls(evidence: Evidence) -> Finding | None:
     """Find fp32 parameters whose second moment is in a format that rounds beta2 to 1."""
     for optimizer in evidence.static.optimizers:
         beta = optimizer.settings.get("beta2")
@@ -60,4 +99,5 @@ RULE = Rule(
     citations=("pytorch/torchtune#2254",),
     needs=frozenset({"static"}),
     judge=judge,
+    explains=("LEARNING_RATE_TOO_HIGH",),
 )

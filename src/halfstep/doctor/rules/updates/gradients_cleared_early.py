@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _OFTEN = 2
 _SHARE = 0.5  # of the steps; the windows at the end of an epoch may be shorter
 _STEPS = {"scaler step", "step"}
-_FEWEST = 2  # discarded backward passes per step
+_ALWAYS = 0.9  # of the steps, if each of them discards a single pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,14 @@ def judge(evidence: Evidence) -> Finding | None:
     complete = [shape for shape in evidence.loop.shapes if shape.complete]
     for number in range(len(evidence.static.optimizers)):
         stepping = [each for each in complete if _step(each, number)]
-        found = [(each, lost) for each in stepping if len(lost := _lost(each, number)) >= _FEWEST]
+        found = [(each, lost) for each in stepping if (lost := _lost(each, number))]
         count = sum(shape.count for shape, _ in found)
         total = sum(shape.count for shape in stepping)
-        if count < _OFTEN or count < _SHARE * total:
+        if count < _OFTEN:
             continue
         shape, lost = max(found, key=lambda each: each[0].count)
+        if count < (_SHARE if len(lost) > 1 else _ALWAYS) * total:
+            continue
         zero, step = lost[0].cleared, _step(shape, number)
         site = zero.site if zero else None
         line = site.text if site and is_only_call(site.text) else "optimizer.zero_grad()"
@@ -61,8 +63,9 @@ def judge(evidence: Evidence) -> Finding | None:
             f"last of its {len(lost) + 1} backward passes",
             facts=(
                 (
-                    f"in {count} of {counted(total, 'step')}, the gradients of {len(lost)} "
-                    "backward passes were cleared before anything used them"
+                    f"in {count} of {counted(total, 'step')}, the gradients of "
+                    f"{counted(len(lost), 'backward pass', 'backward passes')} were cleared before "
+                    "anything used them"
                 ),
             ),
             change=(

@@ -7,6 +7,7 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import is_only_call
+from halfstep.doctor.signals.rates import LearningRates
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -17,10 +18,41 @@ _ALMOST_ZERO = 1e-3  # of the highest learning rate
 _GONE = 1e-6  # of the highest learning rate; a last rate above it may be intended
 _STEPS = 20
 _LOSSES = 5
+_COSINE = "CosineAnnealingLR"
+_SWINGS = 4  # times its length; some loops restart it a few times on purpose
 _LEARNED = 0.5  # of the first losses; a model below it has learned before the rate fell
 
 
 def judge(evidence: Evidence) -> Finding | None:
+    """Find a rate that falls to almost 0 early, or that swings because its length is in epochs."""
+    return _falls(evidence) or _swings(evidence)
+
+
+def _swings(evidence: Evidence) -> Finding | None:
+    """Find a cosine without restarts that moves through its length many times."""
+    for each in evidence.of(LearningRates).schedules:
+        length = each.planned
+        if each.kind != _COSINE or not length or each.moves < _SWINGS * length:
+            continue
+        if each.steps < _STEPS or abs(each.moves - each.steps) > 1:
+            continue
+        line = each.site.text if each.site and is_only_call(each.site.text) else "scheduler.step()"
+        return Finding(
+            summary=f"{_COSINE} has a length of {length} and moved {each.moves} times, once in "
+            f"each step, so the learning rate falls and rises again every {2 * length} steps",
+            facts=(f"{each.moves / length:.3g} times its length",),
+            change=(
+                f"- {line}",
+                f"+ {line}  # after the loop over an epoch's batches; or give the scheduler its",
+                "+ # lengths in steps: epochs * len(loader)",
+            ),
+            confidence=LIKELY,
+            site=each.site,
+        )
+    return None
+
+
+def _falls(evidence: Evidence) -> Finding | None:
     """Find a learning rate that is almost 0 for most of the training, and a high loss."""
     loop = evidence.loop
     for number, optimizer in enumerate(evidence.static.optimizers):
@@ -87,7 +119,7 @@ RULE = Rule(
     name="a learning rate that falls too early",
     rows=(59,),
     citations=("ivadomed/ivadomed#55", "automl/Auto-PyTorch#210"),
-    needs=frozenset({"loop", "numbers", "static"}),
+    needs=frozenset({"loop", "numbers", "rates", "static"}),
     judge=judge,
     harmless=True,
 )

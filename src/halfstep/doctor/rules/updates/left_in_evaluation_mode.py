@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, Fact, Loop, ModelFacts, Shape
 
 _FEWEST_STEPS = 2  # a single step may be a test of the loop
+_SHARE = (
+    0.5  # of the training calls; a model that is seldom evaluated may be in this mode on purpose
+)
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -43,6 +46,36 @@ def judge(evidence: Evidence) -> Finding | None:
             if owners & _stepped(each for each in evidence.loop.shapes if each.first < first)
             else POSSIBLE,
             site=model.left_after,
+        )
+    return _never_in_training_mode(evidence)
+
+
+def _never_in_training_mode(evidence: Evidence) -> Finding | None:
+    """Find a model whose training calls follow evaluations and are all in evaluation mode.
+
+    The mode is that of the evaluations if most of the training calls come after one, for example
+    if a teacher in evaluation mode is the same object as the model, or if the loop sets the mode
+    for each evaluation, and for nothing else.
+    """
+    for number, model in enumerate(evidence.static.models):
+        if _iterations(evidence.loop, number, "train") or model.straight < _FEWEST_STEPS:
+            continue
+        if model.straight < _SHARE * model.evaluating and model.switched < _FEWEST_STEPS:
+            continue
+        if not _stepped(evidence.loop.shapes).intersection(model.optimizers):
+            continue
+        dependent = ", ".join([*model.dropouts, *model.tracking_norms])
+        return Finding(
+            summary=f"the loop trains {model.kind} in evaluation mode, in which it evaluates the "
+            f"same model before: without train(), {_effect(model)}",
+            facts=(
+                f"{model.evaluating} training calls were in evaluation mode",
+                f"{model.straight} of them came straight after an evaluation",
+                f"modules that compute other results in this mode: {dependent}",
+            ),
+            change=("+ model.train()  # after this evaluation, before the training call",),
+            confidence=LIKELY,
+            site=model.straight_after,
         )
     return None
 

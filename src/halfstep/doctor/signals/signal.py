@@ -1,0 +1,98 @@
+"""What a signal is: one class that owns its hooks, hears the events of a loop, and freezes.
+
+A watch makes one object of each class that `signals.kinds` finds. An event is passed only to the
+classes that override its method, so an event that nothing hears costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.record import Fact
+    from halfstep.doctor.record.sites import Mark
+    from halfstep.doctor.signals.watched import Watched
+    from halfstep.doctor.tape.listener import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A function or method of torch that is wrapped while a program is watched.
+
+    Attributes:
+        owner: The module or class that contains it.
+        name: Its name.
+        make: Returns the wrapper of the original; `Watched.here` makes such a function.
+    """
+
+    owner: Any
+    name: str
+    make: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A call of a torch function, or of one of torch's losses, by the loop itself.
+
+    Attributes:
+        name: Name of the function, or class of the loss.
+        call: The function and its arguments.
+        given: The tensors in the arguments.
+        halves: The half-precision tensors that it returned or changed in place.
+        result: Its result.
+        module: The loss; None for a function.
+    """
+
+    name: str
+    call: Call
+    given: list[torch.Tensor]
+    halves: list[torch.Tensor]
+    result: Any
+    module: nn.Module | None = None
+
+
+class Signal:
+    """Observes one matter of a program; the methods for events do nothing by default.
+
+    Args:
+        watched: The state of the watched loop.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        self.watched = watched
+
+    def hooks(self) -> Iterable[Hook]:
+        """Return the functions of torch that this signal wraps."""
+        return ()
+
+    def on_call(self, heard: Heard) -> None:
+        """Hear a call of a torch function by the loop itself."""
+
+    def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
+        """Hear an action of the loop: a key of `iterations.KINDS`, its line and its facts."""
+
+    def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
+        """Hear that an optimizer is about to step."""
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Hear that an optimizer has stepped."""
+
+    def on_schedule(self, scheduler: Any, optimizer: Optimizer, mark: Mark | None) -> None:
+        """Hear that the loop is about to advance a scheduler."""
+
+    def on_loaded(self, optimizer: Optimizer, mark: Mark | None) -> None:
+        """Hear that a state was loaded into an optimizer."""
+
+    def freeze(self) -> Mapping[str, Any]:
+        """Return what was observed as frozen data, by the name of the signal in the evidence."""
+        return {}
+
+
+EVENTS = tuple(name for name in vars(Signal) if name.startswith(("on_", "before_", "after_")))

@@ -1,0 +1,103 @@
+"""The state of a watched loop that all signals share, and the wrappers for their hooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.internals import is_tracing
+from halfstep.doctor.signals.grammar import Grammar
+from halfstep.doctor.signals.registry import Registry
+from halfstep.doctor.tape.guard import Guard
+from halfstep.doctor.tape.listener import Listener
+from halfstep.doctor.tape.modules import ModuleStack
+from halfstep.doctor.tape.tape import Tape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfstep.doctor.tape.listener import Call
+
+
+def _unheard(call: Call, result: Any) -> None:
+    """Ignore a call."""
+
+
+class Watched:
+    """The state of a watched loop.
+
+    Args:
+        heard: Called with each call into torch by the loop, and its result.
+
+    Attributes:
+        guard: Distinguishes doctor's own work from the loop's.
+        listener: Hears the calls into torch.
+        stack: The modules that run while a step is traced.
+        tape: The calls of the current step, for a replay.
+        grammar: The actions of the loop in order.
+        registry: Models, optimizers, scalers.
+    """
+
+    def __init__(self, heard: Callable[[Call, Any], None] = _unheard) -> None:
+        self.listener = Listener(heard)
+        self.guard = Guard(self.listener)
+        self.stack = ModuleStack()
+        self.tape = Tape()
+        self.grammar = Grammar()
+        self.registry = Registry()
+        self._begun = -1
+
+    def begin(self) -> None:
+        """Begin an iteration on the tape, if the next event begins one."""
+        # Calls of functions are not events: only the first one of an iteration begins it.
+        if self.grammar.between_iterations and self._begun != self.grammar.made:
+            self._begun = self.grammar.made
+            self.tape.next_iteration()
+
+    # ------------------------------------------------------------ which code runs
+
+    def is_outside(self) -> bool:
+        """Return whether the loop itself runs, not a model, an optimizer, doctor or a trace."""
+        # Whatever doctor computed would become a part of the traced graph.
+        return self.guard.is_outside and not is_tracing()
+
+    def is_here(self) -> bool:
+        """Return whether this is the loop's thread outside doctor's work, or a traced replay."""
+        return self.guard.is_here or (self.stack.on and self.guard.is_own)
+
+    def is_in_loop(self) -> bool:
+        """Return whether the loop itself runs, in the thread that doctor watches."""
+        return self.guard.is_here and self.is_outside()
+
+    # ------------------------------------------------------------ wrappers
+
+    def here(self, told: Callable[..., Any]) -> Callable[[Any], Any]:
+        """Return the `make` of a hook that calls `told(original, *args)` in the loop's thread."""
+        return _around(told, self.is_here)
+
+    def in_loop(self, told: Callable[..., Any]) -> Callable[[Any], Any]:
+        """Return the `make` of a hook that calls `told(original, *args)` for a call by the loop."""
+        return _around(told, self.is_in_loop)
+
+    def afterwards(self, told: Callable[..., None]) -> Callable[[Any], Any]:
+        """Return the `make` of a hook that calls the original, and then `told(*args)`."""
+
+        def tell(original: Any, /, *args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            told(*args, **kwargs)
+            return result
+
+        return _around(tell, self.is_here)
+
+
+def _around(told: Callable[..., Any], runs: Callable[[], bool]) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not runs():
+                return original(*args, **kwargs)
+            return told(original, *args, **kwargs)
+
+        return call
+
+    return make

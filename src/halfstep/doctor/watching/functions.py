@@ -1,0 +1,95 @@
+"""Hooks of the functions of torch whose calls by the loop are recorded, or are left out."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from halfstep.doctor.internals import fetchers, repeatable
+from halfstep.doctor.signals.signal import Hook
+from halfstep.doctor.tape.listener import Call
+from halfstep.doctor.tape.tape import random_state
+from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.doctor.watching.warning_lines import naming_program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfstep.doctor.signals.bus import Bus
+    from halfstep.doctor.watching.hearing import Hearing
+
+
+class Functions:
+    """Records the calls of compiled functions and of a user's autograd functions.
+
+    Args:
+        bus: Tells which code runs.
+        hearing: Receives the calls.
+    """
+
+    def __init__(self, bus: Bus, hearing: Hearing) -> None:
+        self._bus, self._hearing = bus, hearing
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hooks."""
+        yield Hook(torch.autograd.Function, "apply", self._applying)
+        yield Hook(torch, "compile", self._compiling)
+        for kind in fetchers():
+            yield Hook(kind, "fetch", self._bus.here(self._on_fetch))
+        # Python looks this function up by its name for every warning.
+        guard = self._bus.guard
+        yield Hook(warnings, "_showwarnmsg", lambda show: naming_program(show, guard))
+
+    def _recorded(self, function: Any, args: Any, kwargs: Any) -> Any:
+        state, guard = random_state(), self._bus.guard
+        with guard.inside():
+            result = function(*args, **kwargs)
+        with guard.own():
+            call = Call(function, args, kwargs, state)
+            self._hearing.record(call, tensors_in((args, kwargs)), tensors_in(result))
+        return result
+
+    def _applying(self, original: Any) -> Any:  # a class method, in Python or in C
+        def apply(kind: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+            function = None
+            if not torch.compiler.is_compiling() and self._bus.is_in_loop():
+                function = repeatable(kind)
+            if function is None:
+                return original.__get__(None, kind)(*args, **kwargs)
+            return self._recorded(function, args, kwargs)
+
+        return classmethod(apply)
+
+    def _compiled(self, function: Any) -> Any:
+        if isinstance(function, nn.Module) or not callable(function):
+            return function
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not self._bus.is_in_loop():
+                return function(*args, **kwargs)
+            return self._recorded(function, args, kwargs)
+
+        return call
+
+    def _compiling(self, original: Any) -> Any:
+        def compile_(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if args or kwargs.get("model") is not None:
+                return self._compiled(result)
+            return lambda function: self._compiled(result(function))  # used as a decorator
+
+        return compile_
+
+    def _on_fetch(self, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        # Without workers, a data set calls torch a dozen times per sample, which need no record.
+        listener = self._bus.listener
+        muted = listener.mute()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            listener.unmute(muted)

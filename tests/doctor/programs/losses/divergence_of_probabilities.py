@@ -1,0 +1,46 @@
+"""A student is trained with a divergence of probabilities, in place of their logarithms."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from doctor.loops import batches, classifier
+
+CODE = "DIVERGENCE_OF_PROBABILITIES"
+
+
+def distil(loss_of_scores) -> None:
+    model, teacher = classifier(), classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, _ in batches(6):
+        with torch.no_grad():
+            scores = teacher(images)
+        optimizer.zero_grad()
+        loss_of_scores(model(images), scores).backward()
+        optimizer.step()
+
+
+def broken() -> None:
+    distil(lambda a, b: functional.kl_div(functional.softmax(a, 1), functional.softmax(b, 1)))
+
+
+def broken_in_a_module_of_a_divergence() -> None:
+    loss = nn.KLDivLoss(reduction="batchmean")
+    distil(lambda a, b: loss(a.softmax(-1), b.softmax(-1)))
+
+
+def broken_in_a_divergence_of_logits() -> None:
+    distil(lambda a, b: functional.kl_div(a, b.softmax(1), reduction="batchmean"))
+
+
+def broken_by_targets_that_are_logarithms() -> None:
+    distil(lambda a, b: functional.kl_div(a.log_softmax(1), b.log_softmax(1), reduction="sum"))
+
+
+def mended() -> None:
+    distil(lambda a, b: functional.kl_div(a.log_softmax(1), b.softmax(1), reduction="batchmean"))
+
+
+def healthy_divergence_of_logarithms() -> None:
+    loss = nn.KLDivLoss(reduction="batchmean", log_target=True)
+    distil(lambda a, b: loss(a.log_softmax(1), b.log_softmax(1)))

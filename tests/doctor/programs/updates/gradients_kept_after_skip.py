@@ -1,0 +1,112 @@
+"""A loop leaves out a step whose gradients have NaN, and clears gradients only after a step."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier
+
+CODE = "GRADIENTS_KEPT_AFTER_SKIP"
+
+
+def weighted(outputs, labels, weights) -> torch.Tensor:
+    losses = nn.functional.cross_entropy(outputs, labels, reduction="none")
+    return (weights * losses).sum() / weights.sum()
+
+
+def norm_of(model: nn.Module) -> torch.Tensor:
+    return nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def train(*, kept: bool, count: int = 24, bad: int = 6) -> None:
+    """One batch has no weight at all, so its mean is 0/0."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(count)):
+        weights = torch.zeros(8) if number == bad else torch.ones(8)
+        weighted(model(images), labels, weights).backward()
+        if torch.isfinite(norm_of(model)):
+            optimizer.step()
+            if kept:
+                optimizer.zero_grad()
+        if not kept:
+            optimizer.zero_grad()
+
+
+def broken() -> None:
+    train(kept=True)
+
+
+def mended() -> None:
+    train(kept=False)
+
+
+def broken_by_a_check_of_the_loss() -> None:
+    """The check comes after the backward, and `continue` leaves out the clearing, too."""
+    model = classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(24)):
+        loss = weighted(model(images), labels, torch.full((8,), float(number != 6)))
+        loss.backward()
+        norm_of(model)
+        if any(not each.grad.isfinite().all() for each in model.parameters()):
+            continue
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def broken_by_a_limit_of_the_norm() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(30)):
+        factor = 1e30 if number == 6 else 1.0
+        (factor * nn.functional.cross_entropy(model(images), labels)).backward()
+        norm = torch.stack([each.grad.norm() for each in model.parameters()]).norm()
+        if norm < 100:
+            optimizer.step()
+            model.zero_grad()
+
+
+def broken_beside_an_accumulation() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(48)):
+        weights = torch.zeros(8) if number == 9 else torch.ones(8)
+        (weighted(model(images), labels, weights) / 2).backward()
+        if number % 2 == 1 and torch.isfinite(norm_of(model)):
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def healthy_check_of_the_loss_before_the_backward() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(24)):
+        loss = weighted(model(images), labels, torch.full((8,), float(number != 6)))
+        if not torch.isfinite(loss):
+            continue
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def healthy_window_that_is_dropped_at_the_end() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(23)):
+        (nn.functional.cross_entropy(model(images), labels) / 4).backward()
+        if number % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def healthy_analysis_after_training() -> None:
+    """After training, gradients are only looked at, and nothing clears them."""
+    train(kept=False, bad=-1)
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    for images, labels in batches(12):
+        nn.functional.cross_entropy(model(images), labels).backward()

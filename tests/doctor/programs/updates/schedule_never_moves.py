@@ -1,0 +1,85 @@
+"""A loop makes a scheduler, and never calls it."""
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import (
+    ConstantLR,
+    CosineAnnealingLR,
+    LambdaLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    StepLR,
+)
+
+from doctor.loops import batches, classifier
+
+CODE = "SCHEDULE_NEVER_MOVES"
+
+
+def train(make, *, moves=lambda number: False, count: int = 40) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scheduler = make(optimizer)
+    for number, (images, labels) in enumerate(batches(count)):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        if moves(number):
+            scheduler.step()
+
+
+def broken() -> None:
+    train(lambda optimizer: CosineAnnealingLR(optimizer, 40))
+
+
+def mended() -> None:
+    train(lambda optimizer: CosineAnnealingLR(optimizer, 40), moves=lambda number: True)
+
+
+def broken_with_a_warm_up_that_never_ends() -> None:
+    train(lambda optimizer: LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10)))
+
+
+def broken_with_one_cycle() -> None:
+    train(lambda optimizer: OneCycleLR(optimizer, 0.05, total_steps=40))
+
+
+def broken_by_another_optimizer() -> None:
+    """The scheduler moves the rate of an optimizer that makes no steps."""
+    model = classifier()
+    first = torch.optim.SGD(model.parameters(), lr=0.05)
+    scheduler = CosineAnnealingLR(first, 40)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(40):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def healthy_epochs() -> None:
+    train(lambda optimizer: StepLR(optimizer, 2), moves=lambda number: number % 10 == 9)
+
+
+def healthy_first_epoch_of_a_longer_run() -> None:
+    """The program ends before the first epoch does, such as a test of the loop."""
+    train(lambda optimizer: StepLR(optimizer, 30), count=4)
+
+
+def healthy_plateau_that_waits_for_an_evaluation() -> None:
+    train(ReduceLROnPlateau)
+
+
+def healthy_rate_that_the_loop_sets_itself() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scheduler = LambdaLR(optimizer, lambda step: 1 - step / 40)
+    for number, (images, labels) in enumerate(batches(40)):
+        optimizer.param_groups[0]["lr"] = 0.05 * scheduler.lr_lambdas[0](number)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def healthy_constant() -> None:
+    train(lambda optimizer: ConstantLR(optimizer, 1.0, total_iters=1))

@@ -1,0 +1,64 @@
+"""The wrappers of a watch are gone when it ends, and compiled code does not notice them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from halfstep import step_observer
+from halfstep.doctor import Watch
+from halfstep.doctor.watching.attach import Attachment
+from halfstep.doctor.watching.receiver import Receiver
+
+
+def originals() -> list[object]:
+    hooks = Receiver().hooks()
+    return [vars(hook.owner).get(hook.name) for hook in hooks]
+
+
+def test_nothing_stays_behind_of_a_watch_that_is_left() -> None:
+    before = originals()
+    watch = Watch().start()
+    assert originals() != before
+    watch.abandon()
+    assert originals() == before
+    assert step_observer.active is step_observer.NOBODY
+
+
+def test_wrappers_of_other_code_stay(monkeypatch) -> None:
+    watch = Watch().start()
+    ours = nn.Module.__call__
+
+    def other(module, *args, **kwargs):
+        return ours(module, *args, **kwargs)
+
+    monkeypatch.setattr(nn.Module, "__call__", other)
+    watch.abandon()
+    assert nn.Module.__call__ is other
+    assert nn.Identity()(torch.ones(2)).sum() == 2
+
+
+def test_a_compiled_model_is_compiled_once() -> None:
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    model = torch.compile(nn.Sequential(nn.Sequential(nn.ReLU())), backend=backend)
+    attachment = Attachment(Receiver(), step_observer.NOBODY)
+    try:
+        for _ in range(3):
+            model(torch.ones(2))
+    finally:
+        attachment.remove()
+    assert len(compiled) == 1
+
+
+def test_an_error_in_a_watched_block_leaves_nothing_behind() -> None:
+    before = originals()
+    with pytest.raises(ValueError, match="not for me"), Watch():
+        raise ValueError("not for me")
+    assert originals() == before
