@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.choose import advice as advices
 from halfstep.advise.choose.advice import NOT_EXAMINED
-from halfstep.advise.choose.clock import BudgetSpentError, Clock, silent
+from halfstep.advise.budget import BudgetSpentError
+from halfstep.advise.choose.clock import Clock, silent
 from halfstep.advise.choose.solve import Choice, by_worth, solve
 from halfstep.advise.predict.forecast import SHARE, Forecast, Forecaster, forecasts
 

@@ -112,8 +112,6 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
         yield _matrix_product(name, args, out)
     elif "scaled_dot_product" in name or name.startswith(("_flash_att", "_efficient_att")):
         yield _attention(name, args, kwargs, out)
-    elif name in ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"):
-        yield _recurrent(name, args, kwargs, out)
     else:
         yield _by_memory(func, name, args, kwargs, out)
 
@@ -266,28 +264,6 @@ def _attention(name: str, args: Any, kwargs: Any, out: Any) -> Op:
         k=query.shape[-1],
         groups=math.prod(query.shape[:-2]),
         launches=3 if "backward" in name else 1,
-    )
-
-
-def _recurrent(name: str, args: Any, kwargs: Any, out: Any) -> Op:
-    """Return the work of one direction of an LSTM layer: two products per time step."""
-    operands, results = list(tensors([args, kwargs])), list(tensors(out))
-    sequence, weight, hidden = operands[0], operands[1], operands[2]
-    steps, batch = sequence.shape[0], sequence.shape[1]
-    factor = 2 if "backward" in name else 1
-    return Op(
-        name=name,
-        kind="recurrent",
-        format=format_of(weight),
-        flops=factor * 2 * steps * batch * (weight.numel() + hidden.numel()),
-        read=sum(map(size_of, operands)),
-        written=sum(map(size_of, results)),
-        elements=sequence.numel(),
-        m=batch,
-        n=weight.shape[0],
-        k=hidden.shape[-1],
-        groups=steps,
-        launches=2 * factor * steps,
     )
 
 
