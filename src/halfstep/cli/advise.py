@@ -41,9 +41,10 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     subject: Annotated[
         str,
         typer.Argument(
-            metavar="CONFIG|FILE.py:FUNCTION",
+            metavar="CONFIG|FILE.py:FUNCTION|timm:MODEL",
             help="Name of a shipped config, a YAML file, or your function that returns a model. "
-            "The function's file is executed.",
+            "The function's file is executed. Of a model of timm or torchvision, such as "
+            "timm:resnet50, only the cost is predicted.",
         ),
     ],
     recipes: Annotated[
@@ -115,6 +116,18 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             "--cost-only", help="With --gpu: only predict time and memory; train nothing."
         ),
     ] = False,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CxHxW",
+            help="With --cost-only: the shape of the model's images, such as 3x224x224; with "
+            "--classes, no data set is read.",
+        ),
+    ] = None,
+    classes: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="With --cost-only and --shape: number of classes."),
+    ] = None,
     verify: Annotated[
         bool | None,
         typer.Option(
@@ -160,25 +173,33 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         halfstep train advice/t4.yaml
 
         halfstep advise model.py:build --batches data.py:batches
+
+        halfstep advise timm:resnet50 --batch-size 256 --gpu h200,b200
     """
     from rich.console import Console
 
+    from halfstep.advise import shapes
     from halfstep.advise.predict.gpus import GIB, parse_gpus
     from halfstep.compare.plan.arguments import parse_time_limit
     from halfstep.files import json_text
     from halfstep.recipe.parse import parse_recipes
 
     there = parse_gpus(gpu) if gpu is not None else ()
+    library = shapes.is_library(subject)
+    cost_only = cost_only or library
     _refuse(
         subject,
         options or (),
         costed=not there and (cost_only or batch_size or max_memory),
-        tried=cost_only and (verify or budget or out),
+        tried=cost_only and (verify or out),
+        shaped=not cost_only and (shape or classes),
     )
+    images = shapes.images(subject, shape, classes)
     seconds = BUDGET if budget is None else parse_time_limit(budget, "--budget")
     named = parse_recipes(recipes) if recipes else ()
     with without_collections():
         from halfstep.advise import answer
+        from halfstep.advise.budget import BudgetSpentError
         from halfstep.advise.choose import advice, show
         from halfstep.advise.predict import forecast
         from halfstep.advise.report import files
@@ -188,6 +209,10 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
 
     def left() -> float:
         return seconds - (time.monotonic() - began)
+
+    def check() -> None:
+        if left() <= 0:
+            raise BudgetSpentError
 
     names = named or advice.CANDIDATES
     with _told(1 + len(names)) as tell:
@@ -199,11 +224,14 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             optimizer=optimizer,
             learning_rate=lr,
             seed=seed,
+            images=images,
         )
-        if len(about.batches) < BATCHES:
+        if not cost_only and len(about.batches) < BATCHES:
             typer.echo(f"advise: {_few(len(about.batches), BATCHES)}", err=True)
         memory = max_memory and max_memory * GIB
-        forecaster = forecast.Forecaster(about, batch=batch_size, memory=memory, tell=tell)
+        forecaster = forecast.Forecaster(
+            about, batch=batch_size, memory=memory, tell=tell, check=check
+        )
         costs = forecast.forecasts(forecaster, names, there, partly=not cost_only) if there else []
     console = Console(quiet=as_json)
     given = {
@@ -216,12 +244,12 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         "--max-memory": max_memory,
     }
     if costs:  # printed now, because the next stages take much longer
-        _print_costs(
-            console,
-            about.name,
-            costs,
-            _command(subject, options or (), given) if cost_only else None,
-        )
+        examine = "" if images else _command(subject, options or (), given)
+        _print_costs(console, about.name, costs, examine if cost_only else None)
+        traced = {cost.recipe for cost in costs}
+        late = [name for name in names if name not in {*traced, "fp32", "tf32"}]
+        if cost_only and late:
+            typer.echo(f"advise: the budget was spent before {', '.join(late)} was traced", err=True)
     before_search = time.monotonic() - began
     if cost_only:
         found = answer.Answer(about, None, tuple(costs))
@@ -283,18 +311,24 @@ def _print_files(console: "Console", found: "Answer", written: list[str], out: P
             console.print(f"no recipe file for {', '.join(bare)}: {reason}", soft_wrap=True)
 
 
-def _refuse(subject: str, options: "Sequence[str]", *, costed: object, tried: object) -> None:
+def _refuse(
+    subject: str, options: "Sequence[str]", *, costed: object, tried: object, shaped: object
+) -> None:
     """Refuse, before torch is imported, a wrong config and flags that contradict each other."""
+    from halfstep.advise import shapes
     from halfstep.train.config.files import load
 
     if ".py" not in subject:
-        load(subject, options)
+        load(shapes.settings(subject) if shapes.is_library(subject) else subject, options)
     if costed:
         raise UserError(
-            "--cost-only, --batch-size and --max-memory need --gpu; write, for example, --gpu h100"
+            "--cost-only, --batch-size, --max-memory and a model of timm or torchvision need --gpu; "
+            "write, for example, --gpu h100"
         )
     if tried:
-        raise UserError("--cost-only trains nothing; leave out --verify, --budget and --out")
+        raise UserError("--cost-only trains nothing; leave out --verify and --out")
+    if shaped:
+        raise UserError("--shape and --classes need --cost-only: without data, nothing is trained")
 
 
 def _command(subject: str, options: "Sequence[str]", given: "Mapping[str, object]") -> str:
