@@ -226,7 +226,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             seed=seed,
             images=images,
         )
-        if not cost_only and len(about.batches) < BATCHES:
+        if images is None and len(about.batches) < BATCHES:
             typer.echo(f"advise: {_few(len(about.batches), BATCHES)}", err=True)
         memory = max_memory and max_memory * GIB
         forecaster = forecast.Forecaster(
@@ -322,8 +322,8 @@ def _refuse(
         load(shapes.settings(subject) if shapes.is_library(subject) else subject, options)
     if costed:
         raise UserError(
-            "--cost-only, --batch-size, --max-memory and a model of timm or torchvision need --gpu; "
-            "write, for example, --gpu h100"
+            "--cost-only, timm:MODEL, --batch-size and --max-memory need --gpu; write, for example, "
+            "--gpu h100"
         )
     if tried:
         raise UserError("--cost-only trains nothing; leave out --verify and --out")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from halfstep.errors import UserError, closest
+from halfstep.errors import UserError, closest, in_a_line
 from halfstep.formats import FORMATS
 
 TABLE = Path(__file__).with_name("gpus.toml")
@@ -102,15 +103,61 @@ class Gpu:
         return int(self.memory * GIB)
 
 
+_OPTIONAL = {"aliases", "name", "source", "tf32", "fp8"}
+_TEXTS = {"name", "architecture", "source"}
+_WHOLE = {"sms"}
+
+
+def read(path: Path) -> dict[str, Gpu]:
+    """Return every GPU of a table by its key.
+
+    Raises:
+        UserError: If the file cannot be read, or a row lacks a figure or has a wrong one.
+    """
+    try:
+        rows = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path} is no table of GPUs: {in_a_line(error)}") from None
+    if not rows:
+        raise UserError(f"{path} has no GPU; begin one with a line such as [mine]")
+    return {key: _gpu(path, key, row) for key, row in rows.items()}
+
+
+def _gpu(path: Path, key: str, row: object) -> Gpu:
+    at = f"{path}, [{key}]"
+    if not isinstance(row, dict):
+        raise UserError(f"{path}: {key} stands outside a table; begin one with a line such as [mine]")
+    names = {field.name for field in fields(Gpu)} - {"key"}
+    for name in sorted(row.keys() - names):
+        raise UserError(f"{at}: unknown field {name!r}{closest(name, names)}; allowed: "
+                        f"{', '.join(sorted(names))}")  # fmt: skip
+    if missing := sorted(names - _OPTIONAL - row.keys()):
+        raise UserError(f"{at} lacks {', '.join(missing)}; copy a row of {TABLE} as a pattern")
+    for name, value in row.items():
+        _check(f"{at}, {name}", name, value)
+    return Gpu(key=key, **({"name": key, "source": str(path)} | row
+                           | {"aliases": tuple(row.get("aliases", ()))}))  # fmt: skip
+
+
+def _check(at: str, name: str, value: object) -> None:
+    if name == "aliases":
+        right, allowed = isinstance(value, list), "a list of names"
+    elif name in _TEXTS:
+        right, allowed = isinstance(value, str) and bool(value), "a text in quotes"
+    else:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        right = number and 0 < float(str(value)) < math.inf
+        allowed = "a positive number"
+        if name in _WHOLE:
+            right, allowed = right and isinstance(value, int), "a positive whole number"
+    if not right:
+        raise UserError(f"{at} is {value!r}; allowed: {allowed}")
+
+
 @cache
 def gpus() -> dict[str, Gpu]:
-    """Return every GPU of the table by its key."""
-    rows = tomllib.loads(TABLE.read_text())
-    known = {field.name for field in fields(Gpu)}
-    assert all(set(row) < known for row in rows.values())
-    return {
-        key: Gpu(key=key, **{**row, "aliases": tuple(row["aliases"])}) for key, row in rows.items()
-    }
+    """Return every GPU of the shipped table by its key."""
+    return read(TABLE)
 
 
 def gpu(name: str) -> Gpu:
@@ -126,21 +173,27 @@ def gpu(name: str) -> Gpu:
     if found is None:
         raise UserError(
             f"no GPU is named {name!r}; allowed: {', '.join(gpus())}, and short names such as h100 "
-            f"for h100_sxm{closest(wanted, names)}"
+            f"for h100_sxm; or your own file, such as mine.toml{closest(wanted, names)}"
         )
     return found
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Parse the value of a flag such as `--gpu h100,rtx4090`; "none" means no GPU.
+    """Parse the value of a flag such as `--gpu h100,mine.toml`; "none" means no GPU.
+
+    A name that ends in ".toml" stands for every GPU of that file.
 
     Raises:
-        UserError: If a GPU is unknown or named twice, or the value names no GPU.
+        UserError: If a GPU is unknown or named twice, the value names no GPU, or a file is wrong.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if [name.lower() for name in names] == ["none"]:
         return ()
-    found = tuple(gpu(name) for name in names)
+    found = tuple(
+        each
+        for name in names
+        for each in (read(Path(name)).values() if name.endswith(".toml") else [gpu(name)])
+    )
     if not found or len(set(found)) < len(found):
         raise UserError(f"--gpu is {text!r}; name each GPU once, as in --gpu h100,rtx4090,t4")
     return found

@@ -69,7 +69,7 @@ def makeup(work: Workload, fitted: Constants | None = None) -> tuple[float, floa
         and the share in operators with the most uncertain cost. The last share is set to 1 if the
         step waits for the host.
     """
-    fitted = fitted or constants()
+    fitted = fitted or constants(work.architecture)
     time = step_time(work, fitted)
     spent = kernels(work, fitted).total * work.count / time.device
     vague = float(spent[work.of(*_VAGUE) | work.narrow].sum())

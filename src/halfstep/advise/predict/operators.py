@@ -113,7 +113,20 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     elif "scaled_dot_product" in name or name.startswith(("_flash_att", "_efficient_att")):
         yield _attention(name, args, kwargs, out)
     else:
-        yield _by_memory(func, name, args, kwargs, out)
+        yield _by_memory(func, _on_cuda(name, args), args, kwargs, out)
+
+
+def _on_cuda(name: str, args: tuple[Any, ...]) -> str:
+    """Return the name of the operator that CUDA runs: cuDNN's batch norm where ATen chooses it.
+
+    ATen's `native/Normalization.cpp` does so in training, with fp32 parameters, but not for bf16.
+    """
+    if name not in ("native_batch_norm", "native_batch_norm_backward"):
+        return name
+    value, weight = args[1:3] if name.endswith("backward") else args[:2]
+    if weight is None or weight.dtype != torch.float32 or value.dtype == torch.bfloat16:
+        return name
+    return name.replace("native", "cudnn")
 
 
 def _is_view(func: Any) -> bool:

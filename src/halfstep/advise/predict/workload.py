@@ -24,6 +24,8 @@ _FULL = 32
 """Number of groups, or of channels in all narrow groups together, that fills a tile of a grouped
 convolution in NHWC."""
 
+_NATIVE_NORMS = ("native_batch_norm", "native_batch_norm_backward")
+_POOLED = "max_pool2d_with_indices_backward"
 _NCHW_ONLY = ("native_group_norm", "native_group_norm_backward")
 """Operators whose CUDA kernels support only NCHW images (ATen's `native/group_norm.cpp`)."""
 
@@ -46,6 +48,9 @@ class Workload:
         converted: Whether images are copied from NHWC to NCHW and back, because the kernel supports
             only NCHW.
         filtered: Whether the call is a convolution with 3x3 windows.
+        native_norm: Whether the call is a batch norm that cuDNN does not run.
+        pooled_first: Whether the call is the backward of max pooling in NCHW, whose kernel searches
+            the windows of each input element.
         of_weight: Whether the call computes the gradient of a weight.
         misaligned: Whether the sizes of a half-precision matrix product (N, K) are not multiples of
             8, which tensor cores need for the full rate.
@@ -66,6 +71,7 @@ class Workload:
             units.
         cache: Size of the last cache level, in MiB.
         tiling: The split of matrix products into tiles.
+        architecture: The architecture of the GPU; "" for the workloads of several GPUs.
     """
 
     count: NDArray[np.float64]
@@ -80,6 +86,8 @@ class Workload:
     channels_last: NDArray[np.bool_]
     converted: NDArray[np.bool_]
     filtered: NDArray[np.bool_]
+    native_norm: NDArray[np.bool_]
+    pooled_first: NDArray[np.bool_]
     of_weight: NDArray[np.bool_]
     misaligned: NDArray[np.bool_]
     narrow: NDArray[np.bool_]
@@ -94,6 +102,7 @@ class Workload:
     load: NDArray[np.float64]
     cache: NDArray[np.float64]
     tiling: Tiling
+    architecture: str = ""
 
     def __len__(self) -> int:
         return len(self.count)
@@ -152,6 +161,11 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
             dtype=np.bool_,
         ),
         filtered=is_conv & (window == 9),
+        native_norm=np.array([call.op.name in _NATIVE_NORMS for call in calls], dtype=np.bool_),
+        pooled_first=np.array(
+            [call.op.name == _POOLED and not call.op.channels_last for call in calls],
+            dtype=np.bool_,
+        ),
         of_weight=np.array(of_weight, dtype=np.bool_),
         misaligned=is_gemm & half & ((n % 8 != 0) | (k % 8 != 0)),
         narrow=is_conv & half & narrow,
@@ -168,6 +182,7 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         * gpu.energy,
         cache=rows * gpu.cache,
         tiling=tiling(m, n, k, groups, rows * gpu.sms),
+        architecture=gpu.architecture,
     )
 
 
@@ -188,7 +203,7 @@ def joined(parts: Sequence[Workload]) -> Workload:
     columns = {
         field.name: np.concatenate([getattr(part, field.name) for part in parts])
         for field in fields(Workload)
-        if field.name != "tiling"
+        if field.name not in ("tiling", "architecture")
     }
     work = np.concatenate([part.tiling.work for part in parts], axis=1)
     ramp = np.concatenate([part.tiling.ramp for part in parts], axis=1)

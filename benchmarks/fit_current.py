@@ -1,0 +1,219 @@
+"""Fits constants of the cost model to steps that were measured with current software.
+
+    python benchmarks/fit_current.py            # fit, and write the constants and the result
+    python benchmarks/fit_current.py --check    # only score the shipped constants
+
+The inputs are `results/gpu/h200.json` (torch 2.11 on an H200) and `results/gpu/steps.json` (torch
+2.11 on an H100). `FITTED` lists the models to whose steps the constants are fitted; the steps of
+the other models are left out, and score the constants. Steps that waited for the host are left out
+of both, because the time of a host is no property of a GPU. The constants are those of
+`fit_costs.py` where the measured steps say nothing else: they are the priors of the fit.
+
+Result: `results/advise_current.json`, with every step, its part and its error; and the part
+"current" of `src/halfstep/advise/predict/constants.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h200
+import numpy as np
+from scipy.optimize import least_squares
+
+from halfstep.advise.predict import cost, interval
+from halfstep.advise.predict.cost import Constants, step_time
+from halfstep.advise.predict.gpus import gpu
+from halfstep.advise.predict.workload import workload
+from halfstep.recipe import recipe as find_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from halfstep.advise.predict.trace import Call
+    from halfstep.advise.predict.workload import Workload
+
+GPU_RESULTS = Path(__file__).resolve().parent / "results" / "gpu"
+RESULT = Path(__file__).resolve().parent / "results" / "advise_current.json"
+FITTED = {("h200", "resnet50"), ("h200", "vit_small_patch16_224"), ("h100_sxm", "convnext_tiny")}
+"""The models, by GPU, whose steps the constants are fitted to; all others score them."""
+RECIPES = ("fp32", "tf32", "bf16", "fp16", "o2", "half", "half-bn32", "bf16-true")
+HOST = 0.94
+"""The share of a step's time, spent by the host to enqueue it, from which on the host limits it."""
+LAUNCH = 45e-6
+"""Seconds for a launch on the H100's host, where the host's time was not measured."""
+SPREAD = {
+    "half": 0.3, "tf32": 0.3, "fp32": 0.3, "weight": 0.2, "bandwidth": 0.3, "accesses": 0.6,
+    "operands": 0.4, "operands_last": 0.4, "norm": 0.4, "norm_native": 0.7, "pool_first": 1.5,
+    "row_norm": 0.3, "copy": 0.2, "depthwise_full": 1.5, "attention_full": 1.0, "transposes": 0.4,
+    "transposes_tf32": 0.7, "winograd": 0.3,
+}  # fmt: skip
+"""The constants that are fitted, with the standard deviation of the logarithm of each prior."""
+EVERYWHERE = ("norm_native", "depthwise_full", "attention_full")
+"""Constants of kernels of which published speeds have none: they hold for every architecture."""
+NOISE = 0.05
+
+
+@dataclass(frozen=True)
+class Step:
+    """A measured step beside its trace."""
+
+    gpu: str
+    model: str
+    setting: str
+    recipe: str
+    seconds: float
+    host: float
+    calls: tuple[Call, ...]
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the constants are fitted to it."""
+        return (self.gpu, self.model) in FITTED
+
+    @property
+    def work(self) -> Workload:
+        """What the cost model computes from."""
+        return workload(self.calls, gpu(self.gpu), tf32=self.recipe == "tf32")
+
+
+def steps() -> list[Step]:
+    """Trace the measured steps, and return those that the GPU limits."""
+    found: dict[tuple[Any, ...], Step] = {}
+    forecasters: dict[Any, Any] = {}
+    for name, file in (("h200", "h200.json"), ("h100_sxm", "steps.json")):
+        for row in json.loads((GPU_RESULTS / file).read_text())["rows"]:
+            own = row["recipe"] in {"fp32", "tf32", "bf16", "fp16"} if "section" in row else False
+            way = "pytorch" if own else "halfstep" if "section" in row else "engine"
+            if row.get("section", "step") != "step" or row["way"] != way:
+                continue
+            if row["recipe"] not in RECIPES:
+                continue
+            model = (row["model"], row["batch"], row.get("px", row.get("pixels")))
+            last = bool(row.get("nhwc"))
+            key = (name, *model, last, row["recipe"])
+            if key in found:
+                continue
+            if (model, last) not in forecasters:
+                forecasters[model, last] = h200.forecaster(*model, nhwc=last)
+            trace = forecasters[model, last]._traced(find_recipe(row["recipe"]))[0]
+            seconds = row.get("ms", row.get("milliseconds")) / 1e3
+            launches = sum(call.op.launches * call.count for call in trace.calls)
+            host = row["host_ms"] / 1e3 if "host_ms" in row else launches * LAUNCH
+            setting = f"{model[1]} x {model[2]} px, {'NHWC' if last else 'NCHW'}"
+            found[key] = Step(name, model[0], setting, row["recipe"], seconds, host, trace.calls)
+    return [step for step in found.values() if step.host < HOST * step.seconds]
+
+
+def errors(chosen: Sequence[tuple[Step, Workload]], fitted: Constants) -> NDArray[np.float64]:
+    """Return the logarithms of predicted over measured times."""
+    return np.array([np.log(step_time(w, fitted).seconds / s.seconds) for s, w in chosen])
+
+
+def fit(chosen: Sequence[tuple[Step, Workload]], start: Constants) -> Constants:
+    """Return the constants that fit measured steps best, by robust regression with priors."""
+    names = tuple(SPREAD)
+    prior = np.log([getattr(start, name) for name in names])
+    spread = np.array([SPREAD[name] for name in names])
+
+    def of(logs: NDArray[np.float64]) -> Constants:
+        return replace(start, **dict(zip(names, map(float, np.exp(logs)), strict=True)))
+
+    def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.concatenate([errors(chosen, of(logs)) / NOISE, (logs - prior) / spread])
+
+    return of(least_squares(residuals, prior, loss="soft_l1", max_nfev=200).x)
+
+
+def summary(found: NDArray[np.float64]) -> dict[str, float]:
+    """Return the size, the median and the ninth decile of relative errors."""
+    relative = np.abs(np.expm1(found))
+    return {
+        "n": len(found),
+        "median": float(np.median(relative)),
+        "p90": float(np.quantile(relative, 0.9)),
+    }
+
+
+def main() -> None:
+    """Fit and score the constants, and write both."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only score the shipped constants")
+    given = parser.parse_args()
+    document = json.loads(cost.FILE.read_text())
+    found = [(step, step.work) for step in steps()]
+    published = Constants(**document["constants"])
+    if given.check:
+        fitted = cost.constants("hopper")
+    else:
+        fitted = fit([pair for pair in found if pair[0].fitted], published)
+    before, after = errors(found, published), errors(found, fitted)
+    held_out = np.array([not step.fitted for step, _ in found])
+    halves = np.array([step.recipe not in {"fp32", "tf32"} for step, _ in found])
+    parts = {
+        part: {
+            name: {"published": summary(before[mask & kind]), "current": summary(after[mask & kind])}
+            for name, kind in (("half", halves), ("fp32 and tf32", ~halves))
+        }
+        for part, mask in (("fitted to", ~held_out), ("held out", held_out))
+    }
+    expected = np.array([interval.expected_error(work, fitted) for _, work in found])
+    beside = np.sort(np.abs(after[held_out]) / expected[held_out])
+    shares = {str(share): share / 100 * (1 + 1 / len(beside)) for share in interval.SHARES}
+    base = document["intervals"]["step"]
+    # Of few steps, so never narrower than intervals from hundreds of published ones.
+    wider = {
+        share: max(1.0, float(np.quantile(beside, min(1.0, of))) / base[share])
+        for share, of in shares.items()
+    }
+    rows = [
+        {
+            "gpu": step.gpu, "model": step.model, "setting": step.setting, "recipe": step.recipe,
+            "part": "fitted to" if step.fitted else "held out", "ms": step.seconds * 1e3,
+            "published": float(np.exp(old)), "current": float(np.exp(new)),
+        }
+        for (step, _), old, new in zip(found, before, after, strict=True)
+    ]  # fmt: skip
+    for row in rows:
+        print(row)
+    print(json.dumps(parts, indent=1), wider)
+    if given.check:
+        return
+    changed = {
+        name: value
+        for name, value in asdict(fitted).items()
+        if name not in EVERYWHERE and value != getattr(published, name)
+    }
+    document["constants"] |= {name: getattr(fitted, name) for name in EVERYWHERE}
+    document["current"] = {
+        "alike": {"blackwell": "hopper"},
+        "fitted": {"hopper": changed},
+        "wider": {"hopper": wider},
+    }
+    cost.FILE.write_text(json.dumps(_rounded(document), indent=2) + "\n")
+    result = {
+        "software": "torch 2.11",
+        "fitted to": sorted(" ".join(each) for each in FITTED),
+        "errors": parts,
+        "constants": {name: [getattr(published, name), getattr(fitted, name)] for name in SPREAD},
+        "rows": rows,
+    }
+    RESULT.write_text(json.dumps(_rounded(result), indent=1) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.4g}") if isinstance(value, float) and abs(value) < 10 else value
+
+
+if __name__ == "__main__":
+    main()
