@@ -124,14 +124,17 @@ def intervals(found: Sequence[Forecast], ends: str = " ") -> str:
         ends: What stands between the brackets.
     """
     inexact = dict.fromkeys(each.gpu.name for each in found if each.gpu.caution)
-    fewer = f", but fewer do on {' and '.join(inexact)} (see below)" if inexact else ""
+    fewer = f", but fewer may on {' and '.join(inexact)} (see below)" if inexact else ""
     return f"{SHARE} % of the intervals [{ends}] should contain the true value{fewer}"
 
 
 def cautions(found: Sequence[Forecast]) -> list[str]:
-    """Say for each GPU how far off earlier predictions were, if that is known."""
-    known = [f"{each.gpu.name}: {each.gpu.caution}" for each in found if each.gpu.caution]
-    return list(dict.fromkeys(known))
+    """Say once, for all GPUs that it applies to, what is not known of their architectures."""
+    names: dict[str, dict[str, None]] = {}
+    for each in found:
+        if each.gpu.caution:
+            names.setdefault(each.gpu.caution, {})[each.gpu.name] = None
+    return [f"{', '.join(each)}: {caution}" for caution, each in names.items()]
 
 
 def fastest(found: Sequence[Forecast], examine: str) -> list[str]:

@@ -52,8 +52,11 @@ class Constants:
         operands_last: Factor for the memory efficiency of convolutions in NHWC, where the channels
             of a pixel are contiguous.
         norm: Memory efficiency of norms over a batch or a group of channels.
-        norm_native: Factor for batch norms that cuDNN does not run, in bf16 or with half weights.
-        pool_first: Memory efficiency of max pooling in NCHW, backward.
+        norm_native: Factor for batch norms that cuDNN does not run, in bf16 or with half weights,
+            in NCHW and with many channels. With few, multiprocessors are idle.
+        norm_native_last: The same in NHWC.
+        pool_first: Elements of the input of max pooling in NCHW whose gradients a multiprocessor
+            computes per clock cycle: for each, the kernel searches all windows that contain it.
         row_norm: Memory efficiency of norms over a row: LayerNorm, RMSNorm.
         softmax: Memory efficiency of softmax and losses.
         copy: Memory efficiency of copies, casts and transposes.
@@ -100,6 +103,7 @@ class Constants:
     operands_last: float
     norm: float
     norm_native: float
+    norm_native_last: float
     pool_first: float
     row_norm: float
     softmax: float
@@ -271,8 +275,9 @@ def _efficiency(work: Workload, fitted: Constants) -> NDArray[np.float64]:
     first = np.where(work.of_weight, fitted.depthwise_weight, fitted.depthwise)
     depthwise = np.where(work.channels_last, last, first)
     reached = np.where(work.of("depthwise"), depthwise, by_kind[work.kind])
-    reached = reached * np.where(work.native_norm, fitted.norm_native, 1.0)
-    reached = np.where(work.pooled_first, fitted.pool_first, reached)
+    native = np.where(work.channels_last, fitted.norm_native_last, fitted.norm_native)
+    idle = 1 + work.sms / work.groups
+    reached = reached * np.where(work.native_norm, native / idle, 1.0)
     in_one_piece = work.of("conv", "grouped") & work.channels_last
     return reached * np.where(in_one_piece, fitted.operands_last, 1.0)
 
@@ -286,6 +291,8 @@ def _memory(work: Workload, fitted: Constants) -> NDArray[np.float64]:
     traffic = work.moved / (_bandwidth(work, fitted) * _efficiency(work, fitted))
     idle = 1 + fitted.channels * work.sms / work.groups
     traffic = traffic * np.where(work.of("depthwise") & work.of_weight, idle, 1.0)
+    searched = work.elements / (work.ticks * fitted.pool_first)
+    traffic = np.where(work.pooled_first, np.maximum(traffic, searched), traffic)
     tiled = work.of("conv", "grouped", "gemm", "recurrent", "attention")
     return np.where(tiled, traffic, _issued(work, traffic, 1.0, fitted))
 

@@ -15,13 +15,16 @@ TABLE = Path(__file__).with_name("gpus.toml")
 
 GIB = 2**30
 
-CAUTIONS = {
-    "hopper": "four models were measured on an H100: steps took 1.4 to 2.4 times as long as "
-    "predicted in tf32, and 1.1 to 2.2 times in half precision. So the intervals are too "
-    "narrow, and the speed-up of half precision over tf32 can be larger than predicted: measure "
-    "it before you decide."
+_OLD_SOFTWARE = ("volta", "turing", "ampere", "ada")
+_CURRENT_SOFTWARE = ("hopper",)
+_CAUTIONS = {
+    "old software": "its architecture was measured only with software of 2020 to 2023, most of it "
+    "PyTorch 1.12; constants from such measurements were off by 19 % in half precision and by 32 % "
+    "to 35 % in fp32 and tf32 on an H200 with PyTorch 2.11",
+    "never measured": "no GPU of its architecture was measured; the times are those of measured "
+    "architectures, in proportion to the figures of the datasheets",
 }
-"""By architecture: how far off predictions were that have been compared with own measurements."""
+"""What is not known of an architecture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,11 @@ class Gpu:
 
     @property
     def caution(self) -> str:
-        """How far off the predictions for this architecture were; "" if unknown."""
-        return CAUTIONS.get(self.architecture, "")
+        """What is not known of this architecture; "" if current software was measured on it."""
+        if self.architecture in _CURRENT_SOFTWARE:
+            return ""
+        old = self.architecture in _OLD_SOFTWARE
+        return _CAUTIONS["old software" if old else "never measured"]
 
     @property
     def energy(self) -> float:

@@ -8,7 +8,7 @@ name the operator.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,7 +65,7 @@ class Op:
         m: Rows of the result of the matrix product; 0 if the kind is not a product.
         n: Columns of the result.
         k: Length of the dimension that is summed over.
-        groups: Number of such matrix products.
+        groups: Number of such matrix products; of a batch norm, the number of channels.
         window: Positions of a convolution's filter: 9 for 3x3.
         channels_last: Whether images are in NHWC.
         launches: Number of kernels.
@@ -113,7 +113,11 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     elif "scaled_dot_product" in name or name.startswith(("_flash_att", "_efficient_att")):
         yield _attention(name, args, kwargs, out)
     else:
-        yield _by_memory(func, _on_cuda(name, args), args, kwargs, out)
+        op = _by_memory(func, _on_cuda(name, args), args, kwargs, out)
+        yield replace(op, groups=args[0].shape[1]) if name.startswith(_BATCH_NORM) else op
+
+
+_BATCH_NORM = "native_batch_norm"
 
 
 def _on_cuda(name: str, args: tuple[Any, ...]) -> str:
@@ -121,7 +125,7 @@ def _on_cuda(name: str, args: tuple[Any, ...]) -> str:
 
     ATen's `native/Normalization.cpp` does so in training, with fp32 parameters, but not for bf16.
     """
-    if name not in ("native_batch_norm", "native_batch_norm_backward"):
+    if not name.startswith(_BATCH_NORM):
         return name
     value, weight = args[1:3] if name.endswith("backward") else args[:2]
     if weight is None or weight.dtype != torch.float32 or value.dtype == torch.bfloat16:

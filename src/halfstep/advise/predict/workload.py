@@ -39,6 +39,7 @@ class Workload:
         flops: Floating-point operations of a call.
         moved: Bytes read and written by a call.
         accesses: Elements read and written by a call.
+        elements: Elements of the largest tensor of a call.
         launches: Number of kernels of a call.
         kind: Index of the kind in `KINDS`.
         half: Whether `half_data` is true and the GPU has units for products in the format.
@@ -55,7 +56,8 @@ class Workload:
         misaligned: Whether the sizes of a half-precision matrix product (N, K) are not multiples of
             8, which tensor cores need for the full rate.
         narrow: Whether the channel counts of a half-precision convolution are not multiples of 8.
-        groups: Number of groups of a convolution; of a depthwise one, the number of channels.
+        groups: Number of groups of a convolution; of a depthwise one and of a batch norm, the
+            number of channels.
         width: Channels in a group of a convolution: the geometric mean of input and output.
         odd_groups: Whether cuDNN has no tensor-core kernel for the groups of a half-precision
             convolution. It has kernels for groups with equal numbers of input and output channels,
@@ -78,6 +80,7 @@ class Workload:
     flops: NDArray[np.float64]
     moved: NDArray[np.float64]
     accesses: NDArray[np.float64]
+    elements: NDArray[np.float64]
     launches: NDArray[np.float64]
     kind: NDArray[np.intp]
     half: NDArray[np.bool_]
@@ -150,6 +153,7 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         flops=numbers("flops"),
         moved=moved,
         accesses=moved / np.array([SIZES[call.op.format] for call in calls]),
+        elements=numbers("elements"),
         launches=numbers("launches"),
         kind=kind,
         half=half,

@@ -114,7 +114,7 @@ class Prediction:
         rows: One prediction for each arm of the grid.
         references: One prediction for the recipe `over` at each point of the grid where no arm has
             that recipe.
-        caution: How far off earlier predictions for such a GPU were; "" if unknown.
+        caution: What is not known of the architecture of the GPU; "" if it was measured.
     """
 
     key: str
@@ -206,13 +206,13 @@ def warnings(prediction: Prediction) -> list[str]:
         f"{MARK} the time of {name} ({count} in a step) is estimated only from its memory traffic"
         for name, count in sorted(unknown.items())
     ]
-    return said + ([f"{MARK} {prediction.caution}"] if prediction.caution else [])
+    return said + ([f"{MARK} {prediction.gpu}: {prediction.caution}"] if prediction.caution else [])
 
 
 def notes(prediction: Prediction) -> list[str]:
     """Return the notes below a table of predictions: the warnings, then the method."""
     source = "from the operators of one training step and the GPU's datasheet"
-    fewer = ", but fewer do on this GPU (see above)" if prediction.caution else ""
+    fewer = ", but fewer may on this GPU (see above)" if prediction.caution else ""
     cover = f"{prediction.share} % of the intervals [ ] should contain the true value{fewer}"
     over = f"the recipe {prediction.over}{_TF32[prediction.over]}"
     not_run = ". This recipe was not trained here" if prediction.references else ""
