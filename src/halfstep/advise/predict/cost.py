@@ -188,6 +188,13 @@ class StepTime:
 
 
 @cache
+def alike(architecture: str) -> str:
+    """Return the architecture whose measurements stand for another one that has none."""
+    found: dict[str, str] = json.loads(FILE.read_text())["current"]["alike"]
+    return found.get(architecture, architecture)
+
+
+@cache
 def constants(architecture: str = "") -> Constants:
     """Return the fitted constants of an architecture; by default, those of published speeds.
 
@@ -195,8 +202,7 @@ def constants(architecture: str = "") -> Constants:
     that was measured, by `alike` of the file.
     """
     found = json.loads(FILE.read_text())
-    current = found["current"]
-    fitted = current["fitted"].get(current["alike"].get(architecture, architecture), {})
+    fitted = found["current"]["fitted"].get(alike(architecture), {})
     return Constants(**found["constants"] | fitted)
 
 
@@ -205,7 +211,7 @@ def kernels(work: Workload, fitted: Constants) -> Kernels:
     compute, memory = _compute(work, fitted), _memory(work, fitted)
     together = (compute**_SHARPNESS + memory**_SHARPNESS) ** (1 / _SHARPNESS)
     launch = work.launches * fitted.kernel * 1e-6
-    total = together + _transposes(work, fitted) + launch
+    total = (together + _transposes(work, fitted) + launch) * work.correction
     return Kernels(compute, memory, total, launch)
 
 
@@ -214,7 +220,7 @@ def step_time(work: Workload, fitted: Constants | None = None) -> StepTime:
     fitted = fitted or constants(work.architecture)
     found = kernels(work, fitted)
     device = float(found.total @ work.count)
-    host = float(work.launches @ work.count) * fitted.host * 1e-6
+    host = float(work.launches @ work.count) * (work.launch or fitted.host * 1e-6)
     seconds = float(with_host(device, host))
     by_launch = found.launch > found.total / 2
     by_compute = ~by_launch & (found.compute > found.memory)

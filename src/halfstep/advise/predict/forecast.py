@@ -10,6 +10,7 @@ from halfstep.advise.budget import BudgetSpentError
 from halfstep.advise.eps import why_unsafe
 from halfstep.advise.predict.cost import step_time
 from halfstep.advise.predict.interval import around, half_width, speed_up
+from halfstep.advise.predict.measured import corrected, every, nearest
 from halfstep.advise.predict.memory import CONTEXT, largest_batch, needed, usable
 from halfstep.advise.predict.step import samples, traced_at
 from halfstep.advise.predict.workload import workload
@@ -167,6 +168,7 @@ class Forecaster:
         self.tell = tell
         self.check = check
         self._optimizer = subject.optimizer(subject.model)
+        self._measured = every()
         self._traces: dict[str, tuple[Trace, ...]] = {}
 
     def reference(self, gpu: Gpu) -> Forecast:
@@ -176,7 +178,7 @@ class Forecaster:
             UserError: If a step cannot be traced.
         """
         traces = self._traced(find_recipe("fp32"))
-        works = [workload(trace.calls, gpu, tf32=True) for trace in traces]
+        works = [self._work(trace, gpu, tf32=True) for trace in traces]
         found = self._one(gpu.reference, gpu, traces, works[0], None)
         return replace(found, busy_batch=_busy_batch(traces, works))
 
@@ -187,7 +189,7 @@ class Forecaster:
             UserError: If a step cannot be traced.
         """
         traces = self._traced(recipe)
-        work = workload(traces[0].calls, gpu, tf32=recipe.product_format == "tf32")
+        work = self._work(traces[0], gpu, tf32=recipe.product_format == "tf32")
         found = self._one(recipe.name, gpu, traces, work, self._full(gpu))
         lacks = "" if gpu.has(recipe.product_format) else recipe.product_format
         unsafe = why_unsafe(self._optimizer, recipe)
@@ -216,7 +218,11 @@ class Forecaster:
         return names
 
     def _full(self, gpu: Gpu) -> Workload:
-        return workload(self._traced(find_recipe("fp32"))[0].calls, gpu, tf32=True)
+        return self._work(self._traced(find_recipe("fp32"))[0], gpu, tf32=True)
+
+    def _work(self, trace: Trace, gpu: Gpu, *, tf32: bool) -> Workload:
+        work, near = workload(trace.calls, gpu, tf32=tf32), nearest(self._measured, gpu)
+        return corrected(work, trace.calls, gpu, near, tf32=tf32) if near else work
 
     def _traced(self, recipe: Recipe) -> tuple[Trace, ...]:
         if recipe == find_recipe("tf32"):  # runs the same operators as fp32

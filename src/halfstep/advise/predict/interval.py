@@ -96,6 +96,8 @@ def half_width(work: Workload, gpu: Gpu, share: int = 80, fitted: Constants | No
         share: The coverage, in percent of outcomes; one of `SHARES`.
         fitted: The constants of the cost model; by default the shipped ones.
     """
+    if work.widths is not None:
+        return work.widths[SHARES.index(share)]
     times = float(_widths()["intervals"]["step"][str(share)])
     return _wider(times * expected_error(work, fitted), gpu, share)
 
@@ -112,8 +114,11 @@ def speed_up(full: Workload, half: Workload, gpu: Gpu, share: int = 80) -> Inter
     relative to the larger expected error of the two steps.
     """
     times = float(_widths()["intervals"]["speed-up"][str(share)])
+    ratio = step_time(full).seconds / step_time(half).seconds
+    if full.widths is not None and half.widths is not None:
+        return around(ratio, half.widths[SHARES.index(share)])
     width = _wider(times * max(expected_error(full), expected_error(half)), gpu, share)
-    return around(step_time(full).seconds / step_time(half).seconds, width)
+    return around(ratio, width)
 
 
 def _wider(width: float, gpu: Gpu, share: int) -> float:

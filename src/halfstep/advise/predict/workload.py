@@ -73,7 +73,11 @@ class Workload:
             units.
         cache: Size of the last cache level, in MiB.
         tiling: The split of matrix products into tiles.
+        correction: By what measured operators multiply the modelled time of a call.
         architecture: The architecture of the GPU; "" for the workloads of several GPUs.
+        launch: Seconds of this host to launch a kernel; 0 if it was not measured.
+        widths: The half-widths of intervals of 80 % and 90 % that measured operators give, as
+            natural logarithms; None without them.
     """
 
     count: NDArray[np.float64]
@@ -104,8 +108,11 @@ class Workload:
     ticks: NDArray[np.float64]
     load: NDArray[np.float64]
     cache: NDArray[np.float64]
+    correction: NDArray[np.float64]
     tiling: Tiling
     architecture: str = ""
+    launch: float = 0.0
+    widths: tuple[float, float] | None = None
 
     def __len__(self) -> int:
         return len(self.count)
@@ -185,6 +192,7 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         / (1e12 * gpu.power)
         * gpu.energy,
         cache=rows * gpu.cache,
+        correction=np.ones(len(calls)),
         tiling=tiling(m, n, k, groups, rows * gpu.sms),
         architecture=gpu.architecture,
     )
@@ -207,7 +215,7 @@ def joined(parts: Sequence[Workload]) -> Workload:
     columns = {
         field.name: np.concatenate([getattr(part, field.name) for part in parts])
         for field in fields(Workload)
-        if field.name not in ("tiling", "architecture")
+        if field.name not in ("tiling", "architecture", "launch", "widths")
     }
     work = np.concatenate([part.tiling.work for part in parts], axis=1)
     ramp = np.concatenate([part.tiling.ramp for part in parts], axis=1)
