@@ -1,13 +1,15 @@
 """Fits constants of the cost model to steps that were measured with current software.
 
-    python benchmarks/fit_current.py            # fit, and write the constants and the result
-    python benchmarks/fit_current.py --check    # only score the shipped constants
+    python benchmarks/fit_current.py --data DIR --cache DIR    # fit, and write constants and result
+    python benchmarks/fit_current.py --check                   # only score the shipped constants
 
 The inputs are `results/gpu/h200.json` (torch 2.11 on an H200) and `results/gpu/steps.json` (torch
-2.11 on an H100). `FITTED` lists the models to whose steps the constants are fitted; the steps of
-the other models are left out, and score the constants. Steps that waited for the host are left out
-of both, because the time of a host is no property of a GPU. The constants are those of
-`fit_costs.py` where the measured steps say nothing else: they are the priors of the fit.
+2.11 on an H100), and with half their weight the logs of ResNet-50 and BERT on an H100 that
+`fit_costs.py` describes, which keep the constants from following a few models only. `FITTED` lists
+the steps that the constants are fitted to; the other steps are kept aside, and score the constants.
+Besides, each model is left out of a fit once; intervals on Hopper are as wide as these errors need.
+Steps that waited for the host are left out, because the time of a host is no property of a GPU. The
+constants of `fit_costs.py` are the priors of the fit.
 
 Result: `results/advise_current.json`, with every step, its part and its error; and the part
 "current" of `src/halfstep/advise/predict/constants.json`.
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import h200
 import numpy as np
+from published_steps import measurements, traced
 from scipy.optimize import least_squares
 
 from halfstep.advise.predict import cost, interval
@@ -48,6 +51,8 @@ FITTED = {
     ("h100_sxm", "convnext_tiny", "64 x 224 px"),
 }
 """The steps, by GPU, model and images, that the constants are fitted to; all others score them."""
+LOGS = 0.5
+"""Weight of a log: its software is older."""
 RECIPES = ("fp32", "tf32", "bf16", "fp16", "o2", "half", "half-bn32", "bf16-true")
 HOST = 0.95
 """The share of a step's time, spent by the host to enqueue it, from which on the host limits it."""
@@ -57,7 +62,7 @@ SPREAD = {
     "half": 0.3, "tf32": 0.3, "fp32": 0.3, "weight": 0.2, "bandwidth": 0.3, "accesses": 0.6,
     "operands": 0.4, "operands_last": 0.4, "norm": 0.4, "norm_native": 0.7, "norm_native_last": 0.7, "pool_first": 1.0,
     "row_norm": 0.3, "copy": 0.2, "depthwise_full": 1.5, "attention_full": 1.0, "transposes": 0.2,
-    "transposes_tf32": 0.7, "winograd": 0.3,
+    "transposes_tf32": 0.7, "winograd": 0.3, "ramp": 0.5, "kernel": 0.3, "softmax": 0.3,
 }  # fmt: skip
 """The constants that are fitted, with the standard deviation of the logarithm of each prior."""
 EVERYWHERE = ("norm_native", "norm_native_last", "depthwise_full", "attention_full")
@@ -131,8 +136,26 @@ def errors(chosen: Sequence[tuple[Step, Workload]], fitted: Constants) -> NDArra
     return np.array([np.log(step_time(w, fitted).seconds / s.seconds) for s, w in chosen])
 
 
-def fit(chosen: Sequence[tuple[Step, Workload]], start: Constants) -> Constants:
+def logs(data: Path, cache: Path) -> list[tuple[Step, Workload]]:
+    """Return the published logs of Hopper."""
+    found = []
+    for each in measurements(data):
+        if not each.machine or gpu(each.gpu).architecture != "hopper":
+            continue
+        calls = traced(each, cache).calls
+        step = Step(each.gpu, each.model, "log", each.precision, each.seconds, 0.0, calls)
+        found.append((step, workload(calls, gpu(each.gpu), tf32=each.precision != "fp32")))
+    return found
+
+
+def fit(
+    chosen: Sequence[tuple[Step, Workload]],
+    published: Sequence[tuple[Step, Workload]],
+    start: Constants,
+) -> Constants:
     """Return the constants that fit measured steps best, by robust regression with priors."""
+    every = [*chosen, *published]
+    weights = np.array([1.0] * len(chosen) + [LOGS] * len(published)) / NOISE
     names = tuple(SPREAD)
     start = replace(start, **GUESSES)
     prior = np.log([getattr(start, name) for name in names])
@@ -142,10 +165,10 @@ def fit(chosen: Sequence[tuple[Step, Workload]], start: Constants) -> Constants:
         return replace(start, **dict(zip(names, map(float, np.exp(logs)), strict=True)))
 
     def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.concatenate([errors(chosen, of(logs)) / NOISE, (logs - prior) / spread])
+        return np.concatenate([errors(every, of(logs)) * weights, (logs - prior) / spread])
 
-    near = least_squares(residuals, prior, max_nfev=100).x
-    return of(least_squares(residuals, near, loss="soft_l1", max_nfev=100).x)
+    near = least_squares(residuals, prior, max_nfev=60).x
+    return of(least_squares(residuals, near, loss="soft_l1", max_nfev=60).x)
 
 
 def summary(found: NDArray[np.float64]) -> dict[str, float]:
@@ -161,15 +184,20 @@ def summary(found: NDArray[np.float64]) -> dict[str, float]:
 def main() -> None:
     """Fit and score the constants, and write both."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="where lambda_logs.csv is")
+    parser.add_argument("--cache", type=Path, help="where traces of the logs are kept")
     parser.add_argument("--check", action="store_true", help="only score the shipped constants")
     given = parser.parse_args()
+    if not given.check and not (given.data and given.cache):
+        parser.error("a fit needs --data and --cache; write --check to score the constants")
     document = json.loads(cost.FILE.read_text())
     found = [(step, step.work) for step in steps()]
     published = Constants(**document["constants"])
     if given.check:
         fitted = cost.constants("hopper")
     else:
-        fitted = fit([pair for pair in found if pair[0].fitted], published)
+        of_logs = logs(given.data, given.cache)
+        fitted = fit([pair for pair in found if pair[0].fitted], of_logs, published)
     # Without the constants in REPORTED, which no step here depends on.
     before, after = errors(found, published), errors(found, fitted)
     held_out = np.array([not step.fitted for step, _ in found])
@@ -186,8 +214,10 @@ def main() -> None:
     if not given.check:
         names = np.array([step.model for step, _ in found])
         for name in sorted(set(names)):
-            others = fit([pair for pair in found if pair[0].model != name], published)
+            kept = [pair for pair in found if pair[0].model != name]
+            others = fit(kept, of_logs, published)
             alone[names == name] = errors(found, others)[names == name]
+        parts["logs"] = {"all": {"current": summary(errors(of_logs, fitted))}}
     parts["each model left out"] = {
         "half": {"current": summary(alone[halves])},
         "fp32 and tf32": {"current": summary(alone[~halves])},

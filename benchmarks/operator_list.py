@@ -5,7 +5,8 @@
 A step of each model is traced under autocast and in fp32. The predicted time on an H200 is shared
 out among the calls, so that every model counts as much as any other; the calls with the largest sums
 are listed in `src/halfstep/bench/operators/commonest.json`, which `halfstep bench operators`
-measures. It takes a few minutes of a CPU.
+measures. The twelve models of `gpu_items/models.py` that score predictions have no part in it. It
+takes about ten minutes of a CPU.
 """
 
 from __future__ import annotations
@@ -46,12 +47,6 @@ IMAGES = (
     "beit_base_patch16_224", "mixer_b16_224", "coatnet_0_rw_224", "maxvit_tiny_rw_224",
     "poolformer_s12", "cspdarknet53", "dpn68b", "nfnet_l0",
 )  # fmt: skip
-HELD_OUT = (
-    "resnet26d", "resnet152", "resnext26ts", "efficientnet_b1", "mobilenetv3_small_100",
-    "regnety_016", "convnext_small", "vit_medium_patch16_gap_240", "swin_small_patch4_window7_224",
-    "densenet169", "mixer_s16_224", "xception41",
-)  # fmt: skip
-"""Twelve models without a part in the list, which score predictions from measured operators."""
 _FOREACH = ("_foreach", "_fused", "_amp")
 
 

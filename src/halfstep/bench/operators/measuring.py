@@ -23,7 +23,7 @@ from halfstep.errors import UserError, in_a_line
 from halfstep.files import json_text, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
 
     from halfstep.advise.predict.gpus import Gpu
     from halfstep.bench.operators.spec import Spec
@@ -46,6 +46,26 @@ def variants(listed: Sequence[Spec]) -> Iterator[tuple[str, Spec, str, bool]]:
         for format_ in specs.formats(call):
             for last in (False, True) if specs.has_images(call) else (False,):
                 yield f"{format_} {'NHWC' if last else 'NCHW'} {text}", call, format_, last
+
+
+def rows(
+    listed: Sequence[Spec],
+    device: torch.device,
+    *,
+    done: Container[str] = (),
+    shrink: int = 1,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for every call in each format and layout, measured when it is asked for.
+
+    Args:
+        listed: The calls.
+        device: The device.
+        done: The names of rows to leave out.
+        shrink: The number by which sizes are divided, for a test.
+    """
+    for name, call, format_, last in variants(listed):
+        if name not in done:
+            yield {"name": name} | _row(call, format_, device, last=last, shrink=shrink)
 
 
 def measure(
@@ -76,23 +96,21 @@ def measure(
         UserError: If the file is of another device or of another version of PyTorch.
     """
     document = _document(path, gpu, device)
-    rows, done = document["rows"], {row["name"] for row in document["rows"]}
-    wanted = list(variants(commonest() if listed is None else listed))
+    kept, chosen = document["rows"], commonest() if listed is None else listed
+    number = sum(1 for _ in variants(chosen))
     began = written = time.monotonic()
     document["launch_seconds"] = launch_seconds(device)
-    for name, call, format_, last in wanted:
-        if name in done:
-            continue
+    for row in rows(chosen, device, done={each["name"] for each in kept}, shrink=shrink):
+        kept.append(row)
         now = time.monotonic()
         if now - began > limit:
             break
         if now - written > _OFTEN:
             write_atomically(path, json_text(document, indent=1) + "\n")
-            tell(f"{len(rows)} of {len(wanted)} calls")
+            tell(f"{len(kept)} of {number} calls")
             written = now
-        rows.append({"name": name} | _row(call, format_, device, last=last, shrink=shrink))
     write_atomically(path, json_text(document, indent=1) + "\n")
-    return len(rows), len(wanted)
+    return len(kept), number
 
 
 def _document(path: Path, gpu: Gpu, device: torch.device) -> dict[str, Any]:
