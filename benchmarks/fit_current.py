@@ -60,7 +60,8 @@ LAUNCH = 55e-6
 """Seconds for a launch on the H100's host, where the host's time was not measured."""
 SPREAD = {
     "half": 0.3, "tf32": 0.3, "fp32": 0.3, "weight": 0.2, "bandwidth": 0.3, "accesses": 0.6,
-    "operands": 0.4, "operands_last": 0.4, "norm": 0.4, "norm_native": 0.7, "norm_native_last": 0.7, "pool_first": 1.0,
+    "operands": 0.4, "operands_last": 0.4, "norm": 0.4, "norm_native": 0.7, "norm_native_last": 0.7,
+    "pool_first": 1.0,
     "row_norm": 0.3, "copy": 0.2, "depthwise_full": 1.5, "attention_full": 1.0, "transposes": 0.2,
     "transposes_tf32": 0.7, "winograd": 0.3, "ramp": 0.5, "kernel": 0.3, "softmax": 0.3,
 }  # fmt: skip
@@ -68,8 +69,8 @@ SPREAD = {
 EVERYWHERE = ("norm_native", "norm_native_last", "depthwise_full", "attention_full")
 """Constants of kernels of which published speeds have none: they hold for every architecture."""
 GUESSES = {
-    "norm_native": 0.4, "norm_native_last": 0.4, "pool_first": 0.05, "depthwise_full": 0.02, "attention_full": 0.3,
-    "accesses": 8.0,
+    "norm_native": 0.4, "norm_native_last": 0.4, "pool_first": 0.05, "depthwise_full": 0.02,
+    "attention_full": 0.3, "accesses": 8.0,
 }  # fmt: skip
 """Priors, in round numbers, of constants that published speeds say nothing of, or little: current
 kernels read several elements with an instruction."""
@@ -122,7 +123,7 @@ def steps() -> list[Step]:
                 continue
             if (model, last) not in forecasters:
                 forecasters[model, last] = h200.forecaster(*model, nhwc=last)
-            trace = forecasters[model, last]._traced(find_recipe(recipe))[0]
+            trace = forecasters[model, last].trace(find_recipe(recipe))
             seconds = row.get("ms", row.get("milliseconds")) / 1e3
             launches = sum(call.op.launches * call.count for call in trace.calls)
             host = row["host_ms"] / 1e3 if "host_ms" in row else launches * LAUNCH
@@ -204,7 +205,10 @@ def main() -> None:
     halves = np.array([step.recipe not in {"fp32", "tf32"} for step, _ in found])
     parts = {
         part: {
-            name: {"published": summary(before[mask & kind]), "current": summary(after[mask & kind])}
+            name: {
+                "published": summary(before[mask & kind]),
+                "current": summary(after[mask & kind]),
+            }
             for name, kind in (("half", halves), ("fp32 and tf32", ~halves))
         }
         for part, mask in (("fitted to", ~held_out), ("held out", held_out))

@@ -1,6 +1,6 @@
 """Joins the results of the items `operators-N` into the file of a GPU that halfstep ships.
 
-    python benchmarks/operator_file.py h200    # reads results/gpu/items/operators-*.json
+python benchmarks/operator_file.py h200    # reads results/gpu/items/operators-*.json
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python benchmarks/operator_list.py
 
 A step of each model is traced under autocast and in fp32. The predicted time on an H200 is shared
-out among the calls, so that every model counts as much as any other; the calls with the largest sums
-are listed in `src/halfstep/bench/operators/commonest.json`, which `halfstep bench operators`
+out among the calls, so that every model counts as much as any other; the calls with the largest
+sums are listed in `src/halfstep/bench/operators/commonest.json`, which `halfstep bench operators`
 measures. The twelve models of `gpu_items/models.py` that score predictions have no part in it. It
 takes about ten minutes of a CPU.
 """
@@ -40,7 +40,8 @@ IMAGES = (
     "resnet18", "resnet34", "resnet50", "resnet101", "resnet50d", "wide_resnet50_2",
     "resnext50_32x4d", "resnext101_32x8d", "seresnet50", "densenet121", "vgg16_bn", "inception_v3",
     "mobilenetv2_100", "mobilenetv3_large_100", "efficientnet_b0", "efficientnet_b3",
-    "tf_efficientnetv2_s", "regnety_032", "regnetx_032", "regnetz_b16", "mnasnet_100", "ghostnet_100",
+    "tf_efficientnetv2_s", "regnety_032", "regnetx_032", "regnetz_b16", "mnasnet_100",
+    "ghostnet_100",
     "convnext_tiny", "convnext_base", "convnextv2_tiny", "vit_small_patch16_224",
     "vit_base_patch16_224", "vit_large_patch16_224", "deit_small_patch16_224",
     "deit3_base_patch16_224", "swin_tiny_patch4_window7_224", "swin_base_patch4_window7_224",
@@ -79,7 +80,7 @@ def subjects() -> Iterator[tuple[str, Subject]]:
     """Yield the models with a batch each."""
     for name in IMAGES:
         pixels = timm.get_pretrained_cfg(name).input_size[-1]
-        yield name, h200.forecaster(name, 64, pixels, nhwc=False)._subject
+        yield name, h200.subject(name, 64, pixels, nhwc=False)
     for name, causal in (("encoder", False), ("decoder", True)):
         words = torch.zeros(16, 512, dtype=torch.int64)
         yield (
@@ -105,7 +106,7 @@ def main() -> None:
             def noted(func: Any, args: Any, kwargs: Any, out: Any, seen: Any = seen) -> Any:
                 ops = list(whole(func, args, kwargs, out))
                 if ops and not ops[0].name.startswith(_FOREACH):
-                    overload = f"{func.overloadpacket.__name__}.{func._overloadname}"
+                    overload = f"{func.overloadpacket.__name__}.{func._overloadname}"  # noqa: SLF001
                     key = json.dumps(encoded(overload, args, kwargs))
                     seen += [(key, Call(op, "forward", 1)) for op in ops]
                 yield from ops

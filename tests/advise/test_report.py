@@ -415,7 +415,10 @@ def test_costs_alone_name_the_fastest_recipe_and_the_command_that_examines_it(
     assert program.advise("--recipes", "fp16", "--gpu", "t4", "--cost-only") == 0
     printed = capsys.readouterr().out
     assert "no recipe that fits is predicted to be at least 1.05 times as fast as fp32" in printed
-    assert "80 % of the intervals [low, high] should contain the true value, but fewer may on T4" in printed
+    assert (
+        "80 % of the intervals [low, high] should contain the true value, but fewer may on T4"
+        in printed
+    )
     assert "\nno gain: less than 1.05 times as fast as fp32.\n" in printed
 
 

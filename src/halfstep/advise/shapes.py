@@ -1,4 +1,4 @@
-"""Shapes of images in place of a data set, for predictions alone: a cost does not depend on pixels."""
+"""Shapes of images in place of a data set: a predicted cost does not depend on pixels."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def images(name: str, shape: str | None, classes: int | None) -> Images | None:
         return None
     if not is_library(name) and (shape is None or classes is None):
         missing, example = ("--classes", "1000") if classes is None else ("--shape", "3x224x224")
-        raise UserError(f"--shape and --classes replace a data set together; add {missing} {example}")
+        raise UserError(
+            f"--shape and --classes replace a data set together; add {missing} {example}"
+        )
     return Images(_shape(shape) if shape else _IMAGE_SHAPE, classes or _CLASSES)
 
 

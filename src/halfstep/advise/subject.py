@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from halfstep.advise.random_numbers import RandomNumbers
 from halfstep.advise import shapes
+from halfstep.advise.random_numbers import RandomNumbers
 from halfstep.errors import UserError, failing
 from halfstep.train import data
 from halfstep.train.build import loss as losses
@@ -332,10 +332,7 @@ def of_code(
     chosen = files.load({**_ANY_CONFIG, "optimizer": settings}).optimizer
     make = _imported(model, "advise MODEL")
     make_batches: Callable[..., Any]
-    if isinstance(batches, str):
-        make_batches = _imported(batches, "--batches")
-    else:
-        make_batches = lambda: batches  # noqa: E731
+    make_batches = _imported(batches, "--batches") if isinstance(batches, str) else lambda: batches
     with RandomNumbers(seed).drawn(), failing(f"{model} fails"):
         made = make()
     if not isinstance(made, torch.nn.Module):

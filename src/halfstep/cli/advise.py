@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
     app.command("advise", short_help="Recommend a recipe for a model, with reasons.")(advise)
 
 
-def advise(  # noqa: PLR0913, PLR0917  (a flag each)
+def advise(  # noqa: PLR0913, PLR0915, PLR0917  (a flag each)
     subject: Annotated[
         str,
         typer.Argument(
@@ -199,21 +199,13 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     named = parse_recipes(recipes) if recipes else ()
     with without_collections():
         from halfstep.advise import answer
-        from halfstep.advise.budget import BudgetSpentError
+        from halfstep.advise.budget import Budget
         from halfstep.advise.choose import advice, show
         from halfstep.advise.predict import forecast
         from halfstep.advise.report import files
         from halfstep.advise.subject import BATCHES, find
 
-    began = time.monotonic()
-
-    def left() -> float:
-        return seconds - (time.monotonic() - began)
-
-    def check() -> None:
-        if left() <= 0:
-            raise BudgetSpentError
-
+    clock = Budget(seconds)
     names = named or advice.CANDIDATES
     with _told(1 + len(names)) as tell:
         about = find(
@@ -230,7 +222,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             typer.echo(f"advise: {_few(len(about.batches), BATCHES)}", err=True)
         memory = max_memory and max_memory * GIB
         forecaster = forecast.Forecaster(
-            about, batch=batch_size, memory=memory, tell=tell, check=check
+            about, batch=batch_size, memory=memory, tell=tell, check=clock.check
         )
         costs = forecast.forecasts(forecaster, names, there, partly=not cost_only) if there else []
     console = Console(quiet=as_json)
@@ -245,12 +237,8 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     }
     if costs:  # printed now, because the next stages take much longer
         examine = "" if images else _command(subject, options or (), given)
-        _print_costs(console, about.name, costs, examine if cost_only else None)
-        traced = {cost.recipe for cost in costs}
-        late = [name for name in names if name not in {*traced, "fp32", "tf32"}]
-        if cost_only and late:
-            typer.echo(f"advise: the budget was spent before {', '.join(late)} was traced", err=True)
-    before_search = time.monotonic() - began
+        _print_costs(console, about.name, costs, names, examine if cost_only else None)
+    before_search = clock.used()
     if cost_only:
         found = answer.Answer(about, None, tuple(costs))
     else:
@@ -262,11 +250,11 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
                 there,
                 forecaster=forecaster,
                 seed=seed,
-                budget=left(),
+                budget=clock.left(),
                 tell=tell,
             )
     before, verifies = found, verify is not False and found.advice is not None
-    available = min(left(), seconds * VERIFICATION)
+    available = min(clock.left(), seconds * VERIFICATION)
     enough = _enough(before_search + found.needed)
     _print(console, found, costs, enough, verifies=verifies, available=available)
     if verifies:
@@ -322,8 +310,8 @@ def _refuse(
         load(shapes.settings(subject) if shapes.is_library(subject) else subject, options)
     if costed:
         raise UserError(
-            "--cost-only, timm:MODEL, --batch-size and --max-memory need --gpu; write, for example, "
-            "--gpu h100"
+            "--cost-only, timm:MODEL, --batch-size and --max-memory need --gpu; write, for "
+            "example, --gpu h100"
         )
     if tried:
         raise UserError("--cost-only trains nothing; leave out --verify and --out")
@@ -354,6 +342,7 @@ def _print_costs(
     console: "Console",
     subject: str,
     costs: "Sequence[Forecast]",
+    names: "Sequence[str]",
     examine: str | None,
 ) -> None:
     """Print the predicted costs, and the fastest recipes if nothing else is examined."""
@@ -363,6 +352,9 @@ def _print_costs(
         table.show(console, subject, costs, table.TRIED_NEXT)
         return
     table.show(console, subject, costs)
+    traced = {"fp32", "tf32", *(cost.recipe for cost in costs)}
+    if late := ", ".join(name for name in names if name not in traced):
+        typer.echo(f"advise: the budget was spent before {late} was traced", err=True)
     for line in table.fastest(costs, examine):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 

@@ -47,7 +47,9 @@ def register(app: typer.Typer) -> None:
     bench.command("threads", short_help="Training time, by OMP_NUM_THREADS.")(threads)
     bench.command("launch", short_help="Time to the first step: spawn and torchrun.")(launch)
     bench.command("step", short_help="Time of each part of a training step.")(step)
-    bench.command("operators", short_help="Times of operators, for predictions of advise.")(operators)
+    bench.command("operators", short_help="Times of operators, for predictions of advise.")(
+        operators
+    )
     app.add_typer(bench, name="bench", short_help="Measure what makes training fast or slow here.")
 
 

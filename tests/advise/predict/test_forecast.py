@@ -362,7 +362,7 @@ def test_a_spent_budget_ends_the_trace_and_keeps_the_recipes_before() -> None:
     left = iter([])
     found = forecasts(forecaster, ["fp16", "o2"], [gpu("t4"), gpu("h100")])
     assert [each.recipe for each in found] == ["fp32", "tf32"]
-    with pytest.raises(UserError, match="before one step of net was traced.*--budget 10m"):
+    with pytest.raises(UserError, match=r"before one step of net was traced.*--budget 10m"):
         forecasts(Forecaster(subject(), check=check), ["fp16"], [gpu("t4")])
 
 

@@ -70,8 +70,12 @@ def test_every_format_has_the_rate_of_its_column() -> None:
 
 def test_a_file_of_ones_own_describes_any_gpu(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    plain = [line for line in ROW.splitlines() if not line.startswith(("name", "aliases", "source"))]
-    (tmp_path / "mine.toml").write_text("\n".join([*plain, *ROW.replace("made_up", "b").splitlines()]))
+    plain = [
+        line for line in ROW.splitlines() if not line.startswith(("name", "aliases", "source"))
+    ]
+    (tmp_path / "mine.toml").write_text(
+        "\n".join([*plain, *ROW.replace("made_up", "b").splitlines()])
+    )
     first, second, third = gpus.parse_gpus("mine.toml,t4")
     assert (first.key, first.name, first.sms) == ("made_up", "made_up", 150)
     assert (second.name, third.key) == ("Made-up GPU 96GB", "t4")
@@ -80,7 +84,11 @@ def test_a_file_of_ones_own_describes_any_gpu(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("sms = 150", "", r"mine.toml, \[made_up\] lacks sms; copy a row of .*gpus.toml as a pattern"),
+        (
+            "sms = 150",
+            "",
+            r"mine.toml, \[made_up\] lacks sms; copy a row of .*gpus.toml as a pattern",
+        ),
         ("sms = 150", "sms = 1.5", r"\[made_up\], sms is 1.5; allowed: a positive whole number"),
         ("fp32 = 80", "fp32 = '80'", r"\[made_up\], fp32 is '80'; allowed: a positive number"),
         ("fp32 = 80", "fp32 = -1", r"\[made_up\], fp32 is -1; allowed: a positive number"),
@@ -101,5 +109,5 @@ def test_a_wrong_file_is_an_error_of_one_line(old, new, said, tmp_path, monkeypa
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(UserError, match="nowhere.toml is no table of GPUs: .*No such file"):
+    with pytest.raises(UserError, match=r"nowhere\.toml is no table of GPUs: .*No such file"):
         gpus.parse_gpus("nowhere.toml")

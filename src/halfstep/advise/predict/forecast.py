@@ -195,6 +195,14 @@ class Forecaster:
         unsafe = why_unsafe(self._optimizer, recipe)
         return replace(found, lacks=lacks, unsafe=unsafe)
 
+    def trace(self, recipe: Recipe) -> Trace:
+        """Return the trace of a step under a recipe.
+
+        Raises:
+            UserError: If a step cannot be traced.
+        """
+        return self._traced(recipe)[0]
+
     def in_time(self, recipes: Iterable[Recipe]) -> set[str]:
         """Trace recipes until the budget is spent, and return the names of those with a trace.
 

@@ -132,7 +132,9 @@ def read(path: Path) -> dict[str, Gpu]:
 def _gpu(path: Path, key: str, row: object) -> Gpu:
     at = f"{path}, [{key}]"
     if not isinstance(row, dict):
-        raise UserError(f"{path}: {key} stands outside a table; begin one with a line such as [mine]")
+        raise UserError(
+            f"{path}: {key} stands outside a table; begin one with a line such as [mine]"
+        )
     names = {field.name for field in fields(Gpu)} - {"key"}
     for name in sorted(row.keys() - names):
         raise UserError(f"{at}: unknown field {name!r}{closest(name, names)}; allowed: "

@@ -31,8 +31,8 @@ SHARES = (80, 90)
 
 _UNKNOWN = {80: 0.26, 90: 0.34}
 """The least half-widths on an architecture without any measurement: 90 % of the errors of a similar
-cost model on H200, GH200 and B200 were below 29 %, a logarithm of 0.34, before any of these GPUs was
-in a fit."""
+cost model on H200, GH200 and B200 were below 29 %, a logarithm of 0.34, before any of these GPUs
+was in a fit."""
 
 _CONVOLUTIONS = ("conv", "depthwise", "grouped")
 _VAGUE = ("depthwise", "grouped", "recurrent", "index", "unknown")

@@ -38,8 +38,8 @@ Distance = Literal["same", "architecture", "other"]
 SHIPPED = Path(__file__).with_name("measured")
 CARRIED: dict[str, float] = {"same": 0.0, "architecture": 0.088, "other": 0.26}
 """By distance, the half-width of 80 % that is added to the error of the interpolation, as a natural
-logarithm: the errors on GPUs that were left out of a fit (`results/advise_speed.json`), and those on
-the newest GPUs before any of their architecture was measured."""
+logarithm: the errors on GPUs that were left out of a fit (`results/advise_speed.json`), and
+those on the newest GPUs before any of their architecture was measured."""
 _SHARES = ((80, 1.0), (90, 1.3))
 _NEIGHBOURS = 4
 _NEAR = 0.7
@@ -194,7 +194,9 @@ def read(path: Path, *, own: bool) -> Measured:
         launch = float(found["launch_seconds"])
         return Measured(path, Gpu(**sheet), launch, tuple(calls), tuple(flags), tuple(seconds), own)
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} has a wrong row of measured operators: {in_a_line(error)}") from None
+        raise UserError(
+            f"{path} has a wrong row of measured operators: {in_a_line(error)}"
+        ) from None
 
 
 def own_folder() -> Path:
@@ -227,13 +229,15 @@ def distance(measured: Gpu, gpu: Gpu) -> Distance | None:
 
 
 def nearest(found: Sequence[Measured], gpu: Gpu) -> Measured | None:
-    """Return the measured device that says most of a GPU; the user's own one of equally near ones."""
+    """Return the measured device that says most of a GPU; of equally near ones, the user's own."""
     near = [each for each in found if distance(each.gpu, gpu) is not None]
     order = list(CARRIED)
     return min(near, key=lambda each: order.index(str(distance(each.gpu, gpu))), default=None)
 
 
-def corrected(work: Workload, calls: Sequence[Call], gpu: Gpu, near: Measured, *, tf32: bool) -> Workload:
+def corrected(
+    work: Workload, calls: Sequence[Call], gpu: Gpu, near: Measured, *, tf32: bool
+) -> Workload:
     """Return the workload of a step whose kernels have the measured times, carried over to a GPU.
 
     Args:

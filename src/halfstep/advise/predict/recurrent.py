@@ -133,9 +133,7 @@ class _Stack(torch.autograd.Function):
         *others: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         _record(record, layers, "forward")
-        kept = sum(
-            each.steps * each.batch * (each.gates + _KEPT * each.hidden) for each in layers
-        )
+        kept = sum(each.steps * each.batch * (each.gates + _KEPT * each.hidden) for each in layers)
         ctx.save_for_backward(value, *others, value.new_empty(kept))
         ctx.layers, ctx.record = layers, record
         hidden = [torch.empty_like(each) for each in others[:states]]

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from halfstep.advise.predict.gpus import Gpu
 
-_MAKERS = re.compile(r"\b(NVIDIA|GeForce|AMD|Radeon|Instinct|Tesla|Generation|HBM\w*|Tensor|Core)\b")
+_MAKERS = re.compile(
+    r"\b(NVIDIA|GeForce|AMD|Radeon|Instinct|Tesla|Generation|HBM\w*|Tensor|Core)\b"
+)
 
 
 def gpu_of(device: torch.device) -> Gpu:
@@ -27,8 +29,8 @@ def gpu_of(device: torch.device) -> Gpu:
     """
     if device.type != "cuda":
         raise UserError(
-            f"--device is {device}, which no datasheet in the table describes; add --gpu mine.toml, "
-            "a file that does"
+            f"--device is {device}, which no datasheet in the table describes; add --gpu "
+            "mine.toml, a file that does"
         )
     name = torch.cuda.get_device_name(device)
     for short in (name, _MAKERS.sub("", name), _MAKERS.sub("", name).replace("80GB", "SXM")):

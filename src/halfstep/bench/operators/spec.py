@@ -102,7 +102,9 @@ def arguments(
             return half if value["torch"] in ("float16", "bfloat16") else _dtype(value["torch"])
         dtype = {"half": half, "full": torch.float32}.get(value["dtype"]) or _dtype(value["dtype"])
         shape, order = list(value[_FLAG]), value["order"]
-        whole = 1 if len(shape) == 4 and shape[2] > _FILTER else 0 if len(shape) == 4 else len(shape)
+        whole = (
+            1 if len(shape) == 4 and shape[2] > _FILTER else 0 if len(shape) == 4 else len(shape)
+        )
         shape[:whole] = [each if each % shrink else each // shrink for each in shape[:whole]]
         if channels_last and len(shape) == 4:
             order = [0, 2, 3, 1]

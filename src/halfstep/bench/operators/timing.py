@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,7 @@ def seconds(call: Callable[[], Any], device: torch.device) -> float:
         if time.perf_counter() - began > _ENOUGH and len(events) > 3:
             break
     torch.cuda.synchronize(device)
-    pairs = zip(events[:-1], events[1:], strict=True)
-    return median(first.elapsed_time(second) / 1e3 for first, second in pairs)
+    return median(first.elapsed_time(second) / 1e3 for first, second in pairwise(events))
 
 
 def _on_host(call: Callable[[], Any]) -> float:
