@@ -23,8 +23,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import docs_table
 import h200
 import numpy as np
+import timm
 from published_steps import measurements, traced
 from scipy.optimize import least_squares
 
@@ -51,6 +53,7 @@ FITTED = {
     ("h100_sxm", "convnext_tiny", "64 x 224 px"),
 }
 """The steps, by GPU, model and images, that the constants are fitted to; all others score them."""
+PAGE = "advise-gpus-validation.md"
 LOGS = 0.5
 """Weight of a log: its software is older."""
 RECIPES = ("fp32", "tf32", "bf16", "fp16", "o2", "half", "half-bn32", "bf16-true")
@@ -105,6 +108,7 @@ class Step:
 
 def steps() -> list[Step]:
     """Trace the measured steps, and return those that the GPU limits."""
+    timm.layers.set_fused_attn(enable=True)  # which `published_steps` has turned off
     found: dict[tuple[Any, ...], Step] = {}
     forecasters: dict[Any, Any] = {}
     for name, file in (("h200", "h200.json"), ("h100_sxm", "steps.json")):
@@ -139,6 +143,7 @@ def errors(chosen: Sequence[tuple[Step, Workload]], fitted: Constants) -> NDArra
 
 def logs(data: Path, cache: Path) -> list[tuple[Step, Workload]]:
     """Return the published logs of Hopper."""
+    timm.layers.set_fused_attn(enable=False)
     found = []
     for each in measurements(data):
         if not each.machine or gpu(each.gpu).architecture != "hopper":
@@ -180,6 +185,23 @@ def summary(found: NDArray[np.float64]) -> dict[str, float]:
         "median": float(np.median(relative)),
         "p90": float(np.quantile(relative, 0.9)),
     }
+
+
+def table(document: dict[str, Any]) -> list[str]:
+    """Return the lines of the table in the docs: predicted over measured times of each step."""
+    names = ("step", "recipe", "measured", "published speeds", "current software", "part")
+    cells = [
+        (
+            f"{row['model']}, {row['setting']}, {gpu(row['gpu']).name.split()[0]}",
+            row["recipe"],
+            f"{row['ms']:.1f} ms",
+            f"{row['published']:.2f}",
+            f"{row['current']:.2f}",
+            row["part"],
+        )
+        for row in document["rows"]
+    ]
+    return h200.table(names, cells)
 
 
 def main() -> None:
@@ -270,6 +292,7 @@ def main() -> None:
         "rows": rows,
     }
     RESULT.write_text(json.dumps(_rounded(result), indent=1) + "\n")
+    docs_table.put(PAGE, "current", table(json.loads(RESULT.read_text())))
 
 
 def _rounded(value: Any) -> Any:

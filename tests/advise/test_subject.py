@@ -275,7 +275,7 @@ def test_a_config_without_its_data_set_has_the_cost_that_it_has_with_it(
 ) -> None:
     asked = ["--cost-only", "--gpu", "t4", "--recipes", "fp16", "--json"]
     assert main(["advise", "digits", *asked]) == 0
-    (row, _), shape = json.loads(capsys.readouterr().out)["predicted"]["rows"], "1x8x8"
+    (row, _), shape = json.loads(capsys.readouterr().out)["predicted"]["rows"], "1x24x24"
     monkeypatch.setattr("halfstep.train.data.load", lambda *_, **__: pytest.fail("data was read"))
     assert main(["advise", "digits", *asked, "--shape", shape, "--classes", "10"]) == 0
     found, _ = json.loads(capsys.readouterr().out)["predicted"]["rows"]

@@ -373,3 +373,22 @@ def test_the_budget_of_the_command_covers_tracing(
     asked = ["advise", "timm:resnet18", "--gpu", "t4", "--shape", "3x32x32"]
     assert main(asked) == 2
     assert "before one step of resnet18 was traced" in capsys.readouterr().err
+
+
+def test_intervals_on_hopper_contain_the_published_speeds_of_a_gh200(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Images a second of ResNet-50 in NCHW (lambdal/deeplearning-benchmark), at batches of 1280 and
+    # more; the speed hardly depends on such a batch.
+    asked = ["advise", "timm:resnet50", "--gpu", "gh200,h200", "--batch-size", "512", "--json"]
+    assert main([*asked, "--recipes", "fp16"]) == 0
+    rows = json.loads(capsys.readouterr().out)["predicted"]["rows"]
+    found = {(row["gpu"], row["recipe"]): row["predicted_samples_per_second"] for row in rows}
+    measured = {
+        ("gh200", "tf32"): (2063, 2082),
+        ("gh200", "fp16"): (2844, 2964),
+        ("h200", "tf32"): (2259, 2259),
+        ("h200", "fp16"): (3079, 3079),
+    }
+    for key, (low, high) in measured.items():
+        assert found[key]["low"] < low <= high < found[key]["high"], key

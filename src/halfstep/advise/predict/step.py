@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from halfstep.advise.budget import BudgetSpentError
+from halfstep.advise.predict.operators import is_channels_last
 from halfstep.advise.predict.recurrent import Recurrent
 from halfstep.advise.predict.trace import recorded
 from halfstep.engine import Engine
@@ -199,5 +200,5 @@ def _resized(leaf: Any, size: int, wanted: int) -> Any:
     if not leaf.dim() or len(leaf) != size or wanted == size:
         return _fake(leaf)
     fake = torch.empty(wanted, *leaf.shape[1:], dtype=leaf.dtype)
-    channels_last = leaf.dim() == 4 and leaf.is_contiguous(memory_format=torch.channels_last)
-    return fake.to(memory_format=torch.channels_last) if channels_last else fake
+    # Images of one channel are in both layouts; without --batch-size they count as NCHW too.
+    return fake.to(memory_format=torch.channels_last) if is_channels_last(leaf) else fake
