@@ -105,10 +105,38 @@ def test_the_items_measure_what_they_promise(dry_run):
     assert {"engine, bf16-sr", "engine, bf16-kahan", "engine, bf16-true"} <= variants("rounding")
     for recipe in ("bf16", "fp16", "o2"):
         assert f"engine, {recipe}, compiled" in variants(f"compiled-{recipe}")
+    for piece in range(4):
+        launch, *measured = items[f"operators-{piece}"]["rows"]
+        assert launch["launch_seconds"] > 0
+        assert measured
+        assert all(row["seconds"] > 0 and row["ops"] for row in measured)
+        assert variants(f"held-out-{piece}") == {f"PyTorch, {recipe}" for recipe in recipes}
     (tests,) = items["tests"]["rows"]
     assert tests["skipped"] > 0
     assert (tests["passed"], tests["failed"], tests["not_run"]) == (0, 0, 0)
     assert {*tests["reasons_of_skipped"].values()} == {"Skipped: needs a GPU"}
+
+
+def test_pieces_of_operators_become_the_file_of_a_gpu(dry_run, script, tmp_path):
+    _, items = dry_run
+    module = script("operator_file")
+    found = module.joined([items[f"operators-{piece}"] for piece in range(4)], "h200")
+    path = tmp_path / "h200.json"
+    path.write_text(json.dumps(found))
+    measured = script("halfstep.advise.predict.measured").read(path, own=False)
+    assert measured.gpu.key == "h200"
+    assert len(measured.calls) >= len(found["rows"]) >= 8
+    other = items["operators-0"] | {"device": "another"}
+    with pytest.raises(SystemExit, match="the items differ in device"):
+        module.joined([other, items["operators-1"]], "h200")
+
+
+def test_held_out_models_have_no_part_in_the_list_of_operators(script):
+    held_out = {name for name, *_ in script("gpu_items.models").HELD_OUT}
+    assert len(held_out) == 12
+    listed = script("operator_list").IMAGES
+    assert len({*listed}) == 40
+    assert not held_out & {*listed}
 
 
 def test_tests_that_need_a_gpu_say_so_in_the_words_that_the_item_looks_for(script):
