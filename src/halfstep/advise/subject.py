@@ -198,8 +198,9 @@ def find(
         )
     if batches is not None and images is not None:
         raise UserError("--batches and --shape both give the inputs; leave out one of them")
-    given = batches if images is None else _zeros(images)
-    return of_code(name, given, loss, optimizer, learning_rate, seed=seed)
+    inputs = _zeros(images) if images is not None else batches
+    assert inputs is not None
+    return of_code(name, inputs, loss, optimizer, learning_rate, seed=seed)
 
 
 def of_config(config: Config, *, batches: int = BATCHES) -> Subject:

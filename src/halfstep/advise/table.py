@@ -113,7 +113,9 @@ def _explained(found: Sequence[Forecast]) -> list[str]:
     over = " or ".join(dict.fromkeys(each.gpu.reference for each in found))
     used = [said for name, said in _REMARKS.items() if any(name in e.remarks for e in found)]
     note = _NOTE.format(intervals=intervals(found, "low, high"))
-    return [note, *cautions(found), *(each.format(over=over) for each in used)]
+    near = dict.fromkeys((each.gpu.name, each.measured) for each in found if each.measured)
+    measured = [f"{gpu}: from operators that were measured on {device}" for gpu, device in near]
+    return [note, *measured, *cautions(found), *(each.format(over=over) for each in used)]
 
 
 def intervals(found: Sequence[Forecast], ends: str = " ") -> str:

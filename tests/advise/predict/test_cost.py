@@ -129,7 +129,7 @@ def test_intervals_are_ordered_and_wider_where_less_is_known() -> None:
     widths = [half_width(work, A100, share) for work in (plain, vague) for share in (80, 90)]
     assert widths[0] < widths[1] < widths[3]
     assert widths[0] < widths[2] < widths[3]
-    # The newest GPUs were up to 29 % off (90 % of the errors) before their architecture was measured.
+    # 90 % of the errors on the newest GPUs were below 29 % before their architecture was measured.
     for unknown in ("b200", "gb300", "rtx5080", "mi300x", "mi355x", "rx7900xtx"):
         assert half_width(plain, gpu(unknown), 90) >= math.log(1.29)
         assert half_width(plain, gpu(unknown)) > widths[0]

@@ -134,7 +134,7 @@ def times(*factors: float, on: str = "t4", launch: float = 1e-5) -> measured.Mea
     modelled = kernels(workload(calls, gpu(on), tf32=False), constants()).total
     seconds = tuple(map(float, modelled * factors))
     flags = (False,) * len(calls)
-    return measured.Measured(Path("a"), gpu(on), launch, calls, flags, seconds, own=True)
+    return measured.Measured(Path("a"), "T4", gpu(on), launch, calls, flags, seconds, own=True)
 
 
 def test_times_are_interpolated_in_what_is_measured_and_nothing_else() -> None:
@@ -215,6 +215,10 @@ def test_the_whole_way_from_measuring_to_a_prediction_on_the_cpu(
     assert f"3 of 3 calls are in {path}" in capsys.readouterr().out
     assert json.loads(path.read_text())["datasheet"]["key"] == "mine"
     after = predicted()
+    asked.remove("--json")
+    assert main(asked) == 0
+    device = f"CPU with PyTorch {torch.__version__}"
+    assert f"mine: from operators that were measured on {device}\n" in capsys.readouterr().out
     assert after["fp32"]["value"] != before["fp32"]["value"]
     assert after["fp32"]["high"] / after["fp32"]["value"] != pytest.approx(
         before["fp32"]["high"] / before["fp32"]["value"]

@@ -57,6 +57,7 @@ class Forecast:
         largest_batch: Estimated largest number of samples of a micro-step that fits; 0 if no sample
             fits, None if it was not requested.
         unknown: Number of calls of each operator whose cost is estimated only from its bytes.
+        measured: The device whose measured operators correct the times; "" without them.
         busy_batch: If the host limits the step, the estimated number of samples of a micro-step
             from which on the GPU does; None if it limits this step, or if it was not estimated.
         lacks: The format of the recipe's products if the GPU has no units for it, else "".
@@ -74,6 +75,7 @@ class Forecast:
     limit: int
     largest_batch: int | None
     unknown: dict[str, int]
+    measured: str = ""
     busy_batch: int | None = None
     lacks: str = ""
     unsafe: str = ""
@@ -130,6 +132,7 @@ class Forecast:
             "predicted_largest_batch": self.largest_batch,
             "fits": self.fits,
             "verdict": self.verdict,
+            "measured_operators": self.measured,
             "unsafe": self.unsafe,
             "unknown_operators": self.unknown,
         }
@@ -253,6 +256,7 @@ class Forecaster:
         full: Workload | None,
     ) -> Forecast:
         time = step_time(work)
+        near = nearest(self._measured, gpu)
         limit = usable(gpu) if self._memory is None else round(min(usable(gpu), self._memory))
         return Forecast(
             recipe=name,
@@ -266,6 +270,7 @@ class Forecaster:
             limit=limit,
             largest_batch=largest_batch(traces[0], traces[1], limit) if self._largest else None,
             unknown=traces[0].unknown,
+            measured=near.device if near else "",
         )
 
 

@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from halfstep.errors import UserError, closest, in_a_line
 from halfstep.formats import FORMATS
@@ -137,14 +138,14 @@ def _gpu(path: Path, key: str, row: object) -> Gpu:
         )
     names = {field.name for field in fields(Gpu)} - {"key"}
     for name in sorted(row.keys() - names):
-        raise UserError(f"{at}: unknown field {name!r}{closest(name, names)}; allowed: "
-                        f"{', '.join(sorted(names))}")  # fmt: skip
+        allowed = ", ".join(sorted(names))
+        raise UserError(f"{at}: unknown field {name!r}; allowed: {allowed}{closest(name, names)}")
     if missing := sorted(names - _OPTIONAL - row.keys()):
         raise UserError(f"{at} lacks {', '.join(missing)}; copy a row of {TABLE} as a pattern")
     for name, value in row.items():
         _check(f"{at}, {name}", name, value)
-    return Gpu(key=key, **({"name": key, "source": str(path)} | row
-                           | {"aliases": tuple(row.get("aliases", ()))}))  # fmt: skip
+    given: dict[str, Any] = {"name": key, "source": str(path), "aliases": ()} | row
+    return Gpu(key=key, **{**given, "aliases": tuple(given["aliases"])})
 
 
 def _check(at: str, name: str, value: object) -> None:

@@ -135,4 +135,5 @@ def _wider(width: float, gpu: Gpu, share: int) -> float:
     width *= float(current["wider"].get(near, {}).get(str(share), 1.0))
     if name in architectures["architectures"]:
         return width
-    return max(width * max(architectures["new architecture"].values()), _UNKNOWN[share])
+    new = float(max(architectures["new architecture"].values()))
+    return max(width * new, _UNKNOWN[share])

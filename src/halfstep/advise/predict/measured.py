@@ -53,6 +53,7 @@ class Measured:
 
     Attributes:
         path: The file.
+        device: What the device calls itself, and the version of PyTorch.
         gpu: The device, by its datasheet.
         launch: Seconds of the host to launch a kernel.
         calls: The measured calls.
@@ -62,6 +63,7 @@ class Measured:
     """
 
     path: Path
+    device: str
     gpu: Gpu
     launch: float
     calls: tuple[Call, ...]
@@ -192,7 +194,16 @@ def read(path: Path, *, own: bool) -> Measured:
             flags += [bool(row["tf32"])] * len(ops)
             seconds += list(row["seconds"] * spent / spent.sum())
         launch = float(found["launch_seconds"])
-        return Measured(path, Gpu(**sheet), launch, tuple(calls), tuple(flags), tuple(seconds), own)
+        return Measured(
+            path,
+            f"{found['device']} with PyTorch {found['torch']}",
+            Gpu(**sheet),
+            launch,
+            tuple(calls),
+            tuple(flags),
+            tuple(seconds),
+            own,
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{path} has a wrong row of measured operators: {in_a_line(error)}"

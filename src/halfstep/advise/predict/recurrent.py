@@ -123,7 +123,7 @@ class _Stack(torch.autograd.Function):
     """All layers of a recurrent module, in one call of cuDNN."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         layers: Sequence[_Layer],
         record: Record,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -212,7 +212,7 @@ def _loose(width: NDArray[np.float64], groups: NDArray[np.float64]) -> NDArray[n
 
 def joined(parts: Sequence[Workload]) -> Workload:
     """Concatenate the workloads of several steps, to fit constants to all of them at once."""
-    columns = {
+    columns: dict[str, Any] = {
         field.name: np.concatenate([getattr(part, field.name) for part in parts])
         for field in fields(Workload)
         if field.name not in ("tiling", "architecture", "launch", "widths")

@@ -40,7 +40,8 @@ def encoded(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spec:
 def _encoded(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         kind = "half" if value.dtype in _HALVES else "full" if value.dtype == torch.float32 else ""
-        order = sorted(range(value.dim()), key=lambda at: (-value.stride(at), at))
+        strides = value.stride()
+        order = sorted(range(value.dim()), key=lambda at: (-strides[at], at))
         return {
             _FLAG: list(value.shape),
             "dtype": kind or str(value.dtype).removeprefix("torch."),
@@ -70,7 +71,8 @@ def has_images(spec: Spec) -> bool:
 
 
 def _is_product(spec: Spec) -> bool:
-    return spec["op"].startswith(("conv", "mm", "addmm", "bmm", "baddbmm", "_scaled_dot"))
+    name: str = spec["op"]
+    return name.startswith(("conv", "mm", "addmm", "bmm", "baddbmm", "_scaled_dot"))
 
 
 def _tensors(value: Any) -> list[dict[str, Any]]:
@@ -136,13 +138,14 @@ def call(spec: Spec, args: tuple[Any, ...], named: dict[str, Any]) -> Callable[[
     """
     name, overload = spec["op"].split(".")
     if name == _BATCH_NORM:
-        value, weight, bias, mean, var, training, momentum, eps = args
+        images, weight, bias, mean, var, training, momentum, eps = args
         return lambda: functional.batch_norm(
-            value, mean, var, weight, bias, training, momentum, eps
+            images, mean, var, weight, bias, training, momentum, eps
         )
     if name == _ATTENTION:
         causal = len(args) > 4 and bool(args[4])
-        return lambda: functional.scaled_dot_product_attention(*args[:3], is_causal=causal)
+        query, key, value = args[:3]
+        return lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
     if name in (f"{_ATTENTION}_backward", f"{_BATCH_NORM}_backward"):
         if name.startswith(_ATTENTION):
             grad, *inputs = args[:4]

@@ -42,7 +42,7 @@ def seconds(call: Callable[[], Any], device: torch.device) -> float:
         if time.perf_counter() - began > _ENOUGH and len(events) > 3:
             break
     torch.cuda.synchronize(device)
-    return median(first.elapsed_time(second) / 1e3 for first, second in pairwise(events))
+    return median(float(a.elapsed_time(b)) / 1e3 for a, b in pairwise(events))
 
 
 def _on_host(call: Callable[[], Any]) -> float:
