@@ -19,10 +19,10 @@ GIB = 2**30
 _OLD_SOFTWARE = ("volta", "turing", "ampere", "ada")
 _CURRENT_SOFTWARE = ("hopper",)
 _CAUTIONS = {
-    "old software": "its architecture was measured only with software of 2020 to 2023, most of it "
+    "old software": "this architecture was measured only with software of 2020 to 2023, most of it "
     "PyTorch 1.12; constants from such measurements were off by 19 % in half precision and by 32 % "
     "to 35 % in fp32 and tf32 on an H200 with PyTorch 2.11",
-    "never measured": "no GPU of its architecture was measured; the times are those of measured "
+    "never measured": "no GPU of this architecture was measured; the times are those of measured "
     "architectures, in proportion to the figures of the datasheets",
 }
 """What is not known of an architecture."""

@@ -206,7 +206,7 @@ def warnings(prediction: Prediction) -> list[str]:
         f"{MARK} the time of {name} ({count} in a step) is estimated only from its memory traffic"
         for name, count in sorted(unknown.items())
     ]
-    return said + ([f"{MARK} {prediction.gpu}: {prediction.caution}"] if prediction.caution else [])
+    return said + ([f"{MARK} {prediction.caution}"] if prediction.caution else [])
 
 
 def notes(prediction: Prediction) -> list[str]:
