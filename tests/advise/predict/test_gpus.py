@@ -111,3 +111,18 @@ def test_a_wrong_file_is_an_error_of_one_line(old, new, said, tmp_path, monkeypa
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(UserError, match=r"nowhere\.toml is no table of GPUs: .*No such file"):
         gpus.parse_gpus("nowhere.toml")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rtx pro 6000 blackwell", "5080", "5070 ti", "4080", "b300", "gb200", "gb300", "h100 nvl",
+        "h200 nvl", "a30", "mi325x", "mi355x", "7900 xtx",
+    ],
+)  # fmt: skip
+def test_gpus_of_today_are_there_with_their_sources(name) -> None:
+    found = gpus.gpu(name)
+    assert found.source
+    assert found.fp16 >= 2 * found.fp32 * 0.99
+    assert found.tf32 is None or found.tf32 == pytest.approx(found.fp16 / 2, rel=0.01)
+    assert found.fp8 is None or found.fp8 == pytest.approx(2 * found.fp16, rel=0.01)

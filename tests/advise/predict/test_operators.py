@@ -121,18 +121,14 @@ def test_a_batch_norm_is_that_which_cuda_runs(recipe, name) -> None:
 
 
 def test_images_in_nhwc_are_copied_no_more_in_fp32_than_in_half() -> None:
-    layers = [nn.Conv2d(16, 16, size, padding=size // 2) for size in (1, 3, 1)]
-    model = nn.Sequential(*layers, nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    layers = [nn.Conv2d(64, 64, size, padding=size // 2, bias=False) for size in (1, 3, 1)]
+    model = nn.Sequential(*layers, nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
     model = model.to(memory_format=torch.channels_last)
-    images = torch.zeros(4, 16, 8, 8).contiguous(memory_format=torch.channels_last)
+    images = torch.zeros(2, 64, 56, 56).contiguous(memory_format=torch.channels_last)
     subject = Subject(
         "net", model, lambda model, batch: model(batch).float().mean(), [images],
         lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
     )  # fmt: skip
-    copies = {
-        recipe: sum(
-            call.count for call in traced(subject, recipe).calls if call.op.name == "contiguous"
-        )
-        for recipe in ("fp32", "fp16")
-    }
-    assert copies["fp32"] == copies["fp16"] == 0
+    for recipe in ("fp32", "fp16"):  # a CPU's own choice of a kernel depends on the batch
+        calls = traced(subject, recipe, 256).calls
+        assert [call for call in calls if call.op.name == "contiguous"] == [], recipe
