@@ -25,6 +25,12 @@ CELLS = {
         "images": "图像",
         "layout": "内存格式",
         "bytes of tensors": "张量的字节数",
+        "measured": "测得",
+        "published speeds": "公布的速度",
+        "current software": "当前的软件",
+        "part": "用途",
+        "held out": "检验",
+        "fitted to": "拟合",
     },
     "compare.md": {
         "true speed": "真实速度",

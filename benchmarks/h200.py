@@ -225,16 +225,20 @@ def predict(document: dict[str, Any]) -> None:
 
 def forecaster(name: str, batch: int, pixels: int, nhwc: bool) -> Forecaster:
     """Return what predicts the steps of a model."""
+    return Forecaster(subject(name, batch, pixels, nhwc), largest=False)
+
+
+def subject(name: str, batch: int, pixels: int, nhwc: bool) -> Subject:
+    """Return a model of timm with a batch of images and the SGD of the measured steps."""
     layout = torch.channels_last if nhwc else torch.contiguous_format
     images = torch.zeros(batch, 3, pixels, pixels).contiguous(memory_format=layout)
-    subject = Subject(
+    return Subject(
         name,
         timm.create_model(name, num_classes=1000).to(memory_format=layout),
         lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]),
         [(images, torch.zeros(batch, dtype=torch.int64))],
         lambda model: torch.optim.SGD(model.parameters(), 0.01, momentum=0.9),
     )
-    return Forecaster(subject, largest=False)
 
 
 def main() -> None:

@@ -63,6 +63,8 @@ class At:
         return self.deadline - time.monotonic()
 
 
+OPERATOR_PIECES = 4
+HELD_OUT_PIECES = 4
 _CONFIGS = ("pydantic", "ruamel.yaml")
 
 ITEMS = (
@@ -153,6 +155,29 @@ ITEMS = (
         90,
         ("large",),
         needs=("timm",),
+    ),
+    *(
+        Item(
+            f"operators-{piece}",
+            "How long are the commonest operators, for the predictions of advise?",
+            "operators.py",
+            90,
+            (str(piece), str(OPERATOR_PIECES)),
+            also=("benchmarks/operator_file.py",),
+        )
+        for piece in range(OPERATOR_PIECES)
+    ),
+    *(
+        Item(
+            f"held-out-{piece}",
+            "How long are steps of models that no operator was listed from, to score predictions?",
+            "models.py",
+            90,
+            (str(piece), str(HELD_OUT_PIECES)),
+            needs=("timm",),
+            also=("benchmarks/operator_list.py",),
+        )
+        for piece in range(HELD_OUT_PIECES)
     ),
     Item(
         "models",

@@ -1,4 +1,7 @@
-"""Item `models`: steps of other models in PyTorch's own loop, which `halfstep advise` predicts."""
+"""Items `models` and `held-out-N`: steps in PyTorch's own loop, which `halfstep advise` predicts.
+
+The models of `held-out-N` are those that `operator_list.py` leaves out of the list of operators.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,30 @@ MODELS = (
     ("vit_small_patch16_224", 256, False),
 )
 """The name, the number of images of 224 px, and whether they are in NHWC."""
+HELD_OUT = (
+    ("resnet26d", 128, True), ("resnet152", 64, True), ("resnext26ts", 128, True),
+    ("efficientnet_b1", 64, True), ("mobilenetv3_small_100", 256, True), ("regnety_016", 128, True),
+    ("convnext_small", 64, False), ("vit_medium_patch16_gap_240", 128, False),
+    ("swin_small_patch4_window7_224", 64, False), ("densenet169", 64, False),
+    ("mixer_s16_224", 256, False), ("xception41", 64, False),
+)  # fmt: skip
+PIXELS = {"vit_medium_patch16_gap_240": 240}
 RECIPES = ("tf32", "bf16", "fp16")
 
 
-def rows(at: At) -> Iterator[Row]:
-    """Yield the figures of each model under each recipe; a ratio is to tf32."""
-    for name, batch, channels_last in MODELS[:1] if at.toy else MODELS:
-        task = images(name, batch, 224, at, channels_last=channels_last)
-        variants = [variant(task, recipe) for recipe in RECIPES]
+def rows(at: At, piece: str = "", pieces: str = "1") -> Iterator[Row]:
+    """Yield the figures of each model under each recipe; a ratio is to tf32.
+
+    Args:
+        at: The device.
+        piece: Which of the held-out models: every one from this on; "" for the other models.
+        pieces: The distance from one of them to the next.
+    """
+    models = HELD_OUT[int(piece) :: int(pieces)] if piece else MODELS
+    recipes = ("fp32", *RECIPES) if piece else RECIPES
+    for name, batch, channels_last in models[:1] if at.toy else models:
+        task = images(name, batch, PIXELS.get(name, 224), at, channels_last=channels_last)
+        variants = [variant(task, recipe) for recipe in recipes]
         for row in alternate(variants, at):
             yield {"of": task.of, **row}
 

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 PRIORS = Constants(
     half=1.0, tf32=0.8, fp32=0.8, winograd=1.5, ramp=64, weight=0.85, load=0.4, bandwidth=0.85,
-    operands=0.7, operands_last=1.0, norm=0.8, row_norm=0.6, softmax=0.75, copy=0.8, depthwise=0.45,
+    operands=0.7, operands_last=1.0, norm=0.8, norm_native=0.4, norm_native_last=0.4,
+    pool_first=100.0, row_norm=0.6, softmax=0.75, copy=0.8, depthwise=0.45,
     depthwise_last=0.35, depthwise_weight=0.25,
-    depthwise_weight_last=0.35, channels=2.0, grouped=1.0, grouped_last=1.0,
+    depthwise_weight_last=0.35, depthwise_full=0.02, attention_full=0.25,
+    channels=2.0, grouped=1.0, grouped_last=1.0,
     odd_groups=0.6, odd_groups_last=0.2, odd_width=24, transposes=0.9,
     transposes_tf32=0.5, cache=0.1, accesses=8.0, narrow=0.7, kernel=3.0, host=9.0,
 )  # fmt: skip

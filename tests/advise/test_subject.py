@@ -1,6 +1,7 @@
 """What cannot be advised on is refused in one line that names it."""
 
 import itertools
+import json
 import sys
 
 import pytest
@@ -260,3 +261,22 @@ def test_a_config_whose_batch_is_larger_than_its_training_set_is_refused():
     config = files.load("digits", ["batch_size=1348"])
     with pytest.raises(ValueError, match=r"^batch_size is 1348, but .* has 1347 images; write"):
         subject.of_config(config)
+
+
+def test_a_library_model_needs_no_data(capsys) -> None:
+    asked = ["advise", "timm:resnet18", "--gpu", "t4", "--recipes", "fp16", "--batch-size", "16"]
+    assert main([*asked, "--shape", "3x32x32", "--classes", "7", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["predicted"]["rows"]
+    assert [(row["recipe"], row["batch"]) for row in rows] == [("fp32", 16), ("fp16", 16)]
+
+
+def test_a_config_without_its_data_set_has_the_cost_that_it_has_with_it(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    asked = ["--cost-only", "--gpu", "t4", "--recipes", "fp16", "--json"]
+    assert main(["advise", "digits", *asked]) == 0
+    (row, _), shape = json.loads(capsys.readouterr().out)["predicted"]["rows"], "1x24x24"
+    monkeypatch.setattr("halfstep.train.data.load", lambda *_, **__: pytest.fail("data was read"))
+    assert main(["advise", "digits", *asked, "--shape", shape, "--classes", "10"]) == 0
+    found, _ = json.loads(capsys.readouterr().out)["predicted"]["rows"]
+    assert found == row

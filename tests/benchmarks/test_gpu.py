@@ -128,6 +128,12 @@ def test_the_items_measure_what_they_promise(dry_run):
     answers = {row["recipe"]: row["answer"] for row in items["compare"]["rows"]}
     assert answers.keys() == {"fp32", "fp32-again", "control"}
     assert answers["fp32"] == "baseline"
+    for piece in range(4):
+        launch, *measured = items[f"operators-{piece}"]["rows"]
+        assert launch["launch_seconds"] > 0
+        assert measured
+        assert all(row["seconds"] > 0 and row["ops"] for row in measured)
+        assert variants(f"held-out-{piece}") == {f"PyTorch, {recipe}" for recipe in recipes}
     (tests,) = items["tests"]["rows"]
     assert tests["skipped"] > 0
     assert (tests["passed"], tests["failed"], tests["not_run"]) == (0, 0, 0)
@@ -143,6 +149,28 @@ def test_shapes_were_chosen_by_the_table_of_gains(script):
     gains = [gain for *_, gain in shapes]
     assert gains == [round(predicted.gain(*shape).value, 3) for *shape, _ in shapes]
     assert sum(gain > 1.05 for gain in gains) == sum(gain < 0.95 for gain in gains) == 50
+
+
+def test_pieces_of_operators_become_the_file_of_a_gpu(dry_run, script, tmp_path):
+    _, items = dry_run
+    module = script("operator_file")
+    found = module.joined([items[f"operators-{piece}"] for piece in range(4)], "h200")
+    path = tmp_path / "h200.json"
+    path.write_text(json.dumps(found))
+    measured = script("halfstep.advise.predict.measured").read(path, own=False)
+    assert measured.gpu.key == "h200"
+    assert len(measured.calls) >= len(found["rows"]) >= 8
+    other = items["operators-0"] | {"device": "another"}
+    with pytest.raises(SystemExit, match="the items differ in device"):
+        module.joined([other, items["operators-1"]], "h200")
+
+
+def test_held_out_models_have_no_part_in_the_list_of_operators(script):
+    held_out = {name for name, *_ in script("gpu_items.models").HELD_OUT}
+    assert len(held_out) == 12
+    listed = script("operator_list").IMAGES
+    assert len({*listed}) == 40
+    assert not held_out & {*listed}
 
 
 def test_tests_that_need_a_gpu_say_so_in_the_words_that_the_item_looks_for(script):

@@ -196,9 +196,6 @@ def test_errors_of_predictions(script: Any) -> None:
         assert figures(*parts) == medians | far | ends["fp32"] | small | {"4", "6"}, page
     for page in ("docs/advise-gpus.md", "docs/advise-gpus.zh.md"):
         assert figures(*text(page)) >= medians | {"4"}
-        cases = re.findall(r"^\|.*H200.*$", (ROOT / page).read_text(), re.MULTILINE)
-        for name in ("fp32", "tf32", "bf16"):
-            assert any(ends[name] <= {*re.findall(r"\d\.\d", case)} for case in cases)
     summary = [
         (str(len(each)), f"{np.median(each):.1%}", f"{np.quantile(each, 0.9):.1%}")
         for each in groups

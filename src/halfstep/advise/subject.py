@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from halfstep.advise import shapes
 from halfstep.advise.random_numbers import RandomNumbers
 from halfstep.errors import UserError, failing
 from halfstep.train import data
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
+    from halfstep.advise.shapes import Images
     from halfstep.train.config import Config
     from halfstep.train.data import Data
 
@@ -63,6 +65,7 @@ class Subject:
             None if the rate is constant; the attribute is None if the rate is always constant.
         config: The name or path of the config, and its overrides; None for a subject from
             functions.
+        batch_size: Samples of a predicted micro-step; 0 for as many as the first batch has.
         accumulate: Micro-steps per step; each has one batch.
         clip_norm: Maximum norm of a step's gradients; None for no clipping.
         trained_with: The settings of the optimizer, for a subject from functions; None for a
@@ -79,6 +82,7 @@ class Subject:
     epoch: Callable[[int, int], Iterator[Any]] | None = None
     schedule: Callable[[Optimizer, int], LRScheduler | None] | None = None
     config: tuple[str, tuple[str, ...]] | None = None
+    batch_size: int = 0
     accumulate: int = 1
     clip_norm: float | None = None
     trained_with: Mapping[str, Any] | None = None
@@ -148,18 +152,20 @@ def find(
     optimizer: str | None = None,
     learning_rate: float | None = None,
     seed: int = 0,
+    images: Images | None = None,
 ) -> Subject:
-    """Build the subject from a config, or from functions of the user.
+    """Build the subject from a config, from a library's model, or from functions of the user.
 
     Args:
-        name: The name or path of a config, or "FILE.py:FUNCTION" for a function that returns the
-            model.
+        name: The name or path of a config, a library's model such as "timm:resnet50", or
+            "FILE.py:FUNCTION" for a function that returns the model.
         options: Overrides of the config.
         batches: Only with a function: the path of a function that returns batches.
         loss: Only with a function: the path of a function of model and batch that returns the loss.
         optimizer: Only with a function: the name of an optimizer, as in a config; None for SGD.
         learning_rate: Only with a function: the learning rate of the optimizer; None for 0.01.
         seed: Only with a function: the seed of the random numbers that the functions draw.
+        images: Images in place of a data set, of which only the cost can be predicted.
 
     Raises:
         UserError: If the subject cannot be built, or if an argument applies only to the other kind
@@ -180,15 +186,21 @@ def find(
                 f"{given} can be given only for a function that returns a model, but {name!r} is "
                 f"a config; leave out {given}, or change the config with --options"
             )
-        return replace(of_config(files.load(name, options)), config=(name, tuple(options)))
+        config = files.load(shapes.settings(name) if shapes.is_library(name) else name, options)
+        found = of_images(config, images) if images else of_config(config)
+        return replace(found, config=(name, tuple(options)))
     if options:
         raise UserError(f"--options change a config, but {name!r} is a function; leave them out")
-    if batches is None:
+    if batches is None and images is None:
         raise UserError(
             f"{name!r} is a model without data; write --batches data.py:batches, a function that "
             "returns batches of (inputs, targets)"
         )
-    return of_code(name, batches, loss, optimizer, learning_rate, seed=seed)
+    if batches is not None and images is not None:
+        raise UserError("--batches and --shape both give the inputs; leave out one of them")
+    inputs = _zeros(images) if images is not None else batches
+    assert inputs is not None
+    return of_code(name, inputs, loss, optimizer, learning_rate, seed=seed)
 
 
 def of_config(config: Config, *, batches: int = BATCHES) -> Subject:
@@ -219,23 +231,55 @@ def of_config(config: Config, *, batches: int = BATCHES) -> Subject:
 
     loaded = load(config.seed)
     batch_size.refuse(config, loaded.train.images)
-    minimised = losses.build(config, len(loaded.classes), device)
+    return _of_config(
+        config,
+        len(loaded.classes),
+        loaded.image_shape,
+        lambda: list(itertools.islice(epoch(config.seed, 1), batches)),
+        epoch,
+    )
+
+
+def of_images(config: Config, images: Images) -> Subject:
+    """Build the subject that a config describes with images in place of its data set.
+
+    Args:
+        config: The config.
+        images: The images; the subject has one batch of two, and the tracer resizes it.
+
+    Raises:
+        UserError: If the model, the loss or the optimizer cannot be built.
+    """
+    found = _of_config(config, images.classes, images.shape, lambda: _zeros(images), None)
+    return replace(found, batch_size=config.batch_size)
+
+
+def _zeros(images: Images) -> list[Any]:
+    return [(torch.zeros(2, *images.shape), torch.zeros(2, dtype=torch.int64))]
+
+
+def _of_config(
+    config: Config,
+    classes: int,
+    image_shape: tuple[int, int, int],
+    first: Callable[[], list[Any]],
+    epoch: Callable[[int, int], Iterator[Any]] | None,
+) -> Subject:
+    minimised = losses.build(config, classes, torch.device("cpu"))
     scaling = config.lr_scaling
     lr_factor = scaling.factor(config.batch_size * config.accumulate) if scaling else 1.0
     with RandomNumbers(config.seed).drawn():
-        model = models.build(
-            config.model, classes=len(loaded.classes), image_shape=loaded.image_shape
-        )
-        first = list(itertools.islice(epoch(config.seed, 1), batches))
+        model = models.build(config.model, classes=classes, image_shape=image_shape)
+        batches = first()
     return Subject(
         config.name,
         model,
         lambda model, batch: minimised(model(batch[0]), batch[1]),
-        first,
+        batches,
         lambda model: optim.build_optimizer(
             config.optimizer,
             model,
-            classes=len(loaded.classes),
+            classes=classes,
             fused=False,
             lr_factor=lr_factor,
             seed=config.seed,
@@ -258,7 +302,7 @@ def _shortened(config: Config, optimizer: Optimizer, steps: int) -> LRScheduler 
 
 def of_code(
     model: str,
-    batches: str,
+    batches: str | list[Any],
     loss: str | None,
     optimizer: str | None = None,
     learning_rate: float | None = None,
@@ -270,7 +314,7 @@ def of_code(
     Args:
         model: "model:build" or "model.py:build", the path of a function that returns the model.
         batches: The path of a function that returns an iterable of batches: (inputs, targets), or
-            whatever `loss` accepts.
+            whatever `loss` accepts; or the batches themselves.
         loss: The path of a function of model and batch that returns the loss; by default the
             cross-entropy of the model's outputs for the inputs.
         optimizer: The name of the optimizer in a config; None for SGD with momentum.
@@ -287,7 +331,9 @@ def of_code(
         settings["momentum"] = 0.9
     # Validating a whole config gives errors that name the field and its allowed values.
     chosen = files.load({**_ANY_CONFIG, "optimizer": settings}).optimizer
-    make, make_batches = _imported(model, "advise MODEL"), _imported(batches, "--batches")
+    make = _imported(model, "advise MODEL")
+    make_batches: Callable[..., Any]
+    make_batches = _imported(batches, "--batches") if isinstance(batches, str) else lambda: batches
     made = _built(make, model, seed)
     if not any(param.requires_grad for param in made.parameters()):
         raise UserError(f"{model} returns a model without a parameter to train")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -99,12 +99,6 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
         console.print(MARKED, soft_wrap=True, markup=False, highlight=False)
     for flaw in dict.fromkeys(each.unsafe for each in found if each.unsafe):
         console.print(f"{UNSAFE}: {flaw}", soft_wrap=True, markup=False, highlight=False)
-    for layer in dict.fromkeys(chain.from_iterable(each.recurrent for each in found)):
-        console.print(
-            f"{layer}: the predicted times are too long, because each time step is predicted as "
-            "separate kernels, and cuDNN runs fused ones",
-            soft_wrap=True,
-        )
     guessed = {name: count for each in found for name, count in each.unknown.items()}
     for name, count in sorted(guessed.items()):
         console.print(
@@ -119,7 +113,9 @@ def _explained(found: Sequence[Forecast]) -> list[str]:
     over = " or ".join(dict.fromkeys(each.gpu.reference for each in found))
     used = [said for name, said in _REMARKS.items() if any(name in e.remarks for e in found)]
     note = _NOTE.format(intervals=intervals(found, "low, high"))
-    return [note, *cautions(found), *(each.format(over=over) for each in used)]
+    near = dict.fromkeys((each.gpu.name, each.measured) for each in found if each.measured)
+    measured = [f"{gpu}: from operators that were measured on {device}" for gpu, device in near]
+    return [note, *measured, *cautions(found), *(each.format(over=over) for each in used)]
 
 
 def intervals(found: Sequence[Forecast], ends: str = " ") -> str:
@@ -130,24 +126,27 @@ def intervals(found: Sequence[Forecast], ends: str = " ") -> str:
         ends: What stands between the brackets.
     """
     inexact = dict.fromkeys(each.gpu.name for each in found if each.gpu.caution)
-    fewer = f", but fewer do on {' and '.join(inexact)} (see below)" if inexact else ""
+    fewer = f", but fewer may on {' and '.join(inexact)} (see below)" if inexact else ""
     return f"{SHARE} % of the intervals [{ends}] should contain the true value{fewer}"
 
 
 def cautions(found: Sequence[Forecast]) -> list[str]:
-    """Say for each GPU how far off earlier predictions were, if that is known."""
-    known = [f"{each.gpu.name}: {each.gpu.caution}" for each in found if each.gpu.caution]
-    return list(dict.fromkeys(known))
+    """Say once, for all GPUs that it applies to, what is not known of their architectures."""
+    names: dict[str, dict[str, None]] = {}
+    for each in found:
+        if each.gpu.caution:
+            names.setdefault(each.gpu.caution, {})[each.gpu.name] = None
+    return [f"{', '.join(each)}: {caution}" for caution, each in names.items()]
 
 
 def fastest(found: Sequence[Forecast], examine: str) -> list[str]:
-    """Say for each GPU which recipe is predicted to be fastest, and that its safety is not known.
+    """Say for each GPU which recipe is predicted to be fastest, and once that safety is not known.
 
     Args:
         found: The forecasts; the first one of each GPU is fp32 or tf32.
-        examine: The command that examines the safety.
+        examine: The command that examines the safety, without its GPUs; "" if there is none.
     """
-    said = []
+    said, useful = [], []
     for gpu, rows in groupby(found, key=lambda each: each.gpu):
         reference, *others = rows
         fitting = [each for each in others if each.fits and not (each.lacks or each.unsafe)]
@@ -155,10 +154,11 @@ def fastest(found: Sequence[Forecast], examine: str) -> list[str]:
         if reference.fits and best.seconds.value * GAIN > reference.seconds.value:
             said.append(
                 f"on {gpu.name}: no recipe that fits is predicted to be at least {GAIN:g} times as "
-                f"fast as {reference.recipe}; which recipes are safe for the model was not examined"
+                f"fast as {reference.recipe}"
             )
         elif best is reference:
             said.append(f"on {gpu.name}: {none_fits(reference)}")
+            continue
         else:
             assert best.speed_up is not None
             low, value, high = map(units.ratio, best.speed_up)
@@ -170,9 +170,16 @@ def fastest(found: Sequence[Forecast], examine: str) -> list[str]:
             more = f" (about as fast: {', '.join(alike)})" if alike else ""
             said.append(
                 f"on {gpu.name}: {best.recipe} is predicted to be the fastest recipe that fits, "
-                f"{value} [{low}, {high}] times as fast as {reference.recipe}{more}; whether it is "
-                f"safe for the model was not examined. To examine it: {examine} --gpu {gpu.key}"
+                f"{value} [{low}, {high}] times as fast as {reference.recipe}{more}"
             )
+        useful.append(gpu.key)
+    if useful and examine:
+        said.append(
+            "which recipes are safe for the model was not examined. To examine it: "
+            f"{examine} --gpu {','.join(useful)}"
+        )
+    elif useful:
+        said.append("which recipes are safe for the model was not examined, which needs its data")
     return said
 
 

@@ -38,13 +38,14 @@ def register(app: typer.Typer) -> None:
     app.command("advise", short_help="Recommend a recipe for a model, with reasons.")(advise)
 
 
-def advise(  # noqa: PLR0913, PLR0917  (a flag each)
+def advise(  # noqa: PLR0913, PLR0915, PLR0917  (a flag each)
     subject: Annotated[
         str,
         typer.Argument(
-            metavar="CONFIG|FILE.py:FUNCTION",
+            metavar="CONFIG|FILE.py:FUNCTION|timm:MODEL",
             help="Name of a shipped config, a YAML file, or your function that returns a model. "
-            "The function's file is executed.",
+            "The function's file is executed. Of a model of timm or torchvision, such as "
+            "timm:resnet50, only the cost is predicted.",
         ),
     ],
     recipes: Annotated[
@@ -116,6 +117,18 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             "--cost-only", help="With --gpu: only predict time and memory; train nothing."
         ),
     ] = False,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CxHxW",
+            help="With --cost-only: the shape of the model's images, such as 3x224x224; with "
+            "--classes, no data set is read.",
+        ),
+    ] = None,
+    classes: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="With --cost-only and --shape: number of classes."),
+    ] = None,
     verify: Annotated[
         bool | None,
         typer.Option(
@@ -161,35 +174,39 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         halfstep train advice/t4.yaml
 
         halfstep advise model.py:build --batches data.py:batches
+
+        halfstep advise timm:resnet50 --batch-size 256 --gpu h200,b200
     """
     from rich.console import Console
 
+    from halfstep.advise import shapes
     from halfstep.advise.predict.gpus import GIB, parse_gpus
     from halfstep.compare.plan.arguments import parse_time_limit
     from halfstep.files import json_text
     from halfstep.recipe.parse import parse_recipes
 
     there = parse_gpus(gpu) if gpu is not None else ()
+    library = shapes.is_library(subject)
+    cost_only = cost_only or library
     _refuse(
         subject,
         options or (),
         costed=not there and (cost_only or batch_size or max_memory),
-        tried=cost_only and (verify or budget or out),
+        tried=cost_only and (verify or out),
+        shaped=not cost_only and (shape or classes),
     )
+    images = shapes.images(subject, shape, classes)
     seconds = BUDGET if budget is None else parse_time_limit(budget, "--budget")
     named = parse_recipes(recipes) if recipes else ()
     with without_collections():
         from halfstep.advise import answer
+        from halfstep.advise.budget import Budget
         from halfstep.advise.choose import advice, show
         from halfstep.advise.predict import forecast
         from halfstep.advise.report import files
         from halfstep.advise.subject import BATCHES, find
 
-    began = time.monotonic()
-
-    def left() -> float:
-        return seconds - (time.monotonic() - began)
-
+    clock = Budget(seconds)
     names = named or advice.CANDIDATES
     with _told(1 + len(names)) as tell:
         about = find(
@@ -200,11 +217,14 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             optimizer=optimizer,
             learning_rate=lr,
             seed=seed,
+            images=images,
         )
-        if len(about.batches) < BATCHES:
+        if images is None and len(about.batches) < BATCHES:
             typer.echo(f"advise: {_few(len(about.batches), BATCHES)}", err=True)
         memory = max_memory and max_memory * GIB
-        forecaster = forecast.Forecaster(about, batch=batch_size, memory=memory, tell=tell)
+        forecaster = forecast.Forecaster(
+            about, batch=batch_size, memory=memory, tell=tell, check=clock.check
+        )
         costs = forecast.forecasts(forecaster, names, there, partly=not cost_only) if there else []
     console = Console(quiet=as_json)
     given = {
@@ -217,13 +237,9 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         "--max-memory": max_memory,
     }
     if costs:  # printed now, because the next stages take much longer
-        _print_costs(
-            console,
-            about,
-            costs,
-            _command(subject, options or (), given) if cost_only else None,
-        )
-    before_search = time.monotonic() - began
+        examine = "" if images else _command(subject, options or (), given)
+        _print_costs(console, about, costs, names, examine if cost_only else None)
+    before_search = clock.used()
     if cost_only:
         found = answer.Answer(about, None, tuple(costs))
     else:
@@ -235,11 +251,11 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
                 there,
                 forecaster=forecaster,
                 seed=seed,
-                budget=left(),
+                budget=clock.left(),
                 tell=tell,
             )
     before, verifies = found, verify is not False and found.advice is not None
-    available = min(left(), seconds * VERIFICATION)
+    available = min(clock.left(), seconds * VERIFICATION)
     enough = _enough(before_search + found.needed)
     _print(console, found, costs, enough, verifies=verifies, available=available)
     if verifies:
@@ -284,18 +300,24 @@ def _print_files(console: "Console", found: "Answer", written: list[str], out: P
             console.print(f"no recipe file for {', '.join(bare)}: {reason}", soft_wrap=True)
 
 
-def _refuse(subject: str, options: "Sequence[str]", *, costed: object, tried: object) -> None:
+def _refuse(
+    subject: str, options: "Sequence[str]", *, costed: object, tried: object, shaped: object
+) -> None:
     """Refuse, before torch is imported, a wrong config and flags that contradict each other."""
+    from halfstep.advise import shapes
     from halfstep.train.config.files import load
 
     if ".py" not in subject:
-        load(subject, options)
+        load(shapes.settings(subject) if shapes.is_library(subject) else subject, options)
     if costed:
         raise UserError(
-            "--cost-only, --batch-size and --max-memory need --gpu; write, for example, --gpu h100"
+            "--cost-only, timm:MODEL, --batch-size and --max-memory need --gpu; write, for "
+            "example, --gpu h100"
         )
     if tried:
-        raise UserError("--cost-only trains nothing; leave out --verify, --budget and --out")
+        raise UserError("--cost-only trains nothing; leave out --verify and --out")
+    if shaped:
+        raise UserError("--shape and --classes need --cost-only: without data, nothing is trained")
 
 
 def _command(subject: str, options: "Sequence[str]", given: "Mapping[str, object]") -> str:
@@ -321,16 +343,21 @@ def _print_costs(
     console: "Console",
     subject: "Subject",
     costs: "Sequence[Forecast]",
+    names: "Sequence[str]",
     examine: str | None,
 ) -> None:
     """Print the predicted costs, and the fastest recipes if nothing else is examined."""
     from halfstep.advise import table
     from halfstep.advise.predict import native_fp8
 
+    lines = native_fp8.lines(subject, [*dict.fromkeys(each.gpu for each in costs)], costs[0].batch)
     table.show(console, subject.name, costs, *([table.TRIED_NEXT] if examine is None else []))
-    gpus = dict.fromkeys(each.gpu for each in costs)
-    lines = native_fp8.lines(subject, [*gpus], costs[0].batch)
-    for line in [*lines, *(table.fastest(costs, examine) if examine is not None else [])]:
+    if examine is not None:
+        traced = {"fp32", "tf32", *(cost.recipe for cost in costs)}
+        if late := ", ".join(name for name in names if name not in traced):
+            typer.echo(f"advise: the budget was spent before {late} was traced", err=True)
+        lines = [*lines, *table.fastest(costs, examine)]
+    for line in lines:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 

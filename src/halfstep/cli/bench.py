@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from halfstep.cli.gpus import list_gpus
 from halfstep.cli.overrides import BatchSizeFlag, OptionsFlag, overrides
 from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import DeviceFlag
@@ -50,6 +51,9 @@ def register(app: typer.Typer) -> None:
     bench.command("launch", short_help="Time to the first step: spawn and torchrun.")(launch)
     bench.command("step", short_help="Time of each part of a training step.")(step)
     bench.command("recipes", short_help="Time and memory of a named model, by recipe.")(recipes)
+    bench.command("operators", short_help="Times of operators, for predictions of advise.")(
+        operators
+    )
     app.add_typer(bench, name="bench", short_help="Measure what makes training fast or slow here.")
 
 
@@ -231,6 +235,64 @@ def recipes(
             console=Console(stderr=True, quiet=quiet),
         ),
     )
+
+
+def operators(
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE.toml",
+            callback=list_gpus,
+            help="The datasheet of this GPU; default: by its name. --gpu list prints all names.",
+        ),
+    ] = None,
+    device: DeviceFlag = None,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=1, help="Time limit; a later run continues with what the file does not have yet."
+        ),
+    ] = 80.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="File for the results; default: the file of this GPU that advise reads.",
+        ),
+    ] = None,
+    toy: Annotated[
+        bool, typer.Option("--toy", help="Small tensors and few operators, for a test.")
+    ] = False,
+) -> None:
+    """Measure the commonest operators of 40 image models and two transformers on this GPU.
+
+    advise then predicts steps on this GPU, and on GPUs of its architecture, from these times.
+    """
+    from halfstep.advise.predict.gpus import parse_gpus
+    from halfstep.errors import UserError
+
+    sheets = parse_gpus(gpu) if gpu is not None else ()
+    if len(sheets) > 1:
+        raise UserError(f"--gpu is {gpu!r}; name one GPU: the one that is measured")
+    with without_collections():
+        from halfstep.bench.operators import here, measuring
+        from halfstep.train.environment import pick_device
+
+    place = pick_device(device or "auto")
+    sheet = sheets[0] if sheets else here.gpu_of(place)
+    path = out or here.own_file(sheet)
+    shrink, listed = (16, measuring.commonest()[:40:4]) if toy else (1, None)
+    done, wanted = measuring.measure(
+        path,
+        sheet,
+        place,
+        limit=seconds,
+        listed=listed,
+        shrink=shrink,
+        tell=lambda said: typer.echo(f"bench: {said}", err=True),
+    )
+    rest = "" if done == wanted else "; run the command again to continue"
+    typer.echo(f"{done} of {wanted} calls are in {path}{rest}")
 
 
 def _run(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfstep.advise.answer import answer
+from halfstep.advise.budget import BudgetSpentError
 from halfstep.advise.choose.advice import NOT_EXAMINED, Advice, advise
-from halfstep.advise.choose.clock import BudgetSpentError, Clock
+from halfstep.advise.choose.clock import Clock
 from halfstep.advise.choose.show import chosen
 from halfstep.advise.choose.solve import by_worth, solve
 from halfstep.advise.predict.forecast import Forecaster

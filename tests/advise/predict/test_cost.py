@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -83,7 +85,7 @@ def test_images_are_copied_where_a_kernel_does_not_take_them_as_they_lie() -> No
     assert first < 1.3 * last  # they are padded there, in both layouts
     first, last = seconds("native_group_norm", "norm", 64)
     assert last > 1.3 * first  # its kernels know NCHW alone
-    first, last = seconds("native_batch_norm", "norm", 64)
+    first, last = seconds("cudnn_batch_norm", "norm", 64)
     assert first == last
 
 
@@ -127,11 +129,74 @@ def test_intervals_are_ordered_and_wider_where_less_is_known() -> None:
     widths = [half_width(work, A100, share) for work in (plain, vague) for share in (80, 90)]
     assert widths[0] < widths[1] < widths[3]
     assert widths[0] < widths[2] < widths[3]
-    assert half_width(plain, gpu("b200")) > widths[0]
+    # 90 % of the errors on the newest GPUs were below 29 % before their architecture was measured.
+    for unknown in ("b200", "gb300", "rtx5080", "mi300x", "mi355x", "rx7900xtx"):
+        assert half_width(plain, gpu(unknown), 90) >= math.log(1.29)
+        assert half_width(plain, gpu(unknown)) > widths[0]
     low, value, high = around(2.0, 0.1)
     assert low < value < high
     ratio = speed_up(of(replace(PRODUCT, format="fp32"), count=50), plain, A100)
     assert 1 < ratio.low < ratio.value < ratio.high
+
+
+def seconds(op: Op, on: str = "h200") -> float:
+    return float(kernels(of(op, on=on), constants(gpu(on).architecture)).total[0])
+
+
+def images(name: str, kind: str, format_: str, **given: Any) -> Op:
+    size = 4 if format_ == "fp32" else 2
+    elements = 64 * 256 * 56 * 56
+    return Op(
+        name, kind, format_, read=2 * size * elements, written=size * elements, elements=elements,
+        **given,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("on", ["t4", "rtx3090", "h200", "b200", "mi300x"])
+def test_batch_norms_that_cudnn_does_not_run_are_slower_and_slowest_with_few_channels(
+    on: str,
+) -> None:
+    def norm(name: str, channels: int, *, last: bool) -> float:
+        return seconds(images(name, "norm", "bf16", groups=channels, channels_last=last), on)
+
+    for last in (False, True):
+        native, few = (norm("native_batch_norm", channels, last=last) for channels in (2048, 64))
+        assert few > native > 1.1 * norm("cudnn_batch_norm", 2048, last=last)
+
+
+def test_max_pooling_in_nchw_takes_as_long_as_its_elements_on_current_software() -> None:
+    def pool(format_: str, *, last: bool) -> float:
+        name = "max_pool2d_with_indices_backward"
+        return seconds(images(name, "pool", format_, channels_last=last))
+
+    assert pool("fp32", last=False) == pytest.approx(pool("fp16", last=False), rel=0.01)
+    assert pool("fp16", last=False) > 5 * pool("fp16", last=True)
+
+
+def test_depthwise_convolutions_and_fused_attention_of_fp32_data_are_slow_on_every_gpu() -> None:
+    for on in ("t4", "rtx3090", "h200", "b200"):
+        for window in (9, 49):
+            flops = 2 * window * 64 * 256 * 56 * 56
+            full, half = (
+                seconds(images("convolution", "depthwise", each, flops=flops, window=window), on)
+                for each in ("fp32", "fp16")
+            )
+            assert full > 3 * half
+        full, half = (
+            seconds(Op("attention", "attention", each, flops=10**13, m=197, n=64, k=64), on)
+            for each in ("fp32", "bf16" if on != "t4" else "fp16")
+        )
+        assert full > 2 * half
+
+
+def test_ieee_fp32_reaches_less_of_the_peak_on_hopper_than_on_older_gpus() -> None:
+    def share(on: str) -> float:
+        work = workload([Call(replace(PRODUCT, format="fp32"), "forward", 1)], gpu(on), tf32=False)
+        taken = kernels(work, constants(gpu(on).architecture)).total[0]
+        return float(PRODUCT.flops / taken / (gpu(on).fp32 * 1e12))
+
+    assert share("h200") < 0.9 * share("rtx3090")
+    assert constants("blackwell") == constants("hopper") != constants("ampere") == constants()
 
 
 def test_a_gpu_is_found_by_any_of_its_names_and_an_unknown_one_names_those_that_are() -> None:
@@ -145,6 +210,6 @@ def test_peaks_agree_with_the_multiprocessors_and_the_clock() -> None:
     # Operations of a multiprocessor in a clock cycle outside tensor cores: two for each fp32 lane.
     lanes = {"volta": 64, "turing": 64, "ampere": 128, "ada": 128, "hopper": 128, "blackwell": 128}
     for each in gpus().values():
-        if each.architecture in lanes and not each.key.startswith("a100"):
+        if each.architecture in lanes and not each.key.startswith(("a100", "a30")):
             rate = 2 * lanes[each.architecture] * each.sms * each.clock * 1e6 / 1e12
             assert each.fp32 == pytest.approx(rate, rel=0.12), each.key

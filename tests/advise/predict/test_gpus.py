@@ -8,6 +8,7 @@ import pytest
 
 from halfstep.advise.predict import gpus
 from halfstep.cli import main
+from halfstep.errors import UserError
 from halfstep.formats import FORMATS
 
 ROW = """
@@ -65,3 +66,63 @@ def test_every_format_has_the_rate_of_its_column() -> None:
     assert t4.peak("fp8-e4m3") == t4.peak("bf16") == t4.peak("fp32") == 8.1e12
     assert h100.peak("bf16") == h100.peak("fp16") == 989.4e12
     assert h100.peak("tf32") == 494.7e12
+
+
+def test_a_file_of_ones_own_describes_any_gpu(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = [
+        line for line in ROW.splitlines() if not line.startswith(("name", "aliases", "source"))
+    ]
+    (tmp_path / "mine.toml").write_text(
+        "\n".join([*plain, *ROW.replace("made_up", "b").splitlines()])
+    )
+    first, second, third = gpus.parse_gpus("mine.toml,t4")
+    assert (first.key, first.name, first.sms) == ("made_up", "made_up", 150)
+    assert (second.name, third.key) == ("Made-up GPU 96GB", "t4")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "sms = 150",
+            "",
+            r"mine.toml, \[made_up\] lacks sms; copy a row of .*gpus.toml as a pattern",
+        ),
+        ("sms = 150", "sms = 1.5", r"\[made_up\], sms is 1.5; allowed: a positive whole number"),
+        ("fp32 = 80", "fp32 = '80'", r"\[made_up\], fp32 is '80'; allowed: a positive number"),
+        ("fp32 = 80", "fp32 = -1", r"\[made_up\], fp32 is -1; allowed: a positive number"),
+        ("fp32 = 80", "fp32 = inf", r"\[made_up\], fp32 is inf; allowed: a positive number"),
+        ("clock", "clocks", r"unknown field 'clocks'.*clock"),
+        ("process = 4", "process 4", r"mine.toml is no table of GPUs: .*line 6"),
+        (ROW, "", r"mine.toml has no GPU; begin one with a line such as \[mine\]"),
+        ("[made_up]", "", r"mine.toml: name stands outside a table"),
+    ],
+)
+def test_a_wrong_file_is_an_error_of_one_line(old, new, said, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert old in ROW
+    (tmp_path / "mine.toml").write_text(ROW.replace(old, new, 1))
+    with pytest.raises(UserError, match=said) as refused:
+        gpus.parse_gpus("mine.toml")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(UserError, match=r"nowhere\.toml is no table of GPUs: .*No such file"):
+        gpus.parse_gpus("nowhere.toml")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rtx pro 6000 blackwell", "5080", "5070 ti", "4080", "b300", "gb200", "gb300", "h100 nvl",
+        "h200 nvl", "a30", "mi325x", "mi355x", "7900 xtx",
+    ],
+)  # fmt: skip
+def test_gpus_of_today_are_there_with_their_sources(name) -> None:
+    found = gpus.gpu(name)
+    assert found.source
+    assert found.fp16 >= 2 * found.fp32 * 0.99
+    assert found.tf32 is None or found.tf32 == pytest.approx(found.fp16 / 2, rel=0.01)
+    assert found.fp8 is None or found.fp8 == pytest.approx(2 * found.fp16, rel=0.01)

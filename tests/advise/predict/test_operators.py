@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
+from halfstep.advise.predict.step import traced
 from halfstep.advise.predict.trace import Call, recorded
+from halfstep.advise.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,3 +96,39 @@ def test_a_comparison_in_a_micro_step_that_stands_for_several_is_as_many_reads()
         recorder.times = 3
         torch.equal(torch.ones(2), torch.ones(2))
     assert recorder.trace(1).reads == 3
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [
+        ("fp32", "cudnn_batch_norm"),
+        ("fp16", "cudnn_batch_norm"),
+        ("half-bn32", "cudnn_batch_norm"),
+        ("half", "native_batch_norm"),
+        ("bf16", "native_batch_norm"),
+        ("bf16-sr", "native_batch_norm"),
+    ],
+)
+def test_a_batch_norm_is_that_which_cuda_runs(recipe, name) -> None:
+    model = nn.Sequential(nn.Conv2d(8, 16, 1), nn.BatchNorm2d(16), nn.Flatten(), nn.Linear(64, 4))
+    subject = Subject(
+        "net", model, lambda model, batch: model(batch).float().mean(),
+        [torch.zeros(2, 8, 2, 2)], lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+    )  # fmt: skip
+    norms = {call.op for call in traced(subject, recipe).calls if call.op.kind == "norm"}
+    assert {op.name for op in norms} == {name, f"{name}_backward"}
+    assert {op.groups for op in norms} == {16}
+
+
+def test_images_in_nhwc_are_copied_no_more_in_fp32_than_in_half() -> None:
+    layers = [nn.Conv2d(64, 64, size, padding=size // 2, bias=False) for size in (1, 3, 1)]
+    model = nn.Sequential(*layers, nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    model = model.to(memory_format=torch.channels_last)
+    images = torch.zeros(2, 64, 56, 56).contiguous(memory_format=torch.channels_last)
+    subject = Subject(
+        "net", model, lambda model, batch: model(batch).float().mean(), [images],
+        lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+    )  # fmt: skip
+    for recipe in ("fp32", "fp16"):  # a CPU's own choice of a kernel depends on the batch
+        calls = traced(subject, recipe, 256).calls
+        assert [call for call in calls if call.op.name == "contiguous"] == [], recipe

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from halfstep.advise.choose.clock import BudgetSpentError, Clock
+from halfstep.advise.budget import BudgetSpentError
+from halfstep.advise.choose.clock import Clock
 from halfstep.advise.choose.decay import lost_later
 from halfstep.advise.choose.exceptions import find_exceptions
 from halfstep.advise.choose.record import record

@@ -11,6 +11,7 @@ import time
 from statistics import median_low
 from typing import TYPE_CHECKING, Protocol
 
+from halfstep.advise.budget import BudgetSpentError
 from halfstep.advise.choose.record import STEPS
 from halfstep.show import units
 
@@ -40,10 +41,6 @@ def silent(what: str, detail: str = "", /) -> None:
 def time_left(seconds: float) -> str:
     """Return the text about the time left that ends a progress message; "" for a short time."""
     return f"; about {units.duration(seconds)} left" if seconds >= _WORTH_TELLING else ""
-
-
-class BudgetSpentError(Exception):
-    """The time budget does not suffice for the next action."""
 
 
 class Clock:

@@ -173,7 +173,7 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
     if best is None:
         return (
             f"{where}: use {choice.reference.recipe}; no {_others(advice)} is predicted to be "
-            f"clearly faster{_waiting(choice.reference)}{_caution(choice)}"
+            f"clearly faster{_waiting(choice.reference)}{_measure_it(choice)}"
         )
     cost, speed_up = best.cost, best.cost.speed_up
     assert speed_up is not None
@@ -194,7 +194,7 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
     )
 
 
-def _caution(choice: Choice) -> str:
+def _measure_it(choice: Choice) -> str:
     if not choice.gpu.caution or choice.reference.recipe != "tf32":
         return ""
     return "; half precision can be faster than predicted (see the note on this GPU): measure it"

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._pytree import tree_leaves
 
-from halfstep.advise.choose.clock import BudgetSpentError, silent, time_left
+from halfstep.advise.budget import BudgetSpentError
+from halfstep.advise.choose.clock import silent, time_left
 from halfstep.advise.random_numbers import RandomNumbers
 from halfstep.advise.subject import BATCHES
 from halfstep.engine import Engine

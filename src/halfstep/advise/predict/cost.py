@@ -52,6 +52,11 @@ class Constants:
         operands_last: Factor for the memory efficiency of convolutions in NHWC, where the channels
             of a pixel are contiguous.
         norm: Memory efficiency of norms over a batch or a group of channels.
+        norm_native: Factor for batch norms that cuDNN does not run, in bf16 or with half weights,
+            in NCHW and with many channels. With few, multiprocessors are idle.
+        norm_native_last: The same in NHWC.
+        pool_first: Elements of the input of max pooling in NCHW whose gradients a multiprocessor
+            computes per clock cycle: for each, the kernel searches all windows that contain it.
         row_norm: Memory efficiency of norms over a row: LayerNorm, RMSNorm.
         softmax: Memory efficiency of softmax and losses.
         copy: Memory efficiency of copies, casts and transposes.
@@ -61,6 +66,10 @@ class Constants:
         depthwise_weight: Memory efficiency of depthwise convolutions in NCHW, for the gradient of
             the weight.
         depthwise_weight_last: The same in NHWC.
+        depthwise_full: Compute efficiency of depthwise convolutions of fp32 data, as a share of
+            fp32's peak.
+        attention_full: Compute efficiency of fused attention of fp32 data, as a share of fp32's
+            peak; its kernels do not use tensor cores well.
         channels: Channels per multiprocessor at which the gradient of a depthwise weight reaches
             half of its memory efficiency: its kernels run a few blocks per channel, so a GPU is
             partly idle if there are few channels.
@@ -93,6 +102,9 @@ class Constants:
     operands: float
     operands_last: float
     norm: float
+    norm_native: float
+    norm_native_last: float
+    pool_first: float
     row_norm: float
     softmax: float
     copy: float
@@ -100,6 +112,8 @@ class Constants:
     depthwise_last: float
     depthwise_weight: float
     depthwise_weight_last: float
+    depthwise_full: float
+    attention_full: float
     channels: float
     grouped: float
     grouped_last: float
@@ -120,7 +134,8 @@ NAMES = tuple(field.name for field in fields(Constants))
 # Memory efficiencies of kinds that are too small a part of published steps to be fitted.
 _OTHERS = {"reduction": 0.72, "pool": 0.58, "index": 0.4}
 _VECTOR_RATE = 0.25
-"""Share of fp32's peak that a depthwise convolution reaches if memory does not limit it."""
+"""Share of fp32's peak that a half-precision depthwise convolution reaches if memory does not limit
+it."""
 _ATTENTION_RATE = 0.5
 """Share of the tensor cores' peak that fused attention reaches (FlashAttention-2, arXiv:2307.08691,
 figure 5: 50 to 73 % forward on an A100; below that for short sequences and for the backward)."""
@@ -173,9 +188,22 @@ class StepTime:
 
 
 @cache
-def constants() -> Constants:
-    """Return the fitted constants."""
-    return Constants(**json.loads(FILE.read_text())["constants"])
+def alike(architecture: str) -> str:
+    """Return the architecture whose measurements stand for another one that has none."""
+    found: dict[str, str] = json.loads(FILE.read_text())["current"]["alike"]
+    return found.get(architecture, architecture)
+
+
+@cache
+def constants(architecture: str = "") -> Constants:
+    """Return the fitted constants of an architecture; by default, those of published speeds.
+
+    Where current software was measured, its constants differ: those of the nearest architecture
+    that was measured, by `alike` of the file.
+    """
+    found = json.loads(FILE.read_text())
+    fitted = found["current"]["fitted"].get(alike(architecture), {})
+    return Constants(**found["constants"] | fitted)
 
 
 def kernels(work: Workload, fitted: Constants) -> Kernels:
@@ -183,16 +211,16 @@ def kernels(work: Workload, fitted: Constants) -> Kernels:
     compute, memory = _compute(work, fitted), _memory(work, fitted)
     together = (compute**_SHARPNESS + memory**_SHARPNESS) ** (1 / _SHARPNESS)
     launch = work.launches * fitted.kernel * 1e-6
-    total = together + _transposes(work, fitted) + launch
+    total = (together + _transposes(work, fitted) + launch) * work.correction
     return Kernels(compute, memory, total, launch)
 
 
 def step_time(work: Workload, fitted: Constants | None = None) -> StepTime:
     """Predict the time of a step."""
-    fitted = fitted or constants()
+    fitted = fitted or constants(work.architecture)
     found = kernels(work, fitted)
     device = float(found.total @ work.count)
-    host = float(work.launches @ work.count) * fitted.host * 1e-6
+    host = float(work.launches @ work.count) * (work.launch or fitted.host * 1e-6)
     seconds = float(with_host(device, host))
     by_launch = found.launch > found.total / 2
     by_compute = ~by_launch & (found.compute > found.memory)
@@ -227,8 +255,12 @@ def _compute(work: Workload, fitted: Constants) -> NDArray[np.float64]:
     odd = np.where(work.channels_last, fitted.odd_groups_last, fitted.odd_groups)
     reused = work.width / (work.width + fitted.odd_width)
     found = np.where(work.odd_groups, work.flops / (work.vector * odd * reused), found)
-    found = np.where(work.of("depthwise"), work.flops / (work.vector * _VECTOR_RATE), found)
-    return np.where(work.of("attention"), work.flops / (work.peak * _ATTENTION_RATE), found)
+    by_vectors = work.vector * np.where(work.half_data, _VECTOR_RATE, fitted.depthwise_full)
+    found = np.where(work.of("depthwise"), work.flops / by_vectors, found)
+    fused = np.where(
+        work.half_data, work.peak * _ATTENTION_RATE, work.vector * fitted.attention_full
+    )
+    return np.where(work.of("attention"), work.flops / fused, found)
 
 
 def _efficiency(work: Workload, fitted: Constants) -> NDArray[np.float64]:
@@ -249,6 +281,9 @@ def _efficiency(work: Workload, fitted: Constants) -> NDArray[np.float64]:
     first = np.where(work.of_weight, fitted.depthwise_weight, fitted.depthwise)
     depthwise = np.where(work.channels_last, last, first)
     reached = np.where(work.of("depthwise"), depthwise, by_kind[work.kind])
+    native = np.where(work.channels_last, fitted.norm_native_last, fitted.norm_native)
+    idle = 1 + work.sms / work.groups
+    reached = reached * np.where(work.native_norm, native / idle, 1.0)
     in_one_piece = work.of("conv", "grouped") & work.channels_last
     return reached * np.where(in_one_piece, fitted.operands_last, 1.0)
 
@@ -262,6 +297,8 @@ def _memory(work: Workload, fitted: Constants) -> NDArray[np.float64]:
     traffic = work.moved / (_bandwidth(work, fitted) * _efficiency(work, fitted))
     idle = 1 + fitted.channels * work.sms / work.groups
     traffic = traffic * np.where(work.of("depthwise") & work.of_weight, idle, 1.0)
+    searched = work.elements / (work.ticks * fitted.pool_first)
+    traffic = np.where(work.pooled_first, np.maximum(traffic, searched), traffic)
     tiled = work.of("conv", "grouped", "gemm", "recurrent", "attention")
     return np.where(tiled, traffic, _issued(work, traffic, 1.0, fitted))
 

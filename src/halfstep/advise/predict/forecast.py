@@ -6,19 +6,20 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
+from halfstep.advise.budget import BudgetSpentError
 from halfstep.advise.eps import why_unsafe
 from halfstep.advise.predict.cost import step_time
 from halfstep.advise.predict.interval import around, half_width, speed_up
+from halfstep.advise.predict.measured import corrected, every, nearest
 from halfstep.advise.predict.memory import CONTEXT, largest_batch, needed, usable
 from halfstep.advise.predict.step import samples, traced_at
 from halfstep.advise.predict.workload import workload
+from halfstep.errors import UserError
 from halfstep.files import json_text
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from halfstep.advise.predict.cost import Bound
     from halfstep.advise.predict.gpus import Gpu
@@ -56,7 +57,7 @@ class Forecast:
         largest_batch: Estimated largest number of samples of a micro-step that fits; 0 if no sample
             fits, None if it was not requested.
         unknown: Number of calls of each operator whose cost is estimated only from its bytes.
-        recurrent: Classes of the model's recurrent layers, whose time is predicted too long.
+        measured: The device whose measured operators correct the times; "" without them.
         busy_batch: If the host limits the step, the estimated number of samples of a micro-step
             from which on the GPU does; None if it limits this step, or if it was not estimated.
         lacks: The format of the recipe's products if the GPU has no units for it, else "".
@@ -74,7 +75,7 @@ class Forecast:
     limit: int
     largest_batch: int | None
     unknown: dict[str, int]
-    recurrent: tuple[str, ...] = ()
+    measured: str = ""
     busy_batch: int | None = None
     lacks: str = ""
     unsafe: str = ""
@@ -131,9 +132,9 @@ class Forecast:
             "predicted_largest_batch": self.largest_batch,
             "fits": self.fits,
             "verdict": self.verdict,
+            "measured_operators": self.measured,
             "unsafe": self.unsafe,
             "unknown_operators": self.unknown,
-            "recurrent_layers": self.recurrent,
         }
 
 
@@ -142,13 +143,15 @@ class Forecaster:
 
     Args:
         subject: The subject; it is not modified.
-        batch: Samples of a micro-step; by default as many as in the subject's first batch.
+        batch: Samples of a micro-step; by default those of the subject, or of its first batch.
         memory: Bytes that a step may use; by default the usable memory of the GPU.
         largest: Whether to estimate the largest batch that fits, which needs a second trace.
         tell: Called with a description of the next trace.
+        check: Called before each operator of a trace; raises `BudgetSpentError` to end it.
 
     Attributes:
         tell: The argument `tell`; may be replaced.
+        check: The argument `check`; may be replaced.
     """
 
     def __init__(
@@ -159,16 +162,17 @@ class Forecaster:
         memory: float | None = None,
         largest: bool = True,
         tell: Callable[[str], None] = lambda _: None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._subject = subject
-        self._batch = batch or samples(subject.batches[0])
+        self._batch = batch or subject.batch_size or samples(subject.batches[0])
         self._memory = memory
         self._largest = largest
         self.tell = tell
+        self.check = check
         self._optimizer = subject.optimizer(subject.model)
+        self._measured = every()
         self._traces: dict[str, tuple[Trace, ...]] = {}
-        layers = {type(each).__name__ for each in subject.model.modules() if _is_recurrent(each)}
-        self._recurrent = tuple(sorted(layers))
 
     def reference(self, gpu: Gpu) -> Forecast:
         """Predict the reference of speed-ups: fp32, with products in TF32 if the GPU supports it.
@@ -177,7 +181,7 @@ class Forecaster:
             UserError: If a step cannot be traced.
         """
         traces = self._traced(find_recipe("fp32"))
-        works = [workload(trace.calls, gpu, tf32=True) for trace in traces]
+        works = [self._work(trace, gpu, tf32=True) for trace in traces]
         found = self._one(gpu.reference, gpu, traces, works[0], None)
         return replace(found, busy_batch=_busy_batch(traces, works))
 
@@ -188,14 +192,48 @@ class Forecaster:
             UserError: If a step cannot be traced.
         """
         traces = self._traced(recipe)
-        work = workload(traces[0].calls, gpu, tf32=recipe.product_format == "tf32")
+        work = self._work(traces[0], gpu, tf32=recipe.product_format == "tf32")
         found = self._one(recipe.name, gpu, traces, work, self._full(gpu))
         lacks = "" if gpu.has(recipe.product_format) else recipe.product_format
         unsafe = why_unsafe(self._optimizer, recipe)
         return replace(found, lacks=lacks, unsafe=unsafe)
 
+    def trace(self, recipe: Recipe) -> Trace:
+        """Return the trace of a step under a recipe.
+
+        Raises:
+            UserError: If a step cannot be traced.
+        """
+        return self._traced(recipe)[0]
+
+    def in_time(self, recipes: Iterable[Recipe]) -> set[str]:
+        """Trace recipes until the budget is spent, and return the names of those with a trace.
+
+        Raises:
+            UserError: If a step cannot be traced, or if there is no time even for fp32.
+        """
+        names: set[str] = set()
+        try:
+            self._traced(find_recipe("fp32"))
+        except BudgetSpentError:
+            raise UserError(
+                f"the budget was spent before one step of {self._subject.name} was traced, so no "
+                "cost can be predicted; give more, such as --budget 10m"
+            ) from None
+        for recipe in recipes:
+            try:
+                self._traced(recipe)
+            except BudgetSpentError:
+                break
+            names.add(recipe.name)
+        return names
+
     def _full(self, gpu: Gpu) -> Workload:
-        return workload(self._traced(find_recipe("fp32"))[0].calls, gpu, tf32=True)
+        return self._work(self._traced(find_recipe("fp32"))[0], gpu, tf32=True)
+
+    def _work(self, trace: Trace, gpu: Gpu, *, tf32: bool) -> Workload:
+        work, near = workload(trace.calls, gpu, tf32=tf32), nearest(self._measured, gpu)
+        return corrected(work, trace.calls, gpu, near, tf32=tf32) if near else work
 
     def _traced(self, recipe: Recipe) -> tuple[Trace, ...]:
         if recipe == find_recipe("tf32"):  # runs the same operators as fp32
@@ -206,7 +244,7 @@ class Forecaster:
         if key not in self._traces:
             self.tell(f"cost of {recipe.name}")
             sizes = (self._batch, 2 * self._batch) if self._largest else (self._batch,)
-            self._traces[key] = traced_at(self._subject, recipe, sizes)
+            self._traces[key] = traced_at(self._subject, recipe, sizes, check=self.check)
         return self._traces[key]
 
     def _one(
@@ -218,6 +256,7 @@ class Forecaster:
         full: Workload | None,
     ) -> Forecast:
         time = step_time(work)
+        near = nearest(self._measured, gpu)
         limit = usable(gpu) if self._memory is None else round(min(usable(gpu), self._memory))
         return Forecast(
             recipe=name,
@@ -231,12 +270,8 @@ class Forecaster:
             limit=limit,
             largest_batch=largest_batch(traces[0], traces[1], limit) if self._largest else None,
             unknown=traces[0].unknown,
-            recurrent=self._recurrent,
+            measured=near.device if near else "",
         )
-
-
-def _is_recurrent(module: nn.Module) -> bool:
-    return isinstance(module, nn.RNNBase)
 
 
 def _busy_batch(traces: Sequence[Trace], works: Sequence[Workload]) -> int | None:
@@ -283,12 +318,17 @@ def forecasts(
         gpus: The GPUs.
         partly: Whether to omit recipes that cannot be traced on a CPU, rather than raise.
 
+    Returns:
+        The forecasts; those of recipes are missing that were not traced when the budget was spent.
+
     Raises:
         ValueError: If a recipe is unknown, or a step cannot be traced.
     """
     wanted = {found.name: found for found in map(find_recipe, recipes)}
     if partly:
         wanted = {name: found for name, found in wanted.items() if not found.untraceable}
+    traced = forecaster.in_time(wanted.values())
+    wanted = {name: found for name, found in wanted.items() if name in traced}
     made = []
     for gpu in gpus:
         reference = forecaster.reference(gpu)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from halfstep.errors import UserError, closest
+from halfstep.errors import UserError, closest, in_a_line
 from halfstep.formats import FORMATS
 
 TABLE = Path(__file__).with_name("gpus.toml")
 
 GIB = 2**30
 
-CAUTIONS = {
-    "hopper": "four models were measured on an H100: steps took 1.4 to 2.4 times as long as "
-    "predicted in tf32, and 1.1 to 2.2 times in half precision. So the intervals are too "
-    "narrow, and the speed-up of half precision over tf32 can be larger than predicted: measure "
-    "it before you decide."
+_OLD_SOFTWARE = ("volta", "turing", "ampere", "ada")
+_CURRENT_SOFTWARE = ("hopper",)
+_CAUTIONS = {
+    "old software": "this architecture was measured only with software of 2020 to 2023, most of it "
+    "PyTorch 1.12; constants from such measurements were off by 19 % in half precision and by 32 % "
+    "to 35 % in fp32 and tf32 on an H200 with PyTorch 2.11",
+    "never measured": "no GPU of this architecture was measured; the times are those of measured "
+    "architectures, in proportion to the figures of the datasheets",
 }
-"""By architecture: how far off predictions were that have been compared with own measurements."""
+"""What is not known of an architecture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +93,11 @@ class Gpu:
 
     @property
     def caution(self) -> str:
-        """How far off the predictions for this architecture were; "" if unknown."""
-        return CAUTIONS.get(self.architecture, "")
+        """What is not known of this architecture; "" if current software was measured on it."""
+        if self.architecture in _CURRENT_SOFTWARE:
+            return ""
+        old = self.architecture in _OLD_SOFTWARE
+        return _CAUTIONS["old software" if old else "never measured"]
 
     @property
     def energy(self) -> float:
@@ -102,15 +110,63 @@ class Gpu:
         return int(self.memory * GIB)
 
 
+_OPTIONAL = {"aliases", "name", "source", "tf32", "fp8"}
+_TEXTS = {"name", "architecture", "source"}
+_WHOLE = {"sms"}
+
+
+def read(path: Path) -> dict[str, Gpu]:
+    """Return every GPU of a table by its key.
+
+    Raises:
+        UserError: If the file cannot be read, or a row lacks a figure or has a wrong one.
+    """
+    try:
+        rows = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path} is no table of GPUs: {in_a_line(error)}") from None
+    if not rows:
+        raise UserError(f"{path} has no GPU; begin one with a line such as [mine]")
+    return {key: _gpu(path, key, row) for key, row in rows.items()}
+
+
+def _gpu(path: Path, key: str, row: object) -> Gpu:
+    at = f"{path}, [{key}]"
+    if not isinstance(row, dict):
+        raise UserError(
+            f"{path}: {key} stands outside a table; begin one with a line such as [mine]"
+        )
+    names = {field.name for field in fields(Gpu)} - {"key"}
+    for name in sorted(row.keys() - names):
+        allowed = ", ".join(sorted(names))
+        raise UserError(f"{at}: unknown field {name!r}; allowed: {allowed}{closest(name, names)}")
+    if missing := sorted(names - _OPTIONAL - row.keys()):
+        raise UserError(f"{at} lacks {', '.join(missing)}; copy a row of {TABLE} as a pattern")
+    for name, value in row.items():
+        _check(f"{at}, {name}", name, value)
+    given: dict[str, Any] = {"name": key, "source": str(path), "aliases": ()} | row
+    return Gpu(key=key, **{**given, "aliases": tuple(given["aliases"])})
+
+
+def _check(at: str, name: str, value: object) -> None:
+    if name == "aliases":
+        right, allowed = isinstance(value, list), "a list of names"
+    elif name in _TEXTS:
+        right, allowed = isinstance(value, str) and bool(value), "a text in quotes"
+    else:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        right = number and 0 < float(str(value)) < math.inf
+        allowed = "a positive number"
+        if name in _WHOLE:
+            right, allowed = right and isinstance(value, int), "a positive whole number"
+    if not right:
+        raise UserError(f"{at} is {value!r}; allowed: {allowed}")
+
+
 @cache
 def gpus() -> dict[str, Gpu]:
-    """Return every GPU of the table by its key."""
-    rows = tomllib.loads(TABLE.read_text())
-    known = {field.name for field in fields(Gpu)}
-    assert all(set(row) < known for row in rows.values())
-    return {
-        key: Gpu(key=key, **{**row, "aliases": tuple(row["aliases"])}) for key, row in rows.items()
-    }
+    """Return every GPU of the shipped table by its key."""
+    return read(TABLE)
 
 
 def gpu(name: str) -> Gpu:
@@ -126,21 +182,27 @@ def gpu(name: str) -> Gpu:
     if found is None:
         raise UserError(
             f"no GPU is named {name!r}; allowed: {', '.join(gpus())}, and short names such as h100 "
-            f"for h100_sxm{closest(wanted, names)}"
+            f"for h100_sxm; or your own file, such as mine.toml{closest(wanted, names)}"
         )
     return found
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Parse the value of a flag such as `--gpu h100,rtx4090`; "none" means no GPU.
+    """Parse the value of a flag such as `--gpu h100,mine.toml`; "none" means no GPU.
+
+    A name that ends in ".toml" stands for every GPU of that file.
 
     Raises:
-        UserError: If a GPU is unknown or named twice, or the value names no GPU.
+        UserError: If a GPU is unknown or named twice, the value names no GPU, or a file is wrong.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if [name.lower() for name in names] == ["none"]:
         return ()
-    found = tuple(gpu(name) for name in names)
+    found = tuple(
+        each
+        for name in names
+        for each in (read(Path(name)).values() if name.endswith(".toml") else [gpu(name)])
+    )
     if not found or len(set(found)) < len(found):
         raise UserError(f"--gpu is {text!r}; name each GPU once, as in --gpu h100,rtx4090,t4")
     return found

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 SHARES = (80, 90)
 """The coverages that an interval can have, in percent of outcomes."""
 
+_UNKNOWN = {80: 0.26, 90: 0.34}
+"""The least half-widths on an architecture without any measurement: 90 % of the errors of a similar
+cost model on H200, GH200 and B200 were below 29 %, a logarithm of 0.34, before any of these GPUs
+was in a fit."""
+
 _CONVOLUTIONS = ("conv", "depthwise", "grouped")
 _VAGUE = ("depthwise", "grouped", "recurrent", "index", "unknown")
 
@@ -57,7 +62,7 @@ class Interval(NamedTuple):
 
 @cache
 def _widths() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(FILE.read_text())["intervals"]
+    found: dict[str, Any] = json.loads(FILE.read_text())
     return found
 
 
@@ -69,7 +74,7 @@ def makeup(work: Workload, fitted: Constants | None = None) -> tuple[float, floa
         and the share in operators with the most uncertain cost. The last share is set to 1 if the
         step waits for the host.
     """
-    fitted = fitted or constants()
+    fitted = fitted or constants(work.architecture)
     time = step_time(work, fitted)
     spent = kernels(work, fitted).total * work.count / time.device
     vague = float(spent[work.of(*_VAGUE) | work.narrow].sum())
@@ -78,7 +83,7 @@ def makeup(work: Workload, fitted: Constants | None = None) -> tuple[float, floa
 
 def expected_error(work: Workload, fitted: Constants | None = None) -> float:
     """Return the expected error of a step's predicted time, as a natural logarithm."""
-    scales = _widths()["expected error"]
+    scales = _widths()["intervals"]["expected error"]
     return float(sum(each * of for each, of in zip(scales, makeup(work, fitted), strict=True)))
 
 
@@ -91,8 +96,10 @@ def half_width(work: Workload, gpu: Gpu, share: int = 80, fitted: Constants | No
         share: The coverage, in percent of outcomes; one of `SHARES`.
         fitted: The constants of the cost model; by default the shipped ones.
     """
-    times = float(_widths()["step"][str(share)])
-    return times * expected_error(work, fitted) * _strangeness(gpu)
+    if work.widths is not None:
+        return work.widths[SHARES.index(share)]
+    times = float(_widths()["intervals"]["step"][str(share)])
+    return _wider(times * expected_error(work, fitted), gpu, share)
 
 
 def around(seconds: float, width: float) -> Interval:
@@ -106,15 +113,27 @@ def speed_up(full: Workload, half: Workload, gpu: Gpu, share: int = 80) -> Inter
     Errors that both steps share cancel. The remaining error was measured on ResNet-50 and BERT,
     relative to the larger expected error of the two steps.
     """
-    times = float(_widths()["speed-up"][str(share)])
-    expected = max(expected_error(full), expected_error(half))
-    width = times * expected * _strangeness(gpu)
-    return around(step_time(full).seconds / step_time(half).seconds, width)
+    times = float(_widths()["intervals"]["speed-up"][str(share)])
+    ratio = step_time(full).seconds / step_time(half).seconds
+    if full.widths is not None and half.widths is not None:
+        return around(ratio, half.widths[SHARES.index(share)])
+    width = _wider(times * max(expected_error(full), expected_error(half)), gpu, share)
+    return around(ratio, width)
 
 
-def _strangeness(gpu: Gpu) -> float:
-    """Return the factor by which intervals widen on an architecture without measurements."""
+def _wider(width: float, gpu: Gpu, share: int) -> float:
+    """Widen the half-width of an interval from published speeds, by what is known of a GPU.
+
+    On an architecture that was measured with current software, by the errors there; on one that was
+    not measured at all, also by the errors on architectures that were left out of a fit, and to no
+    less than the errors on the newest GPUs when they were new (`_UNKNOWN`).
+    """
     found = _widths()
-    if gpu.architecture in found["architectures"]:
-        return 1.0
-    return float(max(found["new architecture"].values()))
+    architectures, current = found["intervals"], found["current"]
+    name = gpu.architecture
+    near = current["alike"].get(name, name)
+    width *= float(current["wider"].get(near, {}).get(str(share), 1.0))
+    if name in architectures["architectures"]:
+        return width
+    new = float(max(architectures["new architecture"].values()))
+    return max(width * new, _UNKNOWN[share])

@@ -8,7 +8,7 @@ name the operator.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,7 +65,7 @@ class Op:
         m: Rows of the result of the matrix product; 0 if the kind is not a product.
         n: Columns of the result.
         k: Length of the dimension that is summed over.
-        groups: Number of such matrix products.
+        groups: Number of such matrix products; of a batch norm, the number of channels.
         window: Positions of a convolution's filter: 9 for 3x3.
         channels_last: Whether images are in NHWC.
         launches: Number of kernels.
@@ -112,10 +112,25 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
         yield _matrix_product(name, args, out)
     elif "scaled_dot_product" in name or name.startswith(("_flash_att", "_efficient_att")):
         yield _attention(name, args, kwargs, out)
-    elif name in ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"):
-        yield _recurrent(name, args, kwargs, out)
     else:
-        yield _by_memory(func, name, args, kwargs, out)
+        op = _by_memory(func, _on_cuda(name, args), args, kwargs, out)
+        yield replace(op, groups=args[0].shape[1]) if name.startswith(_BATCH_NORM) else op
+
+
+_BATCH_NORM = "native_batch_norm"
+
+
+def _on_cuda(name: str, args: tuple[Any, ...]) -> str:
+    """Return the name of the operator that CUDA runs: cuDNN's batch norm where ATen chooses it.
+
+    ATen's `native/Normalization.cpp` does so in training, with fp32 parameters, but not for bf16.
+    """
+    if not name.startswith(_BATCH_NORM):
+        return name
+    value, weight = args[1:3] if name.endswith("backward") else args[:2]
+    if weight is None or weight.dtype != torch.float32 or value.dtype == torch.bfloat16:
+        return name
+    return name.replace("native", "cudnn")
 
 
 def _is_view(func: Any) -> bool:
@@ -266,28 +281,6 @@ def _attention(name: str, args: Any, kwargs: Any, out: Any) -> Op:
         k=query.shape[-1],
         groups=math.prod(query.shape[:-2]),
         launches=3 if "backward" in name else 1,
-    )
-
-
-def _recurrent(name: str, args: Any, kwargs: Any, out: Any) -> Op:
-    """Return the work of one direction of an LSTM layer: two products per time step."""
-    operands, results = list(tensors([args, kwargs])), list(tensors(out))
-    sequence, weight, hidden = operands[0], operands[1], operands[2]
-    steps, batch = sequence.shape[0], sequence.shape[1]
-    factor = 2 if "backward" in name else 1
-    return Op(
-        name=name,
-        kind="recurrent",
-        format=format_of(weight),
-        flops=factor * 2 * steps * batch * (weight.numel() + hidden.numel()),
-        read=sum(map(size_of, operands)),
-        written=sum(map(size_of, results)),
-        elements=sequence.numel(),
-        m=batch,
-        n=weight.shape[0],
-        k=hidden.shape[-1],
-        groups=steps,
-        launches=2 * factor * steps,
     )
 
 

@@ -18,6 +18,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from halfstep.advise.budget import BudgetSpentError
+from halfstep.advise.predict.operators import is_channels_last
+from halfstep.advise.predict.recurrent import Recurrent
 from halfstep.advise.predict.trace import recorded
 from halfstep.engine import Engine
 from halfstep.errors import UserError, in_a_line
@@ -55,7 +58,12 @@ def traced(
 
 
 def traced_at(
-    subject: Subject, recipe: str | Recipe, batches: Sequence[int], *, exact: bool = False
+    subject: Subject,
+    recipe: str | Recipe,
+    batches: Sequence[int],
+    *,
+    exact: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[Trace, ...]:
     """Trace a step at each of several batch sizes, after a step that creates the optimizer's state.
 
@@ -65,9 +73,11 @@ def traced_at(
         batches: The batch sizes: samples of a micro-step.
         exact: Whether to count the exact sizes of storages, rather than sizes that are rounded up
             as by CUDA's allocator.
+        check: Called before each operator; raises to end the trace.
 
     Raises:
         UserError: For the same reasons as in `traced`.
+        BudgetSpentError: If `check` raises it.
     """
     found = find_recipe(recipe)
     if found.untraceable:
@@ -77,14 +87,9 @@ def traced_at(
             f"{found.name} out of --recipes"
         )
     try:
-        # oneDNN has a separate LSTM operator, but only for fp32.
-        with (
-            _quiet(),
-            FakeTensorMode(allow_non_fake_inputs=True),
-            torch.backends.mkldnn.flags(enabled=False),
-        ):
-            return _steps(subject, found, batches, exact=exact)
-    except UserError:
+        with _quiet(), FakeTensorMode(allow_non_fake_inputs=True):
+            return _steps(subject, found, batches, exact=exact, check=check)
+    except (UserError, BudgetSpentError):
         raise
     except Exception as error:
         subject.loss_of(subject.copied(), subject.batches[0])  # Raises if it fails anyway.
@@ -109,11 +114,16 @@ def _quiet() -> Iterator[None]:
 
 
 def _steps(
-    subject: Subject, recipe: Recipe, batches: Sequence[int], *, exact: bool
+    subject: Subject,
+    recipe: Recipe,
+    batches: Sequence[int],
+    *,
+    exact: bool,
+    check: Callable[[], None],
 ) -> tuple[Trace, ...]:
     size = samples(subject.batches[0])
     found = []
-    with recorded(exact=exact) as recorder:
+    with recorded(exact=exact, check=check) as recorder, Recurrent(recorder.record):
         model = _fake_model(subject.model)
         optimizer = as_on_a_gpu(subject.optimizer(model))
         # Closed while the recorder is active: closing reads a value of a fake tensor, which fails
@@ -211,5 +221,5 @@ def _resized(leaf: Any, size: int, wanted: int) -> Any:
     if not leaf.dim() or len(leaf) != size or wanted == size:
         return _fake(leaf)
     fake = torch.empty(wanted, *leaf.shape[1:], dtype=leaf.dtype)
-    channels_last = leaf.dim() == 4 and leaf.is_contiguous(memory_format=torch.channels_last)
-    return fake.to(memory_format=torch.channels_last) if channels_last else fake
+    # Images of one channel are in both layouts; without --batch-size they count as NCHW too.
+    return fake.to(memory_format=torch.channels_last) if is_channels_last(leaf) else fake

@@ -21,11 +21,14 @@ from halfstep.advise.predict.live import LiveStorages
 from halfstep.advise.predict.operators import Op, described, size_of, tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 Phase = Literal["forward", "backward", "optimizer"]
 
 _DEVICE = torch.ops.prim.device.default
+_FUSED_STEPS = ("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_")
+"""Steps of optimizers, which return nothing. They are recorded but not called, because those that
+take a loss scale have no kernel without values: torch would compute the step with real tensors."""
 _SOFTMAX_BACKWARD = ("_softmax_backward_data", "_log_softmax_backward_data")
 
 
@@ -87,6 +90,7 @@ class Recorder(TorchDispatchMode):
         held: Tensors that exist before the step and are created outside the recorder.
         exact: Whether to count the exact sizes of storages, rather than sizes that are rounded up
             as by CUDA's allocator.
+        check: Called before each operator; raises to end the trace.
 
     Attributes:
         phase: The phase to which operators are assigned.
@@ -94,8 +98,15 @@ class Recorder(TorchDispatchMode):
         live: The storages that are alive.
     """
 
-    def __init__(self, held: Iterable[torch.Tensor] = (), *, exact: bool = False) -> None:
+    def __init__(
+        self,
+        held: Iterable[torch.Tensor] = (),
+        *,
+        exact: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._check = check
         self.phase: Phase = "forward"
         self.times = 1
         self.live = LiveStorages(exact=exact)
@@ -127,7 +138,9 @@ class Recorder(TorchDispatchMode):
         if func is torch.ops.aten.equal.default:
             self._reads += self.times
             return False  # the values of two tensors usually differ
-        out = as_allocated(func, args, func(*args, **(kwargs or {})))
+        self._check()
+        steps = func.overloadpacket.__name__ in _FUSED_STEPS
+        out = None if steps else as_allocated(func, args, func(*args, **(kwargs or {})))
         if self._listed:
             for op in described(func, args, kwargs or {}, out):
                 self._enter(op, args, out)
@@ -169,6 +182,11 @@ class Recorder(TorchDispatchMode):
         self._calls[op, self.phase] += self.times
         self._last = op, _address(out)
 
+    def record(self, op: Op, times: int) -> None:
+        """Record an operator that ran without this mode."""
+        if self._listed:
+            self._calls[op, self.phase] += times * self.times
+
     def begin(self, *, listed: bool = True) -> None:
         """Start a step: clear the record, and count the storages alive now as `held`.
 
@@ -196,9 +214,14 @@ class Recorder(TorchDispatchMode):
 
 
 @contextmanager
-def recorded(held: Iterable[torch.Tensor] = (), *, exact: bool = False) -> Iterator[Recorder]:
-    """Record the operators that run inside the block."""
-    recorder = Recorder(held, exact=exact)
+def recorded(
+    held: Iterable[torch.Tensor] = (),
+    *,
+    exact: bool = False,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Recorder]:
+    """Record the operators that run inside the block; `Recorder` describes the arguments."""
+    recorder = Recorder(held, exact=exact, check=check)
     try:
         with recorder:
             yield recorder

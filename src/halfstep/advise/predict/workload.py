@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,8 @@ _FULL = 32
 """Number of groups, or of channels in all narrow groups together, that fills a tile of a grouped
 convolution in NHWC."""
 
+_NATIVE_NORMS = ("native_batch_norm", "native_batch_norm_backward")
+_POOLED = "max_pool2d_with_indices_backward"
 _NCHW_ONLY = ("native_group_norm", "native_group_norm_backward")
 """Operators whose CUDA kernels support only NCHW images (ATen's `native/group_norm.cpp`)."""
 
@@ -37,6 +39,7 @@ class Workload:
         flops: Floating-point operations of a call.
         moved: Bytes read and written by a call.
         accesses: Elements read and written by a call.
+        elements: Elements of the largest tensor of a call.
         launches: Number of kernels of a call.
         kind: Index of the kind in `KINDS`.
         half: Whether `half_data` is true and the GPU has units for products in the format.
@@ -46,11 +49,15 @@ class Workload:
         converted: Whether images are copied from NHWC to NCHW and back, because the kernel supports
             only NCHW.
         filtered: Whether the call is a convolution with 3x3 windows.
+        native_norm: Whether the call is a batch norm that cuDNN does not run.
+        pooled_first: Whether the call is the backward of max pooling in NCHW, whose kernel searches
+            the windows of each input element.
         of_weight: Whether the call computes the gradient of a weight.
         misaligned: Whether the sizes of a half-precision matrix product (N, K) are not multiples of
             8, which tensor cores need for the full rate.
         narrow: Whether the channel counts of a half-precision convolution are not multiples of 8.
-        groups: Number of groups of a convolution; of a depthwise one, the number of channels.
+        groups: Number of groups of a convolution; of a depthwise one and of a batch norm, the
+            number of channels.
         width: Channels in a group of a convolution: the geometric mean of input and output.
         odd_groups: Whether cuDNN has no tensor-core kernel for the groups of a half-precision
             convolution. It has kernels for groups with equal numbers of input and output channels,
@@ -66,12 +73,18 @@ class Workload:
             units.
         cache: Size of the last cache level, in MiB.
         tiling: The split of matrix products into tiles.
+        correction: By what measured operators multiply the modelled time of a call.
+        architecture: The architecture of the GPU; "" for the workloads of several GPUs.
+        launch: Seconds of this host to launch a kernel; 0 if it was not measured.
+        widths: The half-widths of intervals of 80 % and 90 % that measured operators give, as
+            natural logarithms; None without them.
     """
 
     count: NDArray[np.float64]
     flops: NDArray[np.float64]
     moved: NDArray[np.float64]
     accesses: NDArray[np.float64]
+    elements: NDArray[np.float64]
     launches: NDArray[np.float64]
     kind: NDArray[np.intp]
     half: NDArray[np.bool_]
@@ -80,6 +93,8 @@ class Workload:
     channels_last: NDArray[np.bool_]
     converted: NDArray[np.bool_]
     filtered: NDArray[np.bool_]
+    native_norm: NDArray[np.bool_]
+    pooled_first: NDArray[np.bool_]
     of_weight: NDArray[np.bool_]
     misaligned: NDArray[np.bool_]
     narrow: NDArray[np.bool_]
@@ -93,7 +108,11 @@ class Workload:
     ticks: NDArray[np.float64]
     load: NDArray[np.float64]
     cache: NDArray[np.float64]
+    correction: NDArray[np.float64]
     tiling: Tiling
+    architecture: str = ""
+    launch: float = 0.0
+    widths: tuple[float, float] | None = None
 
     def __len__(self) -> int:
         return len(self.count)
@@ -141,6 +160,7 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         flops=numbers("flops"),
         moved=moved,
         accesses=moved / np.array([SIZES[call.op.format] for call in calls]),
+        elements=numbers("elements"),
         launches=numbers("launches"),
         kind=kind,
         half=half,
@@ -152,6 +172,11 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
             dtype=np.bool_,
         ),
         filtered=is_conv & (window == 9),
+        native_norm=np.array([call.op.name in _NATIVE_NORMS for call in calls], dtype=np.bool_),
+        pooled_first=np.array(
+            [call.op.name == _POOLED and not call.op.channels_last for call in calls],
+            dtype=np.bool_,
+        ),
         of_weight=np.array(of_weight, dtype=np.bool_),
         misaligned=is_gemm & half & ((n % 8 != 0) | (k % 8 != 0)),
         narrow=is_conv & half & narrow,
@@ -167,7 +192,9 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         / (1e12 * gpu.power)
         * gpu.energy,
         cache=rows * gpu.cache,
+        correction=np.ones(len(calls)),
         tiling=tiling(m, n, k, groups, rows * gpu.sms),
+        architecture=gpu.architecture,
     )
 
 
@@ -185,10 +212,10 @@ def _loose(width: NDArray[np.float64], groups: NDArray[np.float64]) -> NDArray[n
 
 def joined(parts: Sequence[Workload]) -> Workload:
     """Concatenate the workloads of several steps, to fit constants to all of them at once."""
-    columns = {
+    columns: dict[str, Any] = {
         field.name: np.concatenate([getattr(part, field.name) for part in parts])
         for field in fields(Workload)
-        if field.name != "tiling"
+        if field.name not in ("tiling", "architecture", "launch", "widths")
     }
     work = np.concatenate([part.tiling.work for part in parts], axis=1)
     ramp = np.concatenate([part.tiling.ramp for part in parts], axis=1)

@@ -114,7 +114,7 @@ class Prediction:
         rows: One prediction for each arm of the grid.
         references: One prediction for the recipe `over` at each point of the grid where no arm has
             that recipe.
-        caution: How far off earlier predictions for such a GPU were; "" if unknown.
+        caution: What is not known of the architecture of the GPU; "" if it was measured.
     """
 
     key: str
@@ -212,7 +212,7 @@ def warnings(prediction: Prediction) -> list[str]:
 def notes(prediction: Prediction) -> list[str]:
     """Return the notes below a table of predictions: the warnings, then the method."""
     source = "from the operators of one training step and the GPU's datasheet"
-    fewer = ", but fewer do on this GPU (see above)" if prediction.caution else ""
+    fewer = ", but fewer may on this GPU (see above)" if prediction.caution else ""
     cover = f"{prediction.share} % of the intervals [ ] should contain the true value{fewer}"
     over = f"the recipe {prediction.over}{_TF32[prediction.over]}"
     not_run = ". This recipe was not trained here" if prediction.references else ""
