@@ -6,6 +6,7 @@ fitted to FP8. The gain of single layers is, by their shapes (`Recipe.explained`
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def lines(subject: Subject, gpus: Sequence[Gpu], batch: int | None = None) -> list[str]:
-    """Return a line for each GPU with FP8 units: how many layers gain from native products.
+    """Return a line for each GPU of the table of gains: how many layers gain from native products.
 
     Args:
         subject: The subject; it is not modified.
@@ -33,12 +34,13 @@ def lines(subject: Subject, gpus: Sequence[Gpu], batch: int | None = None) -> li
     Raises:
         UserError: If the model cannot run on tensors without values.
     """
-    # AMD's units have FP8 formats of their own.
-    with_units = [gpu for gpu in gpus if gpu.fp8 is not None and gpu.architecture != "cdna3"]
-    if not with_units:
-        return []
-    counts = samples_of_layers(subject, batch)
-    return [_line(subject.model, counts, gpu) for gpu in with_units]
+    with_units = [gpu for gpu in gpus if gpu.fp8 is not None]
+    counts = samples_of_layers(subject, batch) if with_units else {}
+    found = []
+    for gpu in with_units:
+        with suppress(ValueError):  # the table does not have the GPU
+            found.append(_line(subject.model, counts, gpu))
+    return found
 
 
 def samples_of_layers(subject: Subject, batch: int | None = None) -> dict[str, int]:
