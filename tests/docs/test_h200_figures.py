@@ -196,11 +196,5 @@ def test_errors_of_predictions(script: Any) -> None:
         assert figures(*parts) == medians | far | ends["fp32"] | small | {"4", "6"}, page
     for page in ("docs/advise-gpus.md", "docs/advise-gpus.zh.md"):
         assert figures(*text(page)) >= medians | {"4"}
-    summary = [
-        (str(len(each)), f"{np.median(each):.1%}", f"{np.quantile(each, 0.9):.1%}")
-        for each in groups
-    ]
     for page in ("README.md", "README.zh.md"):
-        row = re.compile(r"^\| H200.*? \| (\d+) \| ([\d.]+%) \| ([\d.]+%) \|$", re.MULTILINE)
-        assert row.findall((ROOT / page).read_text()) == summary
         assert any("24" in part and "27" in part and "4" in figures(part) for part in text(page))
