@@ -114,7 +114,7 @@ def test_what_cannot_be_explained_is_refused_in_a_line(halfstep, tmp_path):
         ("fp16", "--on", "h200", *build): "recipe 'fp16' changes no layers, as fp8, mxfp8 and",
         ("--on", "h200", *build): "one recipe, but none is given; write fp8",
         ("fp8", *build): "--model is given without --on; write --on cuda or --on h200",
-        ("fp8", "--on", "gpu", *build): "device is 'gpu'; allowed: cpu, cuda, cuda:1, gh200, h200",
+        ("fp8", "--on", "gpu", *build): "device is 'gpu'; allowed: cpu, cuda, cuda:1, gb300, b300",
         ("fp8", "--on", "h200", "--model", f"{file}:wrong"): "returns int; allowed: a torch.nn",
         ("fp8", "--on", "h200", "--samples", "8"): "--samples is given without --model",
     }
