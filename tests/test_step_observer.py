@@ -36,12 +36,6 @@ class Notes(StepObserver):
         assert torch.equal(scaled, loss * scaler.scale)
         self.told.append("scales")
 
-    def begins(self, scaler, weight):
-        self.told.append(f"begins {float(scaler.scale):g} {weight.number:g}")
-
-    def worked(self):
-        self.told.append("worked")
-
     def accumulates(self, optimizer, params):
         self.told.append(f"accumulates {len(params)}")
 
@@ -49,7 +43,7 @@ class Notes(StepObserver):
         self.told.append(f"unscales {float(optimizer.param_groups[0]['params'][0].grad.sum()):g}")
 
     @contextmanager
-    def steps(self, scaler, optimizer, found_inf, grad_norm, gradients=None):
+    def steps(self, scaler, optimizer, found_inf, grad_norm):
         before = optimizer.param_groups[0]["params"][0].clone()
         yield
         moved = not torch.equal(before, optimizer.param_groups[0]["params"][0])
@@ -94,24 +88,12 @@ def test_a_window_is_told_in_the_order_in_which_it_happens(notes) -> None:
     assert notes.told == [*backward, "work", "done", *backward, *closing, "closes"]
 
 
-def test_who_does_not_listen_is_told_what_a_backward_begins_with(notes) -> None:
+def test_who_does_not_listen_is_told_of_steps_only(notes) -> None:
     notes.listens = False
     with engine() as mine:
         micro_step(mine, 1.0)
         micro_step(mine, 3.0)
-    told = ["begins 4 2", "begins 4 2", "unscales 4", "steps 0 True", "updates 4", "closes"]
-    assert notes.told == told
-
-
-def test_who_gives_way_to_another_observer_in_a_step_is_told_of_its_end(notes) -> None:
-    ends = []
-    notes.listens = False
-    notes.unscales = lambda scaler, optimizer: ends.append(observe(StepObserver()))
-    with engine() as mine:
-        micro_step(mine, 1.0)
-        micro_step(mine, 3.0)
-        ends.pop()()
-    assert notes.told == ["begins 4 2", "begins 4 2", "worked", "closes"]
+    assert notes.told == ["unscales 4", "steps 0 True", "updates 4", "closes"]
 
 
 def test_a_step_that_is_skipped_is_told_too_and_moves_nothing(notes) -> None:

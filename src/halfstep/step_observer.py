@@ -32,7 +32,7 @@ class StepObserver:
         listens: Whether the observer intercepts calls of torch functions. If True, the engine and
             the trainer mark their own calls with `work` and `aside`, so that these are not taken
             for calls of the user. The engine then also multiplies the loss by its weight and scale,
-            instead of passing their product to the backward as the initial gradient (`begins`).
+            instead of passing their product to the backward as the initial gradient.
     """
 
     listens = False
@@ -45,26 +45,6 @@ class StepObserver:
         """Return a context for work that does not affect training: meters, logs, progress."""
         return NOTHING
 
-    def runs(
-        self,
-        model: Any,
-        criterion: Callable[..., Any],
-        images: torch.Tensor,
-        labels: torch.Tensor,
-    ) -> None:
-        """Report that `criterion(model(images), labels)` and its backward are about to run."""
-
-    def ran(self, loss: torch.Tensor) -> None:
-        """Report the loss of a micro-batch that was reported to `runs`.
-
-        Args:
-            loss: The loss, scalar. It is detached, except if the observer `listens`: such an
-                observer would intercept the call of `detach`.
-        """
-
-    def evaluates(self) -> None:
-        """Report that the validation of a model is about to start."""
-
     def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
         """Report that `function(*args)` computed `result`, a weighted loss, from another loss."""
 
@@ -76,15 +56,6 @@ class StepObserver:
             own: The loss scaler that was used: the shared one, or the one of this `loss_id`.
             loss: The loss before scaling.
             scaled: The scaled loss.
-        """
-
-    def begins(self, scaler: Any, weight: Any) -> None:
-        """Report that scale and weight are applied as the initial gradient, not to the loss.
-
-        Args:
-            scaler: The shared loss scaler; None without loss scaling.
-            weight: The weight of the loss as an `operation` and a `number`; None if the weight
-                is 1.
         """
 
     def accumulates(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
@@ -105,7 +76,6 @@ class StepObserver:
         optimizer: Optimizer,
         found_inf: torch.Tensor | None,
         grad_norm: torch.Tensor | None,
-        gradients: list[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
         """Return a context in which an optimizer steps, or skips if a gradient is non-finite.
 
@@ -115,14 +85,9 @@ class StepObserver:
             found_inf: Scalar tensor, nonzero if a gradient is non-finite; None if not checked.
             grad_norm: 2-norm of the unscaled gradients before clipping, a scalar tensor; None if it
                 was not computed.
-            gradients: The gradients that the optimizer steps with; None if the engine has no list
-                of them.
         """
-        del scaler, optimizer, found_inf, grad_norm, gradients
+        del scaler, optimizer, found_inf, grad_norm
         return NOTHING
-
-    def worked(self) -> None:
-        """Report the end of a step to an observer that was replaced during that step."""
 
     def drops(self, optimizer: Optimizer) -> None:
         """Report that the loop skips a step because its loss is non-finite."""

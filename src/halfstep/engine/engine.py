@@ -372,11 +372,7 @@ class Engine:
         if observer.listens:
             with observer.work():
                 return self._step(optimizers, closure, close=close)
-        try:
-            return self._step(optimizers, closure, close=close)
-        finally:
-            if step_observer.active is not observer:
-                observer.worked()
+        return self._step(optimizers, closure, close=close)
 
     def _step(
         self,

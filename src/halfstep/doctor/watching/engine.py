@@ -119,10 +119,8 @@ class EngineObserver(StepObserver):
         optimizer: Optimizer,
         found_inf: torch.Tensor | None,
         grad_norm: torch.Tensor | None,
-        gradients: list[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
         """Return a context in which an optimizer steps, or skips the step."""
-        del gradients
         if not self._receiver.guard.is_here:
             return _NOTHING
         return self._steps(scaler, optimizer, found_inf, grad_norm)

@@ -100,8 +100,6 @@ class BackwardPasses:
         """
         scaler, observer = self._scales.shared, step_observer.active
         if not (apart or observer.listens) and is_bare(loss):
-            if scaler is not None or weight is not None:
-                observer.begins(scaler, weight)
             return loss, self._root.of(loss, scaler.scale if scaler else None, weight)
         if weight is not None:
             loss = weight.applied(loss)

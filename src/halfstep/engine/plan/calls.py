@@ -211,7 +211,7 @@ def update_observed(step: Step) -> None:
     scaler = step.assembly.scales.shared
     for window in step.moving:
         with step_observer.active.steps(
-            scaler, window.optimizer, window.found_inf, window.grad_norm, window.grads
+            scaler, window.optimizer, window.found_inf, window.grad_norm
         ):
             _update_window(step, window)
 

@@ -126,21 +126,11 @@ class MicroBatches:
 
     def _whole(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
         """Run a micro-batch in one piece, in a run of one process: the fast path of most runs."""
-        engine, model = self.engine, self._wrapped
-        with engine.autocast():
-            step_observer.active.runs(model, self.loss, images, labels)
+        with self.engine.autocast():
             loss, logits = self._loss_and_logits(images, labels)
-        samples = len(labels) if self._weighted else None
-        observer = step_observer.active
-        if observer.listens:
-            observer.ran(loss)
-            engine.backward(loss, samples=samples)
-            with observer.aside():
-                return _in_fp32(loss.detach()), logits.detach()
-        value = loss.detach()
-        observer.ran(value)
-        engine.backward(loss, samples=samples)
-        return _in_fp32(value), logits.detach()
+        self.engine.backward(loss, samples=len(labels) if self._weighted else None)
+        with step_observer.active.aside():
+            return _in_fp32(loss.detach()), logits.detach()
 
     def _loss_and_logits(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
         """Run the forward pass of a whole micro-batch."""

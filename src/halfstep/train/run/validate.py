@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep import step_observer
 from halfstep.feed.prefetching import prefetch
 from halfstep.train.build.compiling import as_compiled
 from halfstep.train.run import sample_sheet
@@ -65,7 +64,6 @@ def validate(setup: Setup) -> Figures:
     samples = None
     usual: int | None = None
     processes.take_buffers_of_first(model)
-    step_observer.active.evaluates()
     with setup.engine.evaluating():
         for portion in prefetch(in_step(processes, data.val), device):
             if len(portion.labels) == 0:
