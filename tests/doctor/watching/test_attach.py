@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -26,7 +29,8 @@ def test_nothing_stays_behind_of_a_watch_that_is_left() -> None:
     assert step_observer.active is step_observer.NOBODY
 
 
-def test_wrappers_of_other_code_stay(monkeypatch) -> None:
+def test_wrappers_of_other_code_stay_and_record_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)  # which comes back last
     watch = Watch().start()
     ours = nn.Module.__call__
 
@@ -36,7 +40,12 @@ def test_wrappers_of_other_code_stay(monkeypatch) -> None:
     monkeypatch.setattr(nn.Module, "__call__", other)
     watch.abandon()
     assert nn.Module.__call__ is other
-    assert nn.Identity()(torch.ones(2)).sum() == 2
+    model = nn.Linear(2, 1)
+    model(torch.ones(2)).sum().backward()
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_compiled_model_is_compiled_once() -> None:

@@ -94,8 +94,8 @@ class Guard:
         before, self._inside = self._inside, inside
         return before
 
-    def leave_process(self) -> None:
-        """Stop watching in a forked process."""
+    def leave(self) -> None:
+        """Stop watching for good: at the end of a watch, and in a forked process."""
         self.thread = -1
         self.listener.stop()
 

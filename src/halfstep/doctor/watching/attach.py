@@ -38,11 +38,13 @@ class Attachment:
         self._undo.append(register_optimizer_step_pre_hook(receiver.on_step).remove)
         self._undo.append(register_optimizer_step_post_hook(receiver.on_stepped).remove)
         self._undo.append(observe(observer))
+        self._guard = receiver.guard
         _process[0] = receiver
 
     def remove(self) -> None:
-        """Remove all wrappers, except those that other code has wrapped."""
+        """Remove all wrappers. Those that other code has wrapped stay, and record nothing."""
         _process[0] = None
+        self._guard.leave()
         while self._undo:
             self._undo.pop()()
 
@@ -73,7 +75,7 @@ _process: list[Receiver | None] = [None]
 
 def _forget_in_child() -> None:
     if (receiver := _process[0]) is not None:
-        receiver.guard.leave_process()
+        receiver.guard.leave()
 
 
 if hasattr(os, "register_at_fork"):
