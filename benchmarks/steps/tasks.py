@@ -56,11 +56,13 @@ class Model:
 
 
 DIGITS_RESNET = {"layers": [1, 1, 1, 1], "channels": [16, 32, 64, 64], "output_stride": 16}
+SMALL_VIT = {"img_size": 32, "patch_size": 4, "depth": 4, "embed_dim": 96}
 MODELS = {
     "mlp": Model("", {}, 8, 32, 200),
-    "digits ResNet": Model("resnet18", DIGITS_RESNET, 24, 32, 8),
+    "digits ResNet": Model("resnet18", DIGITS_RESNET, 24, 32, 3),
     "resnet18, 32 px": Model("resnet18", {}, 32, 16, 2),
     "resnet18, 64 px": Model("resnet18", {}, 64, 16, 1),
+    "small ViT, 32 px": Model("vit_tiny_patch16_224", SMALL_VIT, 32, 16, 1),
 }
 
 

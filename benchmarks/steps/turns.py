@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import multiprocessing
 import os
+import random
 import statistics
 import time
 import warnings
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
     Variant = Callable[[Task], None]
     """Takes steps of a task, each in its turn, until the process ends."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _NEVER = -1, -4, 2**31 - 1  # mallopt(3)
 
 
 class Turns:
@@ -118,8 +122,34 @@ def _start(variant: Variant, model: str, setting: str) -> tuple[Any, Connection]
 
 def _run(variant: Variant, model: Model, setting: Setting, conn: Connection) -> None:
     warnings.simplefilter("ignore")
+    _keep_freed_memory()
+    shifted = _shift_addresses()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         variant(Task(model, setting, Turns(conn)))
+    del shifted
+
+
+def _keep_freed_memory() -> None:
+    """Let malloc keep what is freed, so that no step pays for the pages of another.
+
+    Otherwise glibc returns freed memory to the system, or not, by the order of the allocations
+    before: of two processes that do the same, one may be 15 % slower, in every one of its steps.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, _NEVER)
+
+
+def _shift_addresses() -> list[bytearray]:
+    """Return blocks of random sizes, so that a variant's tensors lie elsewhere in each start.
+
+    A forked process begins with the memory of its parent: without them, each start of a variant
+    would place its tensors as the last one did, and measure the same favourable or bad luck.
+    """
+    chance = random.Random()  # noqa: S311  (addresses, no secrets)
+    blocks = [bytearray(chance.randrange(1, 1 << 18)) for _ in range(64)]
+    return chance.sample(blocks, 32)  # the others leave holes
 
 
 def _row(model: str, setting: str, name: str, seconds: list[float], raws: list[float]) -> Row:
