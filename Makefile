@@ -23,7 +23,8 @@ oldest:  ## all tests but the long campaigns, under the oldest torch that is sup
 	.venv-oldest/bin/pip install --quiet --editable '.[test]' 'torch==2.11.*' torchvision
 	.venv-oldest/bin/pytest -n auto -m "not slow"
 
-soak: $(VENV)/installed  ## the long campaigns
+soak: $(VENV)/installed  ## the long campaigns, with the trainers that halfstep has doors for
+	$(BIN)/pip install --quiet --editable '.[lightning,transformers]' 'lightning==2.6.*' 'transformers==5.*'
 	$(BIN)/pytest -m slow
 
 check: $(VENV)/installed  ## linter, formatter, type checker

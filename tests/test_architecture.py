@@ -44,6 +44,9 @@ FLOORS = {
     "compare": 5,
     "bench": 5,
     "advise": 5,
+    "lightning": 5,
+    "testing": 5,
+    "transformers": 5,
     "cli": 6,
     "__main__": 6,
 }
