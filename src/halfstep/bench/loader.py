@@ -138,5 +138,5 @@ def _endless(loaded: Data) -> Generator[tuple[int, int, Batch]]:
 
 
 def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from halfstep.kernels.accelerators import recorded_event
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -60,8 +62,8 @@ class Marks:
 
     def seconds(self) -> list[Seconds]:
         """Return the times of every ended step; the times of a repeated part are added."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
         found = []
         before = self._start
         for marks in self._steps[:-1]:
@@ -73,11 +75,9 @@ class Marks:
         return found
 
     def _now(self) -> Any:
-        if self._device.type != "cuda":
+        if self._device.type == "cpu":
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
-        return event
+        return recorded_event(self._device, timed=True)
 
 
 def _between(before: Any, now: Any) -> float:

@@ -19,6 +19,7 @@ from halfstep.bench.outcome import subject
 from halfstep.bench.recipe_rows import Row, outcome, why_slow
 from halfstep.engine import Engine
 from halfstep.errors import UserError
+from halfstep.kernels.accelerators import recorded_event
 from halfstep.recipe import recipe as find_recipe
 from halfstep.train.build import models
 from halfstep.train.config.model import ModelConfig
@@ -167,10 +168,10 @@ def _row(
         return Row(recipe.name, batch, None, None, None, None, fits=False)
     finally:
         gc.collect()
-        torch.cuda.empty_cache()
+        torch.accelerator.empty_cache()
     median = statistics.median(seconds)
     speed = None if first is None or first.seconds is None else first.seconds / median
-    total = torch.cuda.get_device_properties(device).total_memory
+    total = torch.accelerator.get_memory_info(device)[1]
     return Row(recipe.name, batch, median, peaks[batch], largest(peaks, total), speed)
 
 
@@ -192,23 +193,23 @@ def steps_of(
     device: torch.device,
 ) -> tuple[list[float], int]:
     """Train for a few steps; return the seconds of the timed ones, and the peak of the memory."""
-    torch.cuda.reset_peak_memory_stats(device)
+    torch.accelerator.reset_peak_memory_stats(device)
     model.load_state_dict(state)
     model.to(device)
     images, labels = _images(batch, size, device)
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(TIMED + 1)]
+    events = []
     with Engine(model, sgd(model, fused=True), recipe=recipe) as engine:
         for step in range(WARM + TIMED):
             if step >= WARM:
-                events[step - WARM].record()
+                events.append(recorded_event(device, timed=True))
             with engine.autocast():
                 loss = cross_entropy(engine.model(images).float(), labels)
             engine.backward(loss)
             engine.step()
-        events[-1].record()
-        torch.cuda.synchronize(device)
+        events.append(recorded_event(device, timed=True))
+        torch.accelerator.synchronize(device)
         seconds = [before.elapsed_time(after) / 1000 for before, after in pairwise(events)]
-    return seconds, torch.cuda.max_memory_reserved(device)
+    return seconds, torch.accelerator.max_memory_reserved(device)
 
 
 def sgd(model: nn.Module, *, fused: bool = False) -> SGD:

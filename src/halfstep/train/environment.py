@@ -12,6 +12,7 @@ import torch
 
 from halfstep import caller
 from halfstep.errors import UserError
+from halfstep.kernels import accelerators
 from halfstep.versions import version
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ _OF_THE_PROCESS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PO
 
 def pick_device(name: str) -> torch.device:
     """Return the requested device; "auto" is the first GPU, or the CPU if there is no GPU."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    here = ["cpu", *(f"cuda:{index}" for index in range(count))]
+    gpus = accelerators.present()
+    here = ["cpu", *map(str, gpus)]
     if name == "auto":
-        name = "cuda" if count else "cpu"
+        name = gpus[0].type if gpus else "cpu"
     device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= count:
+    if device.type != "cpu" and torch.device(device.type, device.index or 0) not in gpus:
         raise UserError(
             f"device is {name!r}, which torch {torch.__version__} does not see on this machine; "
             f"allowed: {', '.join(here)}; write {caller.setting(device=here[-1])}"
@@ -58,7 +59,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "cpu": _cpu(),
         "threads": torch.get_num_threads(),
         "device": str(device),
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu(),
+        "device_name": accelerators.name_of(device) or _cpu(),
     }
 
 
@@ -76,7 +77,7 @@ def report() -> dict[str, Any]:
         **get_env_info()._asdict(),  # noqa: SLF001  (public, of a named tuple)
         "backends": [
             name
-            for name in ("gloo", "nccl", "mpi")
+            for name in ("gloo", "nccl", "xccl", "mpi")
             if distributed.is_available() and getattr(distributed, f"is_{name}_available")()
         ],
         "variables": [

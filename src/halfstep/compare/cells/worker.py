@@ -170,8 +170,8 @@ def _run(module: str, *arguments: str) -> int:
 
 def _give_back_gpu_memory() -> None:
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    if torch is not None:
+        torch.accelerator.empty_cache()
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     where = [str(_device(each, here=here)) for each in slots or (first.device,)]
     kind = where[0].partition(":")[0]
     if here and not slots:
-        refuse_too_few(where[0], processes, torch.cuda.device_count())
+        refuse_too_few(where[0], processes, torch.accelerator.device_count())
 
     def resolve(name: str, seed: int, point: Point) -> dict[str, Any]:
         chosen = found(name, seed, point, kind)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep.kernels.accelerators import copies_while_computing, recorded_event
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,15 +24,14 @@ class HostCopy:
     """
 
     def __init__(self, numbers: Sequence[torch.Tensor] | torch.Tensor) -> None:
-        self._event: torch.cuda.Event | None = None
+        self._event: torch.Event | None = None
         self._values: Sequence[torch.Tensor] | torch.Tensor = numbers
-        if numbers[0].is_cuda:
+        if copies_while_computing(numbers[0]):
             values = numbers if isinstance(numbers, torch.Tensor) else torch.stack(list(numbers))
             self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self._values.copy_(values, non_blocking=True)
-            self._event = torch.cuda.Event()
-            # Use the stream of the tensors' GPU, which may not be the current GPU.
-            self._event.record(torch.cuda.current_stream(values.device))
+            # On the stream of the tensors' GPU, which may not be the current GPU.
+            self._event = recorded_event(values.device)
 
     @property
     def has_arrived(self) -> bool:

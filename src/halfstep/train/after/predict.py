@@ -137,7 +137,7 @@ def _classified(
             if batch.listed:
                 names += [each.name for each in batch.listed]
                 views = [batch.images, batch.images.flip(-1)] if flip else [batch.images]
-                chances = [classify(view).double().softmax(1).cpu() for view in views]
+                chances = [classify(view).cpu().double().softmax(1) for view in views]
                 parts.append(torch.stack(chances).mean(0))
     return names, torch.cat(parts), unreadable
 

@@ -105,8 +105,8 @@ def set_up(
             not available, or if the config cannot work with these data or these processes.
     """
     in_parallel.refuse(config, device, processes)
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # for code that uses the current GPU
+    if device.type != "cpu" and device.index is not None:
+        torch.accelerator.set_device_index(device)  # for code that uses the current GPU
     loaded = data.load(
         config.data,
         batch_size=config.batch_size,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from halfstep.kernels.accelerators import counts_memory
 from halfstep.train import kept
 from halfstep.train.run.observer import Observer
 
@@ -38,7 +39,7 @@ class PeakMemory(Observer):
     """Measures the peak memory from the beginning of training to its end."""
 
     def __init__(self, device: torch.device) -> None:
-        self.kind: MemoryKind = "device" if device.type == "cuda" else "resident-rise"
+        self.kind: MemoryKind = "device" if counts_memory(device) else "resident-rise"
         self._device = device
         self._baseline = 0
         self._sampled = 0
@@ -50,7 +51,7 @@ class PeakMemory(Observer):
 
     def begin(self, training: Training) -> None:
         if self.kind == "device":
-            torch.cuda.reset_peak_memory_stats(self._device)
+            torch.accelerator.reset_peak_memory_stats(self._device)
             self._baseline = kept.bytes_of_others(training.setup.engine.bare_model)
             return
         _give_back_freed_memory()
@@ -74,7 +75,7 @@ class PeakMemory(Observer):
     def peak(self) -> int:
         """Return the peak memory so far, in bytes."""
         if self.kind == "device":
-            allocated = torch.cuda.max_memory_allocated(self._device)
+            allocated = torch.accelerator.max_memory_allocated(self._device)
             return max(self._before_pause, allocated - self._baseline)
         highest = max(self._sampled, _resident()) if self._sampler else _status("VmHWM")
         return max(self._before_pause, highest - self._baseline)
@@ -83,7 +84,7 @@ class PeakMemory(Observer):
         """Return the peak GPU memory that torch reserved so far, in bytes; None on a CPU."""
         if self.kind != "device":
             return None
-        return max(self._reserved_before_pause, torch.cuda.max_memory_reserved(self._device))
+        return max(self._reserved_before_pause, torch.accelerator.max_memory_reserved(self._device))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -96,8 +97,8 @@ class PeakMemory(Observer):
         finally:
             _give_back_freed_memory()
             if self.kind == "device":
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats(self._device)
+                torch.accelerator.empty_cache()
+                torch.accelerator.reset_peak_memory_stats(self._device)
             elif self._sampler is None:
                 _reset_peak()
             self._paused = False

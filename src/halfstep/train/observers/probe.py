@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from halfstep.kernels.accelerators import forked_rng, wide
 from halfstep.recipe import Recipe
 from halfstep.train.observers.census import Census
 
@@ -191,8 +192,7 @@ def _looking(engine: Engine) -> Iterator[list[StoragesKept]]:
 def _leaving_no_trace(model: nn.Module) -> Iterator[None]:
     """Restore buffers and random states after the block."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    devices = [buffer.device for buffer in model.parameters() if buffer.device.type == "cuda"][:1]
-    with torch.random.fork_rng(devices):
+    with forked_rng(next(model.parameters()).device):
         try:
             yield
         finally:
@@ -205,7 +205,7 @@ def _trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _flat(grads: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([grad.detach().double().flatten() for grad in grads])
+    return torch.cat([grad.detach().to(wide(grad.device)).flatten() for grad in grads])
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

@@ -11,8 +11,7 @@ from dataclasses import asdict
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from halfstep.kernels.accelerators import forked_rng
 from halfstep.train.build import models
 from halfstep.train.observers.probe import Probe
 from halfstep.train.run.microbatch import is_out_of_memory
@@ -21,6 +20,8 @@ from halfstep.train.run.observer import Observer
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+
+    import torch
 
     from halfstep.engine import StepResult
     from halfstep.train.build.setup import Setup
@@ -145,7 +146,7 @@ class Probes(Observer):
             self._batch = setup.data.prepare(
                 images, labels, device=setup.device, train=True, epoch=1, number=0
             )
-        with torch.random.fork_rng([setup.device] if setup.device.type == "cuda" else []):
+        with forked_rng(setup.device):
             twin = models.build(
                 config.model,
                 classes=len(setup.data.classes),

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from halfstep.disturbance import DISTURBED
+from halfstep.kernels.accelerators import recorded_event
 from halfstep.train.run.observer import Observer
 
 if TYPE_CHECKING:
@@ -135,10 +136,10 @@ class StepTimes(Observer):
     ) -> None:
         self.cores = CoreWait(device, clock=clock)
         self._device = device
-        self._on_gpu = device.type == "cuda"
+        self._on_gpu = device.type != "cpu"
         self._clock = clock
-        self._before: float | torch.cuda.Event | None = None
-        self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._before: float | torch.Event | None = None
+        self._pending: deque[tuple[torch.Event, torch.Event]] = deque()
         self._to_warm_up = _WARM_UP
         self._seconds: list[float] = []
 
@@ -152,14 +153,14 @@ class StepTimes(Observer):
         clock, before = self._clock(), self._before
         if clock >= self.cores.next_look:
             self.cores.step_done(clock)
-        now = self._before = self._event() if self._on_gpu else clock
+        now = self._before = recorded_event(self._device, timed=True) if self._on_gpu else clock
         if self._to_warm_up:
             self._to_warm_up -= 1
         elif before is None:
             return
         elif isinstance(now, float) and isinstance(before, float):
             self._seconds.append(now - before)
-        elif isinstance(before, torch.cuda.Event) and isinstance(now, torch.cuda.Event):
+        elif isinstance(before, torch.Event) and isinstance(now, torch.Event):
             self._pending.append((before, now))
             self._read(leave=_MOST_PENDING)
 
@@ -178,11 +179,6 @@ class StepTimes(Observer):
         """
         self._read(leave=0)
         return float(np.quantile(self._seconds, share)) if self._seconds else None
-
-    def _event(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
-        return event
 
     def _read(self, *, leave: int) -> None:
         while len(self._pending) > leave:

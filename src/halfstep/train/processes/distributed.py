@@ -25,6 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from halfstep.errors import UserError
 from halfstep.files import parse_json
+from halfstep.kernels import accelerators
 from halfstep.train.environment import pick_device
 from halfstep.train.processes.processes import ALONE, Processes, job
 
@@ -90,9 +91,10 @@ def joined(device_name: str, timeout: float) -> Iterator[Processes]:
             f"rank {os.environ['RANK']} ({socket.gethostname()}) did not find the other processes "
             f"at {where} within {timeout:g} s"
         ) from error
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        settings: dict[str, Any] = {"backend": "nccl", "timeout": later, "device_id": device}
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device)
+        backend = dist.get_default_backend_for_device(device)  # nccl on GPUs of NVIDIA and AMD
+        settings: dict[str, Any] = {"backend": backend, "timeout": later, "device_id": device}
     else:
         settings = {"backend": "gloo", "timeout": waits}
     hosts = [""] * size
@@ -170,7 +172,9 @@ def own_device(name: str) -> torch.device:
         )
     refuse_too_few_gpus(name, here)
     device = pick_device(name)
-    return torch.device("cuda", local()) if device.type == "cuda" and ":" not in name else device
+    return (
+        torch.device(device.type, local()) if device.type != "cpu" and ":" not in name else device
+    )
 
 
 def refuse_too_few_gpus(name: str, processes: int) -> None:
@@ -179,9 +183,9 @@ def refuse_too_few_gpus(name: str, processes: int) -> None:
     Raises:
         UserError: If there are fewer GPUs than processes, or none that torch can use.
     """
-    if ":" in name or pick_device(name).type != "cuda":
+    if ":" in name or pick_device(name).type == "cpu":
         return
-    gpus = torch.cuda.device_count()
+    gpus = len(accelerators.present())
     if processes > gpus:
         raise UserError(
             f"{processes} processes on this machine want a GPU each, and there are {gpus}; write "

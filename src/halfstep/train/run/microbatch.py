@@ -190,8 +190,7 @@ class MicroBatches:
         if not self.processes.any(done is None):
             return done
         self.engine.zero_grad()
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
+        torch.accelerator.empty_cache()
         return None
 
     @property

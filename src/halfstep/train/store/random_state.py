@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from halfstep.kernels import accelerators
+
 
 def capture() -> dict[str, Any]:
     """Return the states of torch's generators (CPU and every GPU), NumPy's and Python's."""
@@ -15,8 +17,7 @@ def capture() -> dict[str, Any]:
     version, numbers, gauss_next = random.getstate()
     return {
         "torch": torch.get_rng_state(),
-        # The GPU in use comes first, because a resumed run may use a GPU with another index.
-        "cuda": [torch.cuda.get_rng_state(gpu) for gpu in _gpus()],
+        "cuda": accelerators.random_states(),  # of any kind; the name is that of old checkpoints
         "numpy": [
             str(name),
             np.asarray(keys).tolist(),
@@ -30,16 +31,8 @@ def capture() -> dict[str, Any]:
 def restore(state: dict[str, Any]) -> None:
     """Restore the states that `capture` returned; states of GPUs that do not exist are ignored."""
     torch.set_rng_state(state["torch"])
-    for gpu, each in zip(_gpus(), state["cuda"], strict=False):
-        torch.cuda.set_rng_state(each, gpu)
+    accelerators.set_random_states(state["cuda"])
     name, keys, *rest = state["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002  (see above)
     version, numbers, gauss_next = state["python"]
     random.setstate((version, tuple(numbers), gauss_next))
-
-
-def _gpus() -> list[int]:
-    if not torch.cuda.is_initialized():
-        return []
-    used = torch.cuda.current_device()
-    return [used, *(gpu for gpu in range(torch.cuda.device_count()) if gpu != used)]

@@ -15,6 +15,7 @@ import torch
 
 from halfstep import step_observer
 from halfstep.errors import UserError
+from halfstep.kernels.accelerators import counts_memory
 from halfstep.train import kept
 from halfstep.train.data.pipeline import device_augment
 from halfstep.train.data.pipeline.loader import Loader
@@ -69,8 +70,8 @@ class Room:
     def take(self, images: torch.Tensor) -> torch.Tensor:
         """Return images on the device; raise a UserError if they do not fit."""
         self.refuse(images.nbytes)
-        on_gpu = self.device.type == "cuda"
-        free = torch.cuda.mem_get_info(self.device)[0] if on_gpu else images.nbytes
+        counted = counts_memory(self.device)
+        free = torch.accelerator.get_memory_info(self.device)[0] if counted else images.nbytes
         if images.nbytes > free:
             raise UserError(
                 f"{_figure(images.nbytes / 1e9)}, but {self.device} has {free / 1e9:.3g} GB free; "

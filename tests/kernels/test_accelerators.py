@@ -1,0 +1,73 @@
+"""Other accelerators than CUDA: what the trainer asks torch for, with stand-ins for the devices."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import halfstep
+from halfstep.errors import UserError
+from halfstep.kernels import accelerators
+from halfstep.train.environment import pick_device
+
+SOURCE = Path(halfstep.__file__).parent
+
+
+@pytest.fixture(params=["mps", "xpu", "cuda"])
+def kind(request, monkeypatch):
+    """Let torch find two accelerators of a kind."""
+    found = torch.device(request.param)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: found)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    return request.param
+
+
+def test_auto_is_the_accelerator_that_is_here(kind):
+    assert pick_device("auto") == torch.device(kind)
+    assert pick_device(f"{kind}:1") == torch.device(kind, 1)
+    assert accelerators.present() == [torch.device(kind, 0), torch.device(kind, 1)]
+
+
+def test_an_accelerator_that_is_not_here_is_refused(kind):
+    other = "xpu" if kind != "xpu" else "mps"
+    for asked in (other, f"{kind}:2"):
+        with pytest.raises(UserError, match=f"allowed: cpu, {kind}:0, {kind}:1; write"):
+            pick_device(asked)
+
+
+def test_memory_is_the_processs_where_torch_counts_none(monkeypatch):
+    def not_counted(device):
+        raise RuntimeError("not supported")
+
+    assert not accelerators.counts_memory(torch.device("cpu"))
+    monkeypatch.setattr(torch.accelerator, "max_memory_allocated", not_counted)
+    assert not accelerators.counts_memory(torch.device("mps"))
+    monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda device: 0)
+    assert accelerators.counts_memory(torch.device("xpu"))
+
+
+def test_mps_gets_no_fp64():
+    assert accelerators.wide(torch.device("mps")) == torch.float32
+    assert accelerators.wide(torch.device("cuda")) == torch.float64
+
+
+def test_random_numbers_are_those_of_before_after_the_block():
+    before = torch.get_rng_state()
+    with accelerators.forked_rng(torch.device("cpu")):
+        torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+COMMON = (
+    "Event|current_device|current_stream|device_count|empty_cache|is_available|mem_get_info"
+    "|max_memory_allocated|max_memory_reserved|reset_peak_memory_stats|set_device|synchronize"
+)
+CUDA_ALONE = ("bench/operators", "train/observers/energy.py")  # operators of CUDA; NVML
+
+
+@pytest.mark.parametrize("part", ["train", "bench"])
+def test_the_trainer_names_cuda_only_where_torch_has_nothing_in_common(part):
+    for path in (SOURCE / part).rglob("*.py"):
+        if not str(path.relative_to(SOURCE)).startswith(CUDA_ALONE):
+            assert not re.findall(rf"torch\.cuda\.(?:{COMMON})\b", path.read_text()), path
