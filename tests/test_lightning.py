@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -125,3 +128,10 @@ def test_a_watch_names_the_cause_of_a_nan(tmp_path):
     healthy = door.WatchCallback(quiet=True)
     trainer(tmp_path, callbacks=healthy).fit(Module(), loader())
     assert not healthy.diagnosis.verdicts
+
+
+@pytest.mark.parametrize("recipe", ["fp16", "bf16-sr"])
+def test_the_example_learns(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path(__file__).parents[1] / "examples" / "lightning_recipe.py"
+    assert runpy.run_path(str(path))["main"](recipe) > 0.85
