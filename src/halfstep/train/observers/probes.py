@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from halfstep import step_observer
 from halfstep.train.build import models
 from halfstep.train.observers.probe import Probe
 from halfstep.train.run.microbatch import is_out_of_memory
@@ -145,11 +146,12 @@ class Probes(Observer):
             self._batch = setup.data.prepare(
                 images, labels, device=setup.device, train=True, epoch=1, number=0
             )
-        with torch.random.fork_rng([setup.device] if setup.device.type == "cuda" else []):
+        devices = [setup.device] if setup.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), step_observer.active.aside():
             twin = models.build(
                 config.model,
                 classes=len(setup.data.classes),
                 image_shape=setup.data.image_shape,
                 initial_weights=False,
-            )
-        return Probe(setup.engine, twin.to(setup.device), *self._batch, setup.loss)
+            ).to(setup.device)
+        return Probe(setup.engine, twin, *self._batch, setup.loss)
