@@ -105,7 +105,8 @@ CELLS = {
         "The regime in which pure half precision breaks is not yet measured.": (
             "纯半精度从哪里开始失效，还没有测量。"
         ),
-        "No run in pure half precision was non-finite: the regime in which it breaks was not found.": (
+        "No run in pure half precision was non-finite: the regime in which it breaks was not "
+        "found.": (
             "没有一次纯半精度的训练出现非有限值：没有找到它从哪里开始失效。"
         ),
     },

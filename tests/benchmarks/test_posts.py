@@ -1,5 +1,6 @@
 """The five posts at toy size: every piece runs, and the tables say what was measured where."""
 
+# ruff: noqa: RUF001  (Chinese text has Chinese punctuation)
 from __future__ import annotations
 
 import importlib
@@ -137,6 +138,8 @@ def test_results_are_in_chinese_too(posts):
     lines = posts.table("imagenette", rows)
     text = "\n".join(posts.docs_table.chinese(posts.PAGE, line) for line in lines)
     assert "| half-bn32，每步 256 张图像 | 训练正常 | 50.00 %，跳过 3 步 |" in text
-    assert "| half-bn32，每步 4096 张图像，4 倍学习率 | 出现非有限值 | 第 12 步出现非有限值 |" in text
+    assert (
+        "| half-bn32，每步 4096 张图像，4 倍学习率 | 出现非有限值 | 第 12 步出现非有限值 |" in text
+    )
     assert "| fp16，一次 4096 张图像 | 显存不足 | 失败：no memory |" in text
     assert text.endswith("纯半精度出现非有限值的训练：half-bn32, 4096 images, 4x the rate。")

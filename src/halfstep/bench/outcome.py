@@ -96,4 +96,3 @@ def subject(bench: str, config: str, options: Sequence[str], device: torch.devic
     """Return the subject of a bench on this machine."""
     environment = {**describe(device), "processors": processors()}
     return Subject(bench, config, tuple(options), str(device), environment)
-

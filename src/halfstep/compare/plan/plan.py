@@ -174,8 +174,8 @@ def plan(  # noqa: PLR0913  (the command has as many options)
 def _at_once(config: Config, cells: int) -> int:
     """Return how many cells the CPU trains at a time if the command does not say it.
 
-    Without `threads` in the config, a cell has a thread for each core. Models that are compiled stay
-    in one process, which compiles them once.
+    Without `threads` in the config, a cell has a thread for each core. Models that are compiled
+    stay in one process, which compiles them once.
     """
     if config.threads is None or config.model.compile:
         return 1
