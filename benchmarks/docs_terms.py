@@ -106,9 +106,7 @@ CELLS = {
             "纯半精度从哪里开始失效，还没有测量。"
         ),
         "No run in pure half precision was non-finite: the regime in which it breaks was not "
-        "found.": (
-            "没有一次纯半精度的训练出现非有限值：没有找到它从哪里开始失效。"
-        ),
+        "found.": ("没有一次纯半精度的训练出现非有限值：没有找到它从哪里开始失效。"),
     },
     "performance.md": {
         "step": "训练步",

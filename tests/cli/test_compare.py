@@ -241,7 +241,8 @@ def test_a_grid_with_a_recipe_of_the_configs_own_on_two_devices():
     )
     given = [*TINY, "optimizer.lr=0.1"][1:]
     options = [each for each in given if not each.startswith("batch_size")]
-    arguments = ["mine.yaml", "--recipes", "mine", "--grid", "batch_size=128,256"]
+    arguments = ["mine.yaml", "--recipes", "mine", "--seeds", "1"]
+    arguments += ["--grid", "batch_size=128,256"]
     arguments += ["--options", *options[: options.index("--device")], "optimizer.lr=0.1"]
     printed = compared(*arguments, "--devices", "cpu,cpu", "--time-limit", "10m")
     assert "mine batch_size=256 seed 0: finished" in printed

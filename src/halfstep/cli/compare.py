@@ -46,7 +46,7 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         typer.Option(
             metavar="COUNT|N,...",
             help="Number of seeds (3 means seeds 0, 1 and 2), or a list of seeds (0,7,9). "
-            "Default: 6.",
+            "Default: 5.",
         ),
     ] = None,
     margin: Annotated[

@@ -159,8 +159,12 @@ class Server:
         if list(command[:2]) != [sys.executable, "-m"] or read_early:
             return None
         variables = {**os.environ, **environment}
-        asked = {"command": list(command[2:]), "environment": variables, "in": str(Path.cwd())}
-        asked["threads"] = None if threads is None else int(threads)
+        asked = {
+            "command": list(command[2:]),
+            "environment": variables,
+            "in": str(Path.cwd()),
+            "threads": None if threads is None else int(threads),
+        }
         request = json.dumps(asked).encode()
         if len(request) > _LONGEST_REQUEST:
             return None
