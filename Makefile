@@ -12,8 +12,8 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[test,check]'
 	touch $@
 
-demo: $(VENV)/installed  ## settle two recipes on the digits, with an A/A row and a control
-	$(BIN)/halfstep compare digits --recipes fp32,fp16,bf16 --seeds 6 --devices cpu,cpu --aa --control
+demo: $(VENV)/installed  ## the comparison of the README
+	$(BIN)/halfstep compare digits --aa --control
 
 test: $(VENV)/installed  ## all tests but the long campaigns
 	$(BIN)/pytest -n auto -m "not slow"

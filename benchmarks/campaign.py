@@ -147,6 +147,17 @@ def _startup(result: dict[str, Any]) -> str:
     return f"a run of a comparison starts in {seconds}"
 
 
+def _demo(result: dict[str, Any]) -> str:
+    took = [each["seconds"] for each in result["sets"]]
+    settled = all(
+        row["answer"] != "not settled"
+        for each in result["sets"]
+        for row in each["answers"].values()
+    )
+    rows = "every row is settled" if settled else "a row is not settled"
+    return f"the README's demo takes {min(took):.0f} to {max(took):.0f} s; {rows}"
+
+
 def _checkpoints(result: dict[str, Any]) -> str:
     of = result["models"]["resnet18"]
     background, synchronous = (
@@ -281,6 +292,7 @@ EVERY = (
         "loader.py", "speed of decoding JPEG files", "Pillow with torchvision v2, OpenCV", _loader
     ),
     Benchmark("startup.py", "time that programs take to start", "importing torch", _startup),
+    Benchmark("demo.py", "time and answers of the README's demo", "", _demo),
     Benchmark(
         "checkpoints.py",
         "time for which a run pauses for a checkpoint",

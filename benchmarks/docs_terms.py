@@ -83,6 +83,31 @@ CELLS = {
         "seeds": "种子数",
         "cap": "内存上限",
     },
+    "experiments/posts.md": {
+        "run": "训练",
+        "the post": "博客",
+        "here": "这里",
+        "images/s": "图像/秒",
+        "peak GiB": "显存峰值 GiB",
+        "measured on": "测量环境",
+        "not yet measured": "还没有测量",
+        "trains": "训练正常",
+        "non-finite": "出现非有限值",
+        "out of memory": "显存不足",
+        "NaN, with a second optimizer.step()": "NaN，因为多调用了一次 optimizer.step()",
+        "the double step, under doctor": "多出来的一步，用 doctor 观察",
+        "found after days": "几天后才找到",
+        "2-bit activations fit, too slowly": "2 比特激活值放得下，太慢",
+        "the baseline": "基准",
+        "faster, less memory": "更快，显存更少",
+        "the fastest": "最快",
+        "a loop of torch.amp": "torch.amp 的循环",
+        "The regime in which pure half precision breaks is not yet measured.": (
+            "纯半精度从哪里开始失效，还没有测量。"
+        ),
+        "No run in pure half precision was non-finite: the regime in which it breaks was not "
+        "found.": ("没有一次纯半精度的训练出现非有限值：没有找到它从哪里开始失效。"),
+    },
     "performance.md": {
         "step": "训练步",
         "recipe": "方案",
@@ -142,13 +167,25 @@ PARTS = {
     r"^(\d+) of (\d+)$": r"\1 / \2",
     r"^(\S+) to (\S+)$": r"\1 到 \2",
     r", (\d+) pixels$": r"，\1 像素",
+    r", rate (\S+)$": r"，学习率 \1",
+    r", (\d+)x the rate$": r"，\1 倍学习率",
+    r", (\d+) images at once$": r"，一次 \1 张图像",
+    r"^(\S+), (\d+) images(，|$)": r"\1，每步 \2 张图像\3",
+    r"^(\d+) GPUs, (\d+) images each$": r"\1 块 GPU，每块 \2 张图像",
+    r"^needs several GPUs: ": "需要多块 GPU：",
+    r"^no epoch ended, ": "一个 epoch 都没有完成，",
+    r"^(\S+ %), (\d+) skipped steps$": r"\1，跳过 \2 步",
+    r"，(\d+) skipped steps$": r"，跳过 \1 步",
+    r"^non-finite at step (\d+)$": r"第 \1 步出现非有限值",
+    r"^failed: ": "失败：",
+    r"^Pure half precision is non-finite with: (.*)\.$": r"纯半精度出现非有限值的训练：\1。",
 }
 """Translations of parts of other cells, as regular expressions."""
 
 
 def chinese(page: str, line: str) -> str:
-    """Return a line of a table in Chinese, if `CELLS` has terms for the page."""
-    if page not in CELLS or not line.startswith("|"):
+    """Return a line of a table, or one below it, in Chinese, if `CELLS` has terms for the page."""
+    if page not in CELLS:
         return line
     return " | ".join(_cell(CELLS[page], cell) for cell in line.split(" | "))
 

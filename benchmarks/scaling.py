@@ -31,9 +31,9 @@ import quiet_machine
 import torch
 
 from halfstep.bench.launch import ONE_STEP, WAYS, seconds_to_first_step
-from halfstep.bench.outcome import processors
 from halfstep.bench.training_process import write_config
 from halfstep.train.config.files import load
+from halfstep.train.environment import processors
 
 RESULTS = Path(__file__).parent / "results"
 BATCH = 64

@@ -1,19 +1,16 @@
-"""Times the start of halfstep: its help, its import, a run of a comparison, and the demo.
+"""Times the start of halfstep: its help, its import, and a run of a comparison.
 
     python benchmarks/startup.py
 
 Each round starts each program once, so that a slowdown of the machine affects all of them. The time
 of a cell (a run of a comparison) is from the request for its process to the log of its first step:
 it contains reading the data, building the model and one step. `halfstep train` is the same without
-a server that has already imported the modules. The demo is `halfstep compare digits`, until its
-table is printed.
+a server that has already imported the modules.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -74,7 +71,8 @@ def cells() -> list[float]:
     began: dict[str, float] = {}
     took: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        command = [*PROGRAM, "compare", "digits", "--recipes", "fp32,bf16,o2", *SHORT]
+        command = [*PROGRAM, "compare", "digits", "--recipes", "fp32,bf16,o2", "--seeds", "1"]
+        command += SHORT
         process = subprocess.Popen([*command, "--out", f"{folder}/all"], stdout=subprocess.DEVNULL)
         while process.poll() is None:
             for cell in Path(folder, "all").glob("*-seed0"):
@@ -85,27 +83,6 @@ def cells() -> list[float]:
             time.sleep(0.002)
         assert process.returncode == 0
     return list(took.values())
-
-
-def demo() -> dict[str, object]:
-    """Run the demo, and return its seconds and accuracies."""
-    with tempfile.TemporaryDirectory() as folder:
-        took = finished("-m", "halfstep", "compare", "digits", "--out", f"{folder}/all")
-        summaries = {
-            file.parents[1].name: json.loads(file.read_text())
-            for file in sorted(Path(folder).glob("all/*/run/summary.json"))
-        }
-    return {
-        "seconds": round(took, 1),
-        "cells": {
-            re.sub("-seed0$", "", name): {
-                "best_accuracy": each["best_accuracy"],
-                "train_seconds": round(each["train_seconds"], 2),
-                "wall_seconds": round(each["wall_seconds"], 2),
-            }
-            for name, each in summaries.items()
-        },
-    }
 
 
 def main() -> None:
@@ -124,7 +101,6 @@ def main() -> None:
             for name, measure in ways.items():
                 seconds[name].append(measure())
         seconds["a cell of a comparison, to its first step"] = cells()
-        shown = demo()
     medians = {name: statistics.median(each) for name, each in seconds.items()}
     imports = medians["import torch, timm"]
     document = {
@@ -138,7 +114,6 @@ def main() -> None:
             }
             for name, each in seconds.items()
         },
-        "compare digits": shown,
     }
     quiet_machine.keep(RESULTS, document, seen)
 

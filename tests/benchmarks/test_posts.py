@@ -1,5 +1,6 @@
 """The five posts at toy size: every piece runs, and the tables say what was measured where."""
 
+# ruff: noqa: RUF001  (Chinese text has Chinese punctuation)
 from __future__ import annotations
 
 import importlib
@@ -113,10 +114,32 @@ def test_a_run_is_stopped_in_time_and_goes_on_in_the_next_call(posts, pictures, 
     assert again.rows == written["rows"]
 
 
-def test_the_page_has_the_committed_tables(posts):
-    text = PAGE.read_text()
+def test_the_pages_have_the_committed_tables(posts):
+    text, chinese = PAGE.read_text(), PAGE.with_suffix(".zh.md").read_text()
     for part in posts.PARTS:
         file = posts.RESULTS / f"{part}.json"
         rows = json.loads(file.read_text())["rows"] if file.exists() else {}
-        table = "".join(f"{line}\n" for line in posts.table(part, rows))
-        assert f"<!-- {part} -->\n{table}<!-- /{part} -->" in text
+        lines = posts.table(part, rows)
+        there = [posts.docs_table.chinese(posts.PAGE, line) for line in lines]
+        for page, made in ((text, lines), (chinese, there)):
+            table = "".join(f"{line}\n" for line in made)
+            assert f"<!-- {part} -->\n{table}<!-- /{part} -->" in page
+
+
+def test_results_are_in_chinese_too(posts):
+    origin = {"device": "H200", "versions": {"torch": "2.11"}, "commit": "abc"}
+    broken = {"best_accuracy": None, "first_nonfinite_step": 12, "skipped_steps": 0}
+    fine = {"best_accuracy": 0.5, "first_nonfinite_step": None, "skipped_steps": 3}
+    rows = {
+        "half-bn32, 256 images": {**fine, **origin},
+        "half-bn32, 4096 images, 4x the rate": {**broken, **origin},
+        "fp16, 4096 images at once": {"failed": "no memory", **origin},
+    }
+    lines = posts.table("imagenette", rows)
+    text = "\n".join(posts.docs_table.chinese(posts.PAGE, line) for line in lines)
+    assert "| half-bn32，每步 256 张图像 | 训练正常 | 50.00 %，跳过 3 步 |" in text
+    assert (
+        "| half-bn32，每步 4096 张图像，4 倍学习率 | 出现非有限值 | 第 12 步出现非有限值 |" in text
+    )
+    assert "| fp16，一次 4096 张图像 | 显存不足 | 失败：no memory |" in text
+    assert text.endswith("纯半精度出现非有限值的训练：half-bn32, 4096 images, 4x the rate。")

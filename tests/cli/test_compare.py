@@ -14,7 +14,7 @@ from halfstep.cli import main
 from train.distributed import dying_worker
 
 TINY = ["--options", "epochs=1", "data.resolution=8", "log_every=1"]
-TINY += ["model.args={channels: [8, 8, 8, 8]}", "batch_size=256", "--device", "cpu"]
+TINY += ["model.args={channels: [8, 8, 8, 8]}", "batch_size=256", "--device", "cpu", "--seeds", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -241,7 +241,8 @@ def test_a_grid_with_a_recipe_of_the_configs_own_on_two_devices():
     )
     given = [*TINY, "optimizer.lr=0.1"][1:]
     options = [each for each in given if not each.startswith("batch_size")]
-    arguments = ["mine.yaml", "--recipes", "mine", "--grid", "batch_size=128,256"]
+    arguments = ["mine.yaml", "--recipes", "mine", "--seeds", "1"]
+    arguments += ["--grid", "batch_size=128,256"]
     arguments += ["--options", *options[: options.index("--device")], "optimizer.lr=0.1"]
     printed = compared(*arguments, "--devices", "cpu,cpu", "--time-limit", "10m")
     assert "mine batch_size=256 seed 0: finished" in printed

@@ -14,14 +14,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from halfstep.bench.outcome import processors, subject
+from halfstep.bench.outcome import subject
 from halfstep.bench.sweep import Quantity, Sweep
 from halfstep.bench.training_process import HALFSTEP, training, write_config
 from halfstep.bench.turns import take_turns
 from halfstep.errors import UserError
 from halfstep.show.units import duration
 from halfstep.train.build.setup import set_up
-from halfstep.train.environment import pick_device
+from halfstep.train.environment import pick_device, processors
 from halfstep.train.store import metrics_log
 
 if TYPE_CHECKING:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from halfstep.show.table import one_line
-from halfstep.train.environment import describe
+from halfstep.train.environment import describe, processors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,10 +96,3 @@ def subject(bench: str, config: str, options: Sequence[str], device: torch.devic
     """Return the subject of a bench on this machine."""
     environment = {**describe(device), "processors": processors()}
     return Subject(bench, config, tuple(options), str(device), environment)
-
-
-def processors() -> int:
-    """Return the number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

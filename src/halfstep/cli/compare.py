@@ -40,13 +40,13 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
             help="The recipes, one row of the table each. The first is the reference. A recipe "
             "defined in the config is given by its name.",
         ),
-    ] = "fp32,fp16,bf16,o2,half-bn32,half,bf16-sr",
+    ] = "fp32,fp16,bf16",
     seeds: Annotated[
         str | None,
         typer.Option(
             metavar="COUNT|N,...",
-            help="Number of seeds (3 means seeds 0, 1 and 2), or a list of seeds (0,7,9). Default: "
-            "1.",
+            help="Number of seeds (3 means seeds 0, 1 and 2), or a list of seeds (0,7,9). "
+            "Default: 5.",
         ),
     ] = None,
     margin: Annotated[
@@ -84,7 +84,8 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
             metavar="N,...|cpu,...",
             help="Devices to use in parallel, one run on each: --devices 0,1,2,3 for GPUs, "
             "--devices cpu,cpu for two runs at a time on the CPU. With --processes 2, each run "
-            "uses two of the GPUs.",
+            "uses two of the GPUs. Default: one GPU; on a CPU, as many runs at a time as its cores "
+            "hold, if the config sets threads.",
         ),
     ] = None,
     processes: Annotated[

@@ -6,6 +6,7 @@ extends `base.html`, and its own scripts; they may be in another folder.
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,17 +55,26 @@ def document(
         data: The data for the scripts: plain data without NaN.
         values: The values for the template: title, environment, notes, and whatever else it uses.
     """
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([template.parent, _HERE]),
+    return (
+        _templates(template.parent)
+        .get_template(template.name)
+        .render(
+            **values,
+            # Escaped, so that data cannot close the script element.
+            data=Markup(_as_script(data)),  # noqa: S704  # escaped right here
+            style=Markup(_read("style.css")),  # noqa: S704  # a file of this package
+            script=Markup("\n".join(map(_read, scripts))),  # noqa: S704  # files of this package
+        )
+    )
+
+
+@functools.cache
+def _templates(folder: Path) -> jinja2.Environment:
+    """Return the templates of a folder, compiled once: a comparison writes its report often."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader([folder, _HERE]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-    )
-    return templates.get_template(template.name).render(
-        **values,
-        # Escaped, so that data cannot close the script element.
-        data=Markup(_as_script(data)),  # noqa: S704  # escaped right here
-        style=Markup(_read("style.css")),  # noqa: S704  # a file of this package
-        script=Markup("\n".join(map(_read, scripts))),  # noqa: S704  # files of this package
     )
 
 

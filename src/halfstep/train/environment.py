@@ -50,6 +50,13 @@ def on_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def processors() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def describe(device: torch.device) -> dict[str, Any]:
     """Return versions, processor, threads and device as plain data, for `environment.json`."""
     return {

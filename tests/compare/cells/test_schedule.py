@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -25,7 +26,7 @@ def told(make_grid, monkeypatch):
         "halfstep.compare.cells.schedule.os.sched_getaffinity", lambda _: set(range(16))
     )
 
-    def run(slots, processes=1):
+    def run(slots, processes=1, threads=None):
         devices = []
 
         def command(cell, device):
@@ -33,6 +34,8 @@ def told(make_grid, monkeypatch):
             return [sys.executable, "-c", TELL]
 
         cell = make_grid(("fp32",), processes=processes).cells[0]
+        if threads is not None:
+            cell = replace(cell, settings={**cell.settings, "threads": threads})
         prepare(cell, fresh=True)
         running = ThisMachine(slots, command).start(cell, slots[0])
         while running.poll() is None:
@@ -50,6 +53,12 @@ def test_cores_are_shared_out_to_all_processes_of_all_slots(told, monkeypatch):
     assert told(("cpu",), 64) == (["cpu"], {"OMP_NUM_THREADS": "1"})
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert told(("cpu", "cpu"), 4) == (["cpu"], {"OMP_NUM_THREADS": "3"})
+
+
+def test_a_cell_has_no_more_threads_than_its_config_says(told):
+    assert told(("cpu", "cpu"), threads=1) == (["cpu"], {"OMP_NUM_THREADS": "1"})
+    assert told(("cpu", "cpu"), threads=12) == (["cpu"], {"OMP_NUM_THREADS": "8"})
+    assert told(("cpu",), threads=1) == (["cpu"], {})
 
 
 def test_a_slot_of_several_gpus_is_all_that_its_cell_sees(told):

@@ -34,6 +34,7 @@ if __name__ == "__main__":
         said = {"parent": os.getppid(), "arguments": sys.argv[1:], "main": __spec__.name}
         said |= {"GIVEN": os.environ.get("GIVEN"), "in": os.getcwd(), "read": sys.stdin.read()}
         said |= {"imported": "colorsys" in sys.modules, "drawn": np.random.random(4).tolist()}
+        said |= {"torch": sys.modules["torch"].threads} if len(sys.argv) < 3 else {}
         said |= {"threads": threading.active_count(), "kept": "kept" in open_files()}
         print(json.dumps(said))
     elif what == "code":
@@ -61,6 +62,15 @@ if __name__ == "__main__":
         time.sleep(60)
 """
 
+TORCH = """
+threads = None
+
+def set_num_threads(count):
+    global threads
+    threads = count
+"""
+"""In place of torch, whose import is slow."""
+
 ASKING = """
 import json, os, pathlib, signal, subprocess, sys, time
 from halfstep.compare.cells import warm
@@ -81,7 +91,7 @@ def waiting(what):
 kept = open("kept", "w+")
 kept.write("1234")
 kept.flush()
-with warm.server(("colorsys", "numpy.random")) as python:
+with warm.server(("colorsys", "numpy.random", "torch")) as python:
     server = python._pid
 """
 
@@ -93,7 +103,9 @@ TO_THE_END = """
         who = start("who", "an argument", GIVEN=name)
         said[name] = [who.wait(60), json.loads(open("who.out").read().splitlines()[0])]
     said["me"] = [os.getpid(), here]
-    said["early"] = start("who", OMP_NUM_THREADS="1") is None
+    said["early"] = start("who", MKL_NUM_THREADS="1") is None
+    start("who", OMP_NUM_THREADS="3").wait(60)
+    said["threads"] = json.loads(open("who.out").read().splitlines()[0])["torch"]
     waits = start("waits")
     waiting("waits")
     try:
@@ -123,6 +135,7 @@ KILLED = """
 def asking(folder: Path, more: str) -> subprocess.Popen[str]:
     """Start a process that has imported nothing, and asks a server for programs."""
     (folder / "program.py").write_text(dedent(PROGRAM))
+    (folder / "torch.py").write_text(TORCH)
     return subprocess.Popen(
         [sys.executable, "-c", ASKING + more], cwd=folder, stdout=subprocess.PIPE, text=True
     )
@@ -186,6 +199,10 @@ def test_no_two_programs_draw_the_same_random_numbers(seen):
 
 def test_variables_that_libraries_read_while_imported_are_left_to_a_process_that_imports(seen):
     assert seen[0]["early"]
+
+
+def test_the_number_of_threads_needs_no_new_import(seen):
+    assert seen[0]["threads"] == 3
 
 
 def test_ctrl_c_is_for_the_programs_and_not_for_their_server(seen):

@@ -1,8 +1,12 @@
 """A plan from shipped configs: what each cell is trained with, and that devices do not matter."""
 
+import inspect
+
 import pytest
 import torch
 
+from halfstep.cli import compare as command
+from halfstep.compare.plan.arguments import SEEDS
 from halfstep.compare.plan.plan import plan, train_command
 
 TINY = ["data.resolution=8", "model.args={channels: [8, 8, 8, 8]}"]
@@ -35,6 +39,32 @@ def test_the_number_of_devices_changes_no_cell(planned):
     one, two = planned(device="cpu"), planned(devices="cpu,cpu")
     assert two.devices == ("cpu", "cpu")
     assert [a.fingerprint for a in one.grid.cells] == [b.fingerprint for b in two.grid.cells]
+
+
+def test_a_cpu_trains_as_many_cells_at_a_time_as_have_cores_of_their_own(planned, monkeypatch):
+    monkeypatch.setattr("halfstep.compare.plan.slots.processors", lambda: 4)
+    monkeypatch.setattr("halfstep.compare.plan.plan.pick_device", lambda _: torch.device("cpu"))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    def slots(*options, seeds="8", **given):
+        return len(planned("fp32", seeds, options, **given).devices)
+
+    assert slots() == 4  # the digits have one thread
+    assert slots(seeds="3") == 3
+    assert slots("threads=2") == 2
+    assert slots("data.workers=1") == 2
+    assert slots(device="cpu") == slots(devices="cpu") == slots(processes=2) == 1
+    # All cores are the threads of one run, or compiled models stay in one process.
+    assert slots("threads=null") == slots("model.compile=true") == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert slots() == 2
+
+
+def test_a_comparison_has_seeds_that_give_answers_unless_told_otherwise(planned):
+    assert len(planned(seeds=None, device="cpu").grid.seeds) == SEEDS > 2
+    assert planned(seeds=None, looks="2,9", device="cpu").grid.seeds == tuple(range(9))
+    assert f"Default: {SEEDS}." in inspect.getsource(command)
 
 
 def test_a_cell_is_trained_from_its_own_config_and_goes_on_where_it_was(planned):

@@ -1,6 +1,6 @@
 import pytest
 
-from halfstep.compare.plan.slots import as_seen_inside, deal_out, refuse_too_few
+from halfstep.compare.plan.slots import as_seen_inside, at_once, deal_out, refuse_too_few
 
 
 def test_each_slot_has_as_many_gpus_as_a_cell_has_processes():
@@ -45,3 +45,14 @@ def test_one_gpu_or_too_few_are_refused_for_several_processes():
         refuse_too_few("cuda:1", 2, 2)
     with pytest.raises(ValueError, match="torch sees 1 GPU here; write --processes 1, or"):
         refuse_too_few("cuda", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "cells", "slots"),
+    [(2, 1, 25, 2), (16, 1, 25, 16), (16, 3, 25, 5), (64, 1, 7, 7), (2, 4, 25, 1), (1, 1, 25, 1)],
+)
+def test_cores_hold_as_many_cells_as_have_threads_of_their_own(
+    monkeypatch, cores, threads, cells, slots
+):
+    monkeypatch.setattr("halfstep.compare.plan.slots.processors", lambda: cores)
+    assert at_once(threads, cells) == slots

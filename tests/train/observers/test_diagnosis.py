@@ -6,15 +6,18 @@ import hashlib
 import io
 import json
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from halfstep import step_observer
 from halfstep.cli import main
 from halfstep.doctor import Watch
 from halfstep.doctor.verdict import Diagnosis, Finding, Verdict
 from halfstep.errors import UserError
+from halfstep.step_observer import StepObserver
 from halfstep.train.after.reexamine import explain
 from halfstep.train.data import Data
 from halfstep.train.loop.loop import train
@@ -336,3 +339,44 @@ def test_of_several_processes_the_surest_one_is_shown_with_its_rank(diverged) ->
     shown.show(text)
     assert text.getvalue().startswith("of rank 2 of 3:\n")
     assert min([of_rank(1), of_rank(0)], key=lambda each: each.weight).rank == 0
+
+
+class _Ears(TorchFunctionMode):
+    """Notes each call of torch outside of `aside`, as a watch does."""
+
+    def __init__(self):
+        super().__init__()
+        self.heard = set()
+        self.rests = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if not self.rests:
+            self.heard.add(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class _Listens(StepObserver):
+    listens = True
+
+    def __init__(self, ears):
+        self.ears = ears
+
+    @contextmanager
+    def aside(self):
+        self.ears.rests += 1
+        yield
+        self.ears.rests -= 1
+
+
+def test_doctor_does_not_hear_what_a_run_measures_of_itself(tiny, tmp_path):
+    ears = _Ears()
+    restore = step_observer.observe(_Listens(ears))
+    try:
+        with ears:
+            options = ("epochs=1", "probes=true", "doctor=false")
+            train(tiny(*options), tmp_path / "run", quiet=True)
+    finally:
+        restore()
+    assert "conv2d" in ears.heard
+    # Of the metrics, the confusion matrix, the probe's comparison, and the copy of a checkpoint.
+    assert not ears.heard & {"topk", "bincount", "vector_norm", "cosine_similarity", "is_conj"}

@@ -5,6 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 from torch.nn import functional
+from torchmetrics import MetricCollection
 
 from halfstep.train.run.metrics import Metrics, by_class, write_tables
 
@@ -88,3 +89,23 @@ def test_tables_hold_every_class_and_every_count(tmp_path):
     assert rows[0] == ["true \\ predicted", *classes]
     assert [[int(count) for count in row[1:]] for row in rows[1:]] == confusion.tolist()
     assert not list(tmp_path.glob(".*"))
+
+
+def test_many_small_batches_are_ranked_in_one_pass_and_large_ones_each_alone(monkeypatch):
+    passes = []
+    update = MetricCollection.update
+
+    def counted(self, logits, labels):
+        passes.append(len(labels))
+        update(self, logits, labels)
+
+    monkeypatch.setattr(MetricCollection, "update", counted)
+    whole, logits, labels = measured(9, images=200, batch=8)
+    assert whole.top1 == pytest.approx((logits.argmax(1) == labels).float().mean().item())
+    assert whole.macro_f1 > 0  # nothing is counted twice
+    assert passes == [200]
+    monkeypatch.setattr("halfstep.train.run.metrics._AT_ONCE", 9 * 10)
+    again, _, _ = measured(9, images=200, batch=8)
+    assert again.confusion.sum() == 200
+    assert passes[1:] == [16] * 12 + [8]
+    assert (again.top1, again.loss) == (whole.top1, whole.loss)

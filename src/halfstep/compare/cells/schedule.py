@@ -15,6 +15,7 @@ from halfstep.compare.cells.results import Result
 from halfstep.compare.cells.runner import Command, RunningCell
 from halfstep.compare.cells.worker import Worker
 from halfstep.compare.plan.slots import as_seen_inside
+from halfstep.train.environment import processors
 from halfstep.train.processes.ending import end
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from halfstep.compare.plan.grid import Cell
 
 _POLL_SECONDS = 0.02
+_THREADS = "OMP_NUM_THREADS"
 
 
 class Started(Protocol):
@@ -86,7 +88,7 @@ class ThisMachine:
             self._command(cell, device),
             keep_open=self._keep_open,
             time_limit=self._time_limit,
-            environment={**self._threads(cell.processes), **visible},
+            environment={**self._threads(cell), **visible},
             python=self._starter(cell, slot),
         )
 
@@ -107,12 +109,16 @@ class ThisMachine:
             return self._python
         return self._workers.setdefault(slot, Worker()) if alone else None
 
-    def _threads(self, processes: int) -> dict[str, str]:
-        """Return variables that divide the cores among all processes; otherwise times are noisy."""
-        at_once = len(self.slots) * processes
-        if at_once == 1 or "OMP_NUM_THREADS" in os.environ:
+    def _threads(self, cell: Cell) -> dict[str, str]:
+        """Return variables that divide the cores among all processes; otherwise times are noisy.
+
+        The variable takes precedence over the threads of the config, so it has at most these.
+        """
+        at_once = len(self.slots) * cell.processes
+        if at_once == 1 or _THREADS in os.environ:
             return {}
-        return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // at_once))}
+        share = max(1, processors() // at_once)
+        return {_THREADS: str(min(share, cell.settings.get("threads") or share))}
 
 
 def run_all(

@@ -47,6 +47,8 @@ OF_TRAINING = (
 _PR_SET_CHILD_SUBREAPER = 36
 """An option of Linux's prctl: this process becomes the parent of its orphaned descendants."""
 _READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "GOMP_", "ONEDNN_", "ATEN_", "TORCH", "CUDA_", "PYTHON")
+_THREADS = "OMP_NUM_THREADS"
+"""Read at import, but a forked program can be told its value: torch sets the threads of OpenMP."""
 _LONGEST_REQUEST = 2**16
 _LONGEST_WAIT_S = 120.0
 """Seconds to wait for an answer of the server, whose imports are slow on a busy machine."""
@@ -150,11 +152,19 @@ class Server:
             because `command` is another program, because libraries read one of the variables at
             their import, or because the server was killed.
         """
-        read_early = any(name.startswith(_READ_AT_IMPORT) for name in environment)
+        threads = environment.get(_THREADS)
+        read_early = any(
+            name.startswith(_READ_AT_IMPORT) for name in environment if name != _THREADS
+        )
         if list(command[:2]) != [sys.executable, "-m"] or read_early:
             return None
         variables = {**os.environ, **environment}
-        asked = {"command": list(command[2:]), "environment": variables, "in": str(Path.cwd())}
+        asked = {
+            "command": list(command[2:]),
+            "environment": variables,
+            "in": str(Path.cwd()),
+            "threads": None if threads is None else int(threads),
+        }
         request = json.dumps(asked).encode()
         if len(request) > _LONGEST_REQUEST:
             return None
@@ -305,6 +315,8 @@ def _run(asked: dict[str, Any], handed: Sequence[int]) -> NoReturn:
     os.chdir(asked["in"])
     os.environ.clear()
     os.environ.update(asked["environment"])
+    if asked["threads"] is not None and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(asked["threads"])
     if "numpy.random" in sys.modules:
         # Otherwise all programs would draw the same numbers. Python's `random` needs no new seed,
         # because it seeds itself again after a fork.

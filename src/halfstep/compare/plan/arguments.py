@@ -23,6 +23,9 @@ Point = tuple[str, ...]
 MOST = 10_000
 """Maximum number of cells: a typing error (`--seeds 999999999`) must not fill the memory."""
 
+SEEDS = 5
+"""Seeds of a comparison that names none: most recipes as accurate as the first are then settled."""
+
 _AXIS = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(.+)", re.DOTALL)
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _DEVICE = re.compile(r"cpu|(?:cuda:)?(\d{1,3})")

@@ -5,6 +5,7 @@ Only this file of `compare` loads configs, and knows the command line of `halfst
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.compare.plan.arguments import (
+    SEEDS,
     parse_axes,
     parse_devices,
     parse_looks,
@@ -24,7 +26,7 @@ from halfstep.compare.plan.arguments import (
 from halfstep.compare.plan.checks import CONTROL, OTHER_SEEDS, checks_of
 from halfstep.compare.plan.grid import MARGIN, PROCESSES, Arm, Plan, build_grid
 from halfstep.compare.plan.refusals import refuse
-from halfstep.compare.plan.slots import deal_out, refuse_too_few
+from halfstep.compare.plan.slots import at_once, deal_out, refuse_too_few
 from halfstep.errors import UserError
 from halfstep.recipe import recipe
 from halfstep.recipe.parse import parse_recipes
@@ -68,7 +70,7 @@ def plan(  # noqa: PLR0913  (the command has as many options)
         recipes: Names of recipes, separated by commas; the name of a recipe that the config defines
             is allowed.
         seeds: The number of seeds, or the seeds separated by commas; default: that of the last
-            look, or 1.
+            look, or `SEEDS`.
         looks: The numbers of seeds after which rows are judged, separated by commas; default: one
             look after all seeds.
         margin: The loss of accuracy that is tolerated, in points.
@@ -77,7 +79,8 @@ def plan(  # noqa: PLR0913  (the command has as many options)
         options: Overrides "key.sub=value" of the config, for all cells.
         axes: Overrides "key.sub=value,value"; each combination of values is a point of the grid.
         device: The device of all cells; default: the device in the config.
-        devices: The devices that run cells in parallel, separated by commas.
+        devices: The devices that run cells in parallel, separated by commas. Without it and
+            `device`, a CPU runs as many cells at a time as it has cores for their `threads`.
         processes: The number of processes that train each cell.
         here: Whether the cells run on this machine, which then needs enough GPUs.
         time_limit: The longest time of a cell, such as "30m".
@@ -93,7 +96,7 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     own = _own_recipe(loaded)
     given = None if seeds is None else parse_seeds(seeds)
     planned = None if looks is None else parse_looks(looks, len(given) if given else None)
-    numbers = given or tuple(range(planned[-1] if planned else 1))
+    numbers = given or tuple(range(planned[-1] if planned else SEEDS))
     named = parse_recipes(recipes, own)
     checks = checks_of(named, aa=aa, control=control)
     names = (*named, *checks)
@@ -131,7 +134,12 @@ def plan(  # noqa: PLR0913  (the command has as many options)
         # Without the key for one process, so that the fingerprints of older results still match.
         return settings | ({PROCESSES: processes} if processes > 1 else {})
 
-    running_in = deal_out(where, processes) if slots else tuple(where)
+    if slots:
+        running_in = deal_out(where, processes)
+    else:
+        cells = len(names) * len(numbers) * len(points)
+        shares = here and device is None and kind == "cpu" and processes == 1
+        running_in = (where[0],) * (_at_once(first, cells) if shares else 1)
     refuse(
         {
             Arm(name, point): found(name, numbers[0], point, where[0])
@@ -161,6 +169,18 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     )
     limit = None if time_limit is None else parse_time_limit(time_limit)
     return Plan(grid, directory, running_in, limit)
+
+
+def _at_once(config: Config, cells: int) -> int:
+    """Return how many cells the CPU trains at a time if the command does not say it.
+
+    Without `threads` in the config, a cell has a thread for each core. Models that are compiled
+    stay in one process, which compiles them once.
+    """
+    if config.threads is None or config.model.compile:
+        return 1
+    threads = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else config.threads
+    return at_once(threads + config.data.workers, cells)
 
 
 def _device(name: str, *, here: bool) -> torch.device:

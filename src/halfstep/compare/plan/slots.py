@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
 from halfstep.plurals import counted
+from halfstep.train.environment import processors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,16 @@ def deal_out(devices: Sequence[str], processes: int) -> tuple[str, ...]:
         )
     groups = (numbers[at : at + processes] for at in range(0, len(numbers), processes))
     return tuple(f"cuda:{','.join(group)}" for group in groups)
+
+
+def at_once(threads: int, cells: int) -> int:
+    """Return how many cells the cores of this machine can train at a time, at least 1.
+
+    Args:
+        threads: The threads of a cell, with its loader workers.
+        cells: The number of cells.
+    """
+    return max(1, min(cells, processors() // threads))
 
 
 def as_seen_inside(slot: str) -> tuple[str, dict[str, str]]:

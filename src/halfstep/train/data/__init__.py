@@ -179,5 +179,6 @@ def usable_workers(wanted: int) -> int:
 
     The number does not change the batches, and torch prints a long warning if it is too large.
     """
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(wanted, usable or 1)
+    from halfstep.train.environment import processors  # imports torch
+
+    return min(wanted, processors())

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfstep import caller
+from halfstep import caller, step_observer
 from halfstep.train.run import metrics, restore
 from halfstep.train.store import background, parts, random_state, replaced, rotation
 from halfstep.train.store.background import Background
@@ -127,7 +127,8 @@ class CheckpointWriter:
             self.finish()
 
     def _write(self, state: Checkpoint, names: tuple[Which, ...]) -> None:
-        copied = self._copies.of(state)
+        with step_observer.active.aside():
+            copied = self._copies.of(state)
         if copied is None:
             self._settle(self._written(state, names))
         else:

@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from halfstep import step_observer
 from halfstep.kernels.accelerators import forked_rng, wide
 from halfstep.recipe import Recipe
 from halfstep.train.observers.census import Census
@@ -75,10 +76,12 @@ class Probe:
             `gradient_cosine`, the cosine similarity of all gradients and the fp32 gradients;
             `gradient_error`, the norm of their difference divided by that of the fp32 gradients.
         """
-        ours, exact = self._ours(), self._exact()
-        error = torch.linalg.vector_norm(ours - exact) / torch.linalg.vector_norm(exact)
-        cosine = functional.cosine_similarity(ours, exact, 0)
-        return {"gradient_cosine": float(cosine), "gradient_error": float(error)}
+        ours = self._ours()
+        with step_observer.active.aside():
+            exact = self._exact()
+            error = torch.linalg.vector_norm(ours - exact) / torch.linalg.vector_norm(exact)
+            cosine = functional.cosine_similarity(ours, exact, 0)
+            return {"gradient_cosine": float(cosine), "gradient_error": float(error)}
 
     def formats(self, expected: str) -> dict[str, Any]:
         """Count the FLOPs of a micro-batch by number format; `expected` is the recipe's format.
@@ -132,7 +135,8 @@ class Probe:
             grads = engine.grad(loss, params, allow_unused=True)
         # The forward pass copied BatchNorm's statistics for a step, but no step follows.
         engine.zero_grad()
-        return _flat(grads)
+        with step_observer.active.aside():
+            return _flat(grads)
 
     def _exact(self) -> torch.Tensor:
         self.twin.load_state_dict(self.engine.bare_model.state_dict())
@@ -191,13 +195,15 @@ def _looking(engine: Engine) -> Iterator[list[StoragesKept]]:
 @contextmanager
 def _leaving_no_trace(model: nn.Module) -> Iterator[None]:
     """Restore buffers and random states after the block."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with step_observer.active.aside():
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with forked_rng(next(model.parameters()).device):
         try:
             yield
         finally:
-            for name, buffer in model.named_buffers():
-                buffer.copy_(buffers[name])
+            with step_observer.active.aside():
+                for name, buffer in model.named_buffers():
+                    buffer.copy_(buffers[name])
 
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:

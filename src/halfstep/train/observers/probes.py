@@ -11,6 +11,7 @@ from dataclasses import asdict
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from halfstep import step_observer
 from halfstep.kernels.accelerators import forked_rng
 from halfstep.train.build import models
 from halfstep.train.observers.probe import Probe
@@ -146,11 +147,11 @@ class Probes(Observer):
             self._batch = setup.data.prepare(
                 images, labels, device=setup.device, train=True, epoch=1, number=0
             )
-        with forked_rng(setup.device):
+        with forked_rng(setup.device), step_observer.active.aside():
             twin = models.build(
                 config.model,
                 classes=len(setup.data.classes),
                 image_shape=setup.data.image_shape,
                 initial_weights=False,
-            )
-        return Probe(setup.engine, twin.to(setup.device), *self._batch, setup.loss)
+            ).to(setup.device)
+        return Probe(setup.engine, twin, *self._batch, setup.loss)

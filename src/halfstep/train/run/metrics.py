@@ -17,6 +17,7 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
+from halfstep import step_observer
 from halfstep.files import write_atomically
 from halfstep.train.data.sources.csv_rows import csv_text
 from halfstep.train.processes.processes import ALONE
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from halfstep.train.processes.processes import Processes
 
 _TOP = 5
+_AT_ONCE = 2**17
+"""Logits that are kept before they are ranked: one pass over many batches takes little longer than
+one over a batch."""
 _MOST_CLASSES = 2000
 """With more classes there is no confusion matrix, because its size is their number squared."""
 
@@ -58,6 +62,8 @@ class Metrics:
         self._ranks = MetricCollection(chosen, compute_groups=False).to(device)
         self._loss_sum = torch.zeros((), device=device)
         self._images = 0
+        self._waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._size = 0
         self._confusion = (
             MulticlassConfusionMatrix(classes, **settings).to(device)
             if classes <= _MOST_CLASSES
@@ -71,13 +77,30 @@ class Metrics:
             logits: Shape (N, classes), any floating-point dtype; the metrics are computed in fp32.
             labels: int64, shape (N,).
         """
-        with torch.autocast(logits.device.type, enabled=False):
+        with torch.autocast(logits.device.type, enabled=False), step_observer.active.aside():
             logits = logits.float()
             self._loss_sum += functional.cross_entropy(logits, labels, reduction="sum")
+        self._images += len(labels)
+        self._waiting.append((logits, labels))
+        self._size += logits.numel()
+        if self._size > _AT_ONCE:
+            self._rank()
+
+    def _rank(self) -> None:
+        """Count the hits of the batches that wait."""
+        if not self._waiting:
+            return
+        with step_observer.active.aside():
+            logits, labels = map(torch.cat, zip(*self._waiting, strict=True))
             self._ranks.update(logits, labels)
             if self._confusion is not None:
                 self._confusion.update(logits.argmax(1), labels)
-        self._images += len(labels)
+        self._waiting, self._size = [], 0
+
+    def _computed(self, name: str) -> float:
+        self._rank()
+        with step_observer.active.aside():
+            return float(self._ranks[name].compute())
 
     @property
     def loss(self) -> float:
@@ -88,7 +111,7 @@ class Metrics:
     @property
     def top1(self) -> float:
         """Share of the images whose class has the highest logit, 0 to 1."""
-        return float(self._ranks["top1"].compute())
+        return self._computed("top1")
 
     @property
     def top5(self) -> float | None:
@@ -96,7 +119,7 @@ class Metrics:
 
         None with five classes or fewer.
         """
-        return float(self._ranks["top5"].compute()) if "top5" in self._ranks else None
+        return self._computed("top5") if "top5" in self._ranks else None
 
     @property
     def macro_f1(self) -> float:
@@ -104,7 +127,7 @@ class Metrics:
 
         Only classes that occur in the labels or in the predictions count.
         """
-        return float(self._ranks["macro_f1"].compute())
+        return self._computed("macro_f1")
 
     @property
     def confusion(self) -> torch.Tensor | None:
@@ -112,7 +135,11 @@ class Metrics:
 
         Rows are true classes, columns predicted classes. None with more than 2,000 classes.
         """
-        return None if self._confusion is None else self._confusion.compute().cpu()
+        if self._confusion is None:
+            return None
+        self._rank()
+        with step_observer.active.aside():
+            return self._confusion.compute().cpu()
 
 
 def by_class(confusion: torch.Tensor, classes: Sequence[str]) -> list[tuple[str, int, int, float]]:

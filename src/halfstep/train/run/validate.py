@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep import step_observer
 from halfstep.feed.prefetching import prefetch
 from halfstep.train.build.compiling import as_compiled
 from halfstep.train.run import sample_sheet
@@ -78,13 +79,14 @@ def validate(setup: Setup) -> Figures:
             metrics.add(logits, labels)
             if samples is None:
                 first = slice(sample_sheet.COUNT)
-                samples = sample_sheet.draw(
-                    images[first],
-                    labels[first],
-                    logits[first].argmax(1),
-                    classes=data.classes,
-                    normalisation=data.normalisation,
-                )
+                with step_observer.active.aside():
+                    samples = sample_sheet.draw(
+                        images[first],
+                        labels[first],
+                        logits[first].argmax(1),
+                        classes=data.classes,
+                        normalisation=data.normalisation,
+                    )
     return Figures(
         metrics.loss, metrics.top1, metrics.top5, metrics.macro_f1, metrics.confusion, samples
     )
