@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from halfstep.mechanisms.cpu_half import cpu_half
     from halfstep.recipe import recipe  # at runtime, this name is a callable module
+    from halfstep.train.objects.fit import fit
     from halfstep.train.python import (
         evaluate,
         predict,
@@ -47,6 +48,7 @@ __all__ = [
     "__version__",
     "cpu_half",
     "evaluate",
+    "fit",
     "load_sharded",
     "predict",
     "recipe",
@@ -65,6 +67,7 @@ _ENGINE = (
 _ELSEWHERE = dict.fromkeys(_ENGINE, "halfstep.engine") | {
     "cpu_half": "halfstep.mechanisms.cpu_half",
     "evaluate": "halfstep.train.python",
+    "fit": "halfstep.train.objects.fit",
     "Observer": "halfstep.train.run.observer",
     "predict": "halfstep.train.python",
     "watch": "halfstep.doctor",

@@ -9,7 +9,7 @@ import torch
 from halfstep.errors import UserError
 from halfstep.train.after.evaluate import Evaluation, evaluate, evaluate_on
 from halfstep.train.loop.loop import train
-from halfstep.train.run.validate import Figures
+from halfstep.train.run.figures import Figures
 from halfstep.train.store import checkpoint
 from halfstep.train.store.run_directory import read_summary
 

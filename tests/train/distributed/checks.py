@@ -66,7 +66,7 @@ def first_gradients(
     """The gradients of the first window from batch `start` on, and the pieces it was split into."""
     setup, progress = set_up(config, CPU, processes=processes), Progress()
     with setup.engine as engine:
-        micro = MicroBatches(engine, config, progress, processes, setup.loss)
+        micro = MicroBatches(engine, config, progress, setup.task, processes)
         grads: list[torch.Tensor] = []
 
         def noted(*_: object) -> None:

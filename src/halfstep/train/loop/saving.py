@@ -176,7 +176,7 @@ class CheckpointWriter:
             tensors = self._tensors()
             self._observers.call("before_checkpoint")
             if processes.is_first and confusion is not None:
-                metrics.write_tables(run, confusion, training.setup.data.classes)
+                metrics.write_tables(run, confusion, training.setup.task.data.classes)
         except OSError as error:
             if processes.is_first:
                 rotation.give_up(run, training.step, error, rotation.warn)
@@ -215,9 +215,9 @@ class CheckpointWriter:
             step=training.step,
             validated=validated,
             loss=final.loss if final else math.nan,
-            accuracy=final.accuracy if final else math.nan,
-            classes=tuple(training.setup.data.classes),
-            preprocessing=training.setup.preprocessing(),
+            accuracy=final.accuracy if final and final.accuracy is not None else math.nan,
+            classes=tuple(training.setup.task.data.classes),
+            preprocessing=training.setup.task.data.preprocessing(),
             rng=own["rng"],
             progress=progress.state_dict(),
             config=training.config.model_dump(mode="json"),

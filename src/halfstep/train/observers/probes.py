@@ -152,4 +152,4 @@ class Probes(Observer):
                 image_shape=setup.data.image_shape,
                 initial_weights=False,
             )
-        return Probe(setup.engine, twin.to(setup.device), *self._batch, setup.loss)
+        return Probe(setup.engine, twin.to(setup.device), *self._batch, setup.task.loss)
