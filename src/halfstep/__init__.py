@@ -13,6 +13,7 @@ from halfstep import versions
 from halfstep.recipe import LossScale, Recipe, recipes
 
 if TYPE_CHECKING:
+    from halfstep.compare import compare  # at runtime, this name is a callable module
     from halfstep.doctor import watch
     from halfstep.engine import (
         EMA,
@@ -46,6 +47,7 @@ __all__ = [
     "Recipe",
     "StepResult",
     "__version__",
+    "compare",
     "cpu_half",
     "evaluate",
     "fit",
@@ -75,8 +77,8 @@ _ELSEWHERE = dict.fromkeys(_ENGINE, "halfstep.engine") | {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "train":
-        return importlib.import_module("halfstep.train")
+    if name in {"compare", "train"}:
+        return importlib.import_module(f"halfstep.{name}")
     if name in _ELSEWHERE:
         return getattr(importlib.import_module(_ELSEWHERE[name]), name)
     raise AttributeError(f"module 'halfstep' has no attribute {name!r}")

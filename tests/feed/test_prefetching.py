@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from halfstep.feed import prefetch
-from halfstep.feed.prefetching import each_tensor, ahead
+from halfstep.feed.prefetching import ahead, each_tensor
 
 
 class Batch(NamedTuple):

@@ -9,6 +9,7 @@ from halfstep.engine import Engine
 from halfstep.errors import UserError
 from halfstep.train.build import models
 from halfstep.train.loop.loop import train
+from halfstep.train.run.classification import Classification
 from halfstep.train.run.microbatch import MicroBatches, MicrobatchWarning
 from halfstep.train.run.progress import Progress
 from halfstep.train.store import checkpoint
@@ -67,7 +68,8 @@ def gradients(config, most, sizes, where="forward", recipe="fp32"):
     model, progress, seen = Hungry(most, where), Progress(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     with Engine(model, optimizer, recipe=recipe, accumulate=len(sizes)) as engine:
-        micro = MicroBatches(engine, config, progress)
+        task = Classification(None, nn.functional.cross_entropy, torch.device("cpu"))
+        micro = MicroBatches(engine, config, progress, task)
         for number, (images, labels) in enumerate(batches(*sizes), start=1):
             seen.append(micro.add(images, labels))
             result = engine.step(close=number == len(sizes))

@@ -284,8 +284,8 @@ def _with_bases(file: Path, above: tuple[Path, ...]) -> list[Source]:
         raise UserError(f"{file} holds no config; allowed: lines such as 'epochs: 8'")
     if "objects" in values:
         raise UserError(
-            f"{str(file)!r} is of a run by halfstep.fit, whose model, data and loss are objects of a "
-            "program; run that program again"
+            f"{str(file)!r} is of a run by halfstep.fit, whose model, data and loss are objects of "
+            "a program; run that program again"
         )
     if is_file(values.get("recipe")):
         values["recipe"] = written_out(file.parent / values["recipe"])

@@ -188,7 +188,7 @@ def fit(  # noqa: PLR0913  (a training has as many settings)
             "name": name,
             "recipe": spec(recipe),
             "seed": seed,
-            "device": _device(model, device),
+            "device": device_of(model, device),
             "epochs": epochs,
             "accumulate": accumulate,
             "clip_norm": clip_norm,
@@ -315,7 +315,8 @@ def _schedules(scheduler: LRScheduler | ReduceLROnPlateau | None, monitor: str) 
     return Schedules(scheduler)
 
 
-def _device(model: nn.Module, device: str | torch.device | None) -> str:
+def device_of(model: nn.Module, device: str | torch.device | None) -> str:
+    """Return the name of the device of a run: the given one, or by default that of the model."""
     if device is not None:
         return str(device)
     first = next(model.parameters(), None)
