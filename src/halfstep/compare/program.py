@@ -293,10 +293,12 @@ def _looked_at(build: Callable[..., Any], seed: int, device: str | None) -> tupl
     """Return the device of the runs, and the metric by which they are judged."""
     from halfstep.compare.plan.score import Score
     from halfstep.train.environment import pick_device
-    from halfstep.train.objects.fit import device_of
+    from halfstep.train.objects.fit import device_of, refuse_other_types
     from halfstep.train.objects.functions import monitor_of, named_metrics
 
     given = _arguments(build, seed)
+    named = ("model", "optimizer", "train_loader", "val_loader", "loss", "scheduler")
+    refuse_other_types(*(given.get(each) for each in named))
     watched = monitor_of(
         given.get("monitor", "loss"), given.get("mode"), named_metrics(given.get("metrics"))
     )

@@ -140,8 +140,9 @@ def interval_note(grid: Grid) -> str:
         f"[ ] is the {100 * grid.confidence(max(looks)):.3g} % confidence interval by Student's t, "
         "paired by seed. It covers other seeds on this validation set, not another validation set."
         f"{planned} A row is no worse by more than the margin of "
-        f"{grid.score.margin(grid.margin)} if its whole interval is above that loss, and worse if it is below. Intervals of ratios are "
-        "computed on logarithms, and the mean of ratios is geometric."
+        f"{grid.score.margin(grid.margin)} if its whole interval is above that loss, and worse if "
+        "it is below. Intervals of ratios are computed on logarithms, and the mean of ratios is "
+        "geometric."
     )
 
 

@@ -180,7 +180,7 @@ def fit(  # noqa: PLR0913  (a training has as many settings)
         TypeError: If the model or the optimizer is something else.
         KeyboardInterrupt: After an interruption during training. Use `resume` to continue.
     """
-    _refuse_others(model, optimizer, train_loader, val_loader, loss, scheduler)
+    refuse_other_types(model, optimizer, train_loader, val_loader, loss, scheduler)
     named = named_metrics(metrics)
     watched = monitor_of(monitor, mode, named)
     config = _config(
@@ -272,10 +272,15 @@ _OF_ARGUMENTS = {
 }
 
 
-def _refuse_others(
+def refuse_other_types(
     model: Any, optimizer: Any, train_loader: Any, val_loader: Any, loss: Any, scheduler: Any
 ) -> None:
-    """Refuse arguments of the wrong type, each in one line."""
+    """Refuse arguments of `fit` that have the wrong type.
+
+    Raises:
+        TypeError: If one has; the message is one line.
+        UserError: If a loader can be read only once, or the scheduler has another optimizer.
+    """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; allowed: a torch.nn.Module")
     if not isinstance(optimizer, Optimizer):
