@@ -1,6 +1,6 @@
 """A language model with `halfstep.fit`: batches are dictionaries, and the loss takes the model.
 
-    python examples/language_model.py
+python examples/language_model.py
 """
 
 from __future__ import annotations

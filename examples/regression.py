@@ -1,7 +1,7 @@
 """Regression with `halfstep.fit`: the progression of diabetes, from scikit-learn's table.
 
-    python examples/regression.py                 # one training, under bf16
-    python examples/regression.py --compare       # fp32 and bf16, three seeds each
+python examples/regression.py                 # one training, under bf16
+python examples/regression.py --compare       # fp32 and bf16, three seeds each
 """
 
 from __future__ import annotations

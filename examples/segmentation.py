@@ -1,6 +1,6 @@
 """Segmentation with `halfstep.fit`: which pixels belong to a disc, in noisy pictures made here.
 
-    python examples/segmentation.py
+python examples/segmentation.py
 """
 
 from __future__ import annotations

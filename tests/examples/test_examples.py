@@ -161,10 +161,8 @@ def test_a_detector_with_a_scale_for_each_loss_finds_objects():
         ("language_model", "loss", math.log(28)),
     ],
 )
-def test_examples_of_fit_learn(name, metric, constant, capsys, monkeypatch):
+def test_examples_of_fit_learn(name, metric, constant, capsys):
     example = load(name)
-    if name == "segmentation":
-        monkeypatch.setattr(example, "PIXELS", 8)
     best = example.main([]).best[metric] if name == "regression" else example.main().best[metric]
     assert best > 2 * constant if metric == "iou" else best < 0.75 * constant
     assert "/s, 0.0s left" in capsys.readouterr().out

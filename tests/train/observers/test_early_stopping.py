@@ -5,7 +5,7 @@ import pytest
 from halfstep.train.loop import loop
 from halfstep.train.loop.loop import train
 from halfstep.train.observers.early_stopping import EarlyStopping
-from halfstep.train.run.figures import Figures, Monitor
+from halfstep.train.task.figures import Figures, Monitor
 
 
 def stops_at(metric, values, patience=2):

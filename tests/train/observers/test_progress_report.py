@@ -11,10 +11,10 @@ from rich.console import Console
 import halfstep
 from halfstep.train.observers import observing
 from halfstep.train.observers.progress_report import EVERY_S, ProgressReport
-from halfstep.train.run.figures import Monitor
 from halfstep.train.run.progress import Progress
 from halfstep.train.run.training import Stopwatch, Training
 from halfstep.train.store.line_file import LOG
+from halfstep.train.task.figures import Monitor
 
 FIGURES = {"loss": 0.5, "accuracy": 0.25, "images_per_second": 123.0, "loss_scale": 65536.0}
 

@@ -8,8 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from halfstep.errors import UserError
 from halfstep.train.observers.tracking import MetricsLines, Sinks
 from halfstep.train.processes.processes import ALONE
-from halfstep.train.run.figures import Figures
 from halfstep.train.run.observer import Observers
+from halfstep.train.task.figures import Figures
 
 FIGURES = {
     "step": 10,

@@ -16,12 +16,12 @@ from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.errors import UserError
 from halfstep.train import data, kept
 from halfstep.train.build import compiling, in_parallel, loss, models, optim, schedules
+from halfstep.train.build.classification import Classification
 from halfstep.train.data.pipeline import batch_size
 from halfstep.train.data.pipeline.order import BatchShare
 from halfstep.train.data.pipeline.samples import LEAST
 from halfstep.train.data.sources.seeding import derive
 from halfstep.train.processes.processes import ALONE
-from halfstep.train.run.classification import Classification
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from halfstep.train.config.run import RunConfig
     from halfstep.train.data import Data
     from halfstep.train.processes.processes import Processes
-    from halfstep.train.run.task import Split, Task
+    from halfstep.train.task.task import Split, Task
 
 
 @dataclass(frozen=True, slots=True)

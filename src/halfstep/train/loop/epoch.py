@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.train.run.in_step import in_step
+from halfstep.train.task.in_step import in_step
 
 if TYPE_CHECKING:
     from halfstep.engine import StepResult

@@ -30,10 +30,11 @@ from halfstep.train.processes.processes import ALONE
 from halfstep.train.run.microbatch import MicroBatches, out_of_memory_explained
 from halfstep.train.run.observer import Observers
 from halfstep.train.run.progress import Score
-from halfstep.train.run.signals import Asked, StopRequests
+from halfstep.train.run.signals import StopRequests
 from halfstep.train.run.training import Stopwatch, Training
 from halfstep.train.run.validate import validate
 from halfstep.train.store import checkpoint, run_directory
+from halfstep.train.task.in_step import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

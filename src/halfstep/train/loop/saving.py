@@ -8,11 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfstep import caller
-from halfstep.train.run import metrics, restore
+from halfstep.train.run import restore
 from halfstep.train.store import background, parts, random_state, replaced, rotation
 from halfstep.train.store.background import Background
 from halfstep.train.store.checkpoint import Checkpoint, Rank
 from halfstep.train.store.snapshot import Copies
+from halfstep.train.task import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.errors import UserError, closest
-from halfstep.train.run.figures import Monitor
+from halfstep.train.task.figures import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

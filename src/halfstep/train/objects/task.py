@@ -14,9 +14,9 @@ from halfstep.formats.dtypes import HALVES
 from halfstep.train.objects.batches import samples_of
 from halfstep.train.objects.functions import Accumulated, Mean, accumulates
 from halfstep.train.processes.processes import ALONE
-from halfstep.train.run.figures import Figures
-from halfstep.train.run.in_step import in_step
-from halfstep.train.run.task import Task
+from halfstep.train.task.figures import Figures
+from halfstep.train.task.in_step import in_step
+from halfstep.train.task.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from halfstep.engine import Engine
     from halfstep.train.objects.batches import LoaderData
-    from halfstep.train.run.figures import Monitor
+    from halfstep.train.task.figures import Monitor
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from halfstep.train.run.observer import Observer
 
 if TYPE_CHECKING:
-    from halfstep.train.run.figures import Figures, Monitor
     from halfstep.train.store.checkpoint import State
+    from halfstep.train.task.figures import Figures, Monitor
 
 
 class EarlyStopping(Observer):

@@ -19,8 +19,8 @@ from halfstep.train.observers.progress_report import ProgressReport
 from halfstep.train.observers.statistics import StatisticsKeeper
 from halfstep.train.observers.step_times import StepTimes
 from halfstep.train.observers.tracking import MetricsLines, Sinks
-from halfstep.train.run.figures import Monitor
 from halfstep.train.run.observer import Observer, overrides
+from halfstep.train.task.figures import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

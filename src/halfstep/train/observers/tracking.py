@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from halfstep.train.observers.sinks import Sink
-    from halfstep.train.run.figures import Figures
     from halfstep.train.run.training import Training
+    from halfstep.train.task.figures import Figures
 
 
 class MetricsLines(Observer):

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from halfstep.engine.graphs.captured import CapturedStep
     from halfstep.train.config.run import RunConfig
     from halfstep.train.processes.processes import Processes
-    from halfstep.train.run.in_step import Portion
     from halfstep.train.run.progress import Progress
-    from halfstep.train.run.task import Task
+    from halfstep.train.task.in_step import Portion
+    from halfstep.train.task.task import Task
 
 LossAndLogits = tuple[torch.Tensor, Any]
 """The mean loss of a micro-batch, a scalar, and its logits (N, classes) or other outputs."""

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from halfstep.train.store.run_directory import Status  # noqa: TC001  # pydantic reads it at run time
 
 if TYPE_CHECKING:
-    from halfstep.train.run.figures import Figures
+    from halfstep.train.task.figures import Figures
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,13 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from halfstep.train.task.in_step import Asked
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from halfstep.train.run.task import Split, Task
+    from halfstep.train.task.task import Split, Task
 
 _Item = TypeVar("_Item")
 _SIGNALS = tuple(
@@ -99,11 +101,3 @@ class _Obedient:
     def epoch(self, number: int = 1, start: int = 0) -> Iterator[tuple[Any, Any]]:
         """Iterate over the batches of one epoch; see `Batches`."""
         return self._requests.until_asked(self._batches.epoch(number, start))
-
-
-class Asked(Exception):  # noqa: N818  (control flow between loader and loop)
-    """The process received a signal; raised between two batches."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from halfstep.train.build.setup import Setup
-    from halfstep.train.run.figures import Figures
+    from halfstep.train.task.figures import Figures
 
 
 def validate(setup: Setup) -> Figures:

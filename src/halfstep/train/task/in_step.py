@@ -12,15 +12,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from halfstep.train.processes.processes import FailedElsewhere, exit_code
-from halfstep.train.run.signals import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfstep.train.processes.processes import Processes
-    from halfstep.train.run.task import Split
+    from halfstep.train.task.task import Split
 
 _BATCH, _END, _ASKED, _ERROR = range(4)
+
+
+class Asked(Exception):  # noqa: N818  (control flow between loader and loop)
+    """The process received a signal; raised between two batches."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class Portion(NamedTuple):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from halfstep.engine import Engine
-    from halfstep.train.run.figures import Figures, Monitor
+    from halfstep.train.task.figures import Figures, Monitor
 
 
 class Split(Protocol):

@@ -11,11 +11,11 @@ from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.feed.prefetching import prefetch
 from halfstep.train.build.compiling import as_compiled
 from halfstep.train.processes.processes import ALONE
-from halfstep.train.run import sample_sheet
-from halfstep.train.run.figures import Figures, Monitor
-from halfstep.train.run.in_step import in_step
-from halfstep.train.run.metrics import Metrics
-from halfstep.train.run.task import Task
+from halfstep.train.task import sample_sheet
+from halfstep.train.task.figures import Figures, Monitor
+from halfstep.train.task.in_step import in_step
+from halfstep.train.task.metrics import Metrics
+from halfstep.train.task.task import Task
 
 if TYPE_CHECKING:
     from torch import nn
