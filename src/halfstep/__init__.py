@@ -13,6 +13,7 @@ from halfstep import versions
 from halfstep.recipe import LossScale, Recipe, recipes
 
 if TYPE_CHECKING:
+    from halfstep.compare import compare  # at runtime, this name is a callable module
     from halfstep.doctor import watch
     from halfstep.engine import (
         EMA,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     )
     from halfstep.mechanisms.cpu_half import cpu_half
     from halfstep.recipe import recipe  # at runtime, this name is a callable module
+    from halfstep.train.objects.fit import fit
     from halfstep.train.python import (
         evaluate,
         predict,
@@ -45,8 +47,10 @@ __all__ = [
     "Recipe",
     "StepResult",
     "__version__",
+    "compare",
     "cpu_half",
     "evaluate",
+    "fit",
     "load_sharded",
     "predict",
     "recipe",
@@ -65,6 +69,7 @@ _ENGINE = (
 _ELSEWHERE = dict.fromkeys(_ENGINE, "halfstep.engine") | {
     "cpu_half": "halfstep.mechanisms.cpu_half",
     "evaluate": "halfstep.train.python",
+    "fit": "halfstep.train.objects.fit",
     "Observer": "halfstep.train.run.observer",
     "predict": "halfstep.train.python",
     "watch": "halfstep.doctor",
@@ -72,8 +77,8 @@ _ELSEWHERE = dict.fromkeys(_ENGINE, "halfstep.engine") | {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "train":
-        return importlib.import_module("halfstep.train")
+    if name in {"compare", "train"}:
+        return importlib.import_module(f"halfstep.{name}")
     if name in _ELSEWHERE:
         return getattr(importlib.import_module(_ELSEWHERE[name]), name)
     raise AttributeError(f"module 'halfstep' has no attribute {name!r}")

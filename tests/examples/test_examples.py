@@ -150,3 +150,19 @@ def test_a_detector_with_a_scale_for_each_loss_finds_objects():
     iou, right = load("detector").main(["--steps", "80"])
     assert iou > 0.5
     assert right > 0.8
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "constant"),
+    [
+        # The mean absolute error of the median, and the overlap if every pixel is of a disc.
+        ("regression", "mae", 0.60),
+        ("segmentation", "iou", 0.15),
+        ("language_model", "loss", math.log(28)),
+    ],
+)
+def test_examples_of_fit_learn(name, metric, constant, capsys):
+    example = load(name)
+    best = example.main([]).best[metric] if name == "regression" else example.main().best[metric]
+    assert best > 2 * constant if metric == "iou" else best < 0.75 * constant
+    assert "/s, 0.0s left" in capsys.readouterr().out

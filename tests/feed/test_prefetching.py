@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from halfstep.feed import prefetch
-from halfstep.feed.prefetching import _each_tensor, ahead
+from halfstep.feed.prefetching import ahead, each_tensor
 
 
 class Batch(NamedTuple):
@@ -44,7 +44,7 @@ def test_a_batch_is_sent_before_the_one_ahead_of_it_is_received():
     ],
 )
 def test_a_mapping_is_moved_to_one_of_its_kind_and_stays_as_it_is(batch):
-    moved = _each_tensor(batch, lambda tensor: tensor + 1)
+    moved = each_tensor(batch, lambda tensor: tensor + 1)
     assert type(moved) is type(batch)
     assert moved["images"].tolist() == [2, 2]
     assert moved["names"] == batch["names"]

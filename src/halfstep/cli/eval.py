@@ -69,7 +69,7 @@ def evaluate(
         from halfstep.files import json_text
         from halfstep.train.after import evaluate as evaluation
         from halfstep.train.data.sources.csv_rows import columns_of
-        from halfstep.train.run.metrics import write_tables
+        from halfstep.train.task.metrics import write_tables
 
     which: Literal["best", "last"] = checkpoint.value
     if data is None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def compare(
     plan: Plan,
-    command: Command,
+    command: Command | None,
     console: Console,
     *,
     fresh: bool = False,
@@ -46,7 +46,7 @@ def compare(
 
     Args:
         plan: The cells, the directory and the devices.
-        command: Returns the program and arguments that run a cell.
+        command: Returns the program and arguments that run a cell; None with a place.
         console: Where progress is printed.
         fresh: Whether to repeat the cells that already have a result.
         place: Where the cells run; default: on the plan's devices of this machine.
@@ -73,6 +73,7 @@ def compare(
         if kept := keep_tables(directory, grid):
             progress.note(f"the tables of the earlier comparison are now {kept}")
         if place is None:
+            assert command is not None
             place = ThisMachine(
                 plan.devices, command, keep_open=[lock], time_limit=plan.time_limit, python=python
             )

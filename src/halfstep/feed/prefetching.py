@@ -41,7 +41,7 @@ def _on_cuda(batches: Iterable[_Batch], device: torch.device) -> Iterator[_Batch
 
     def send(batch: _Batch) -> tuple[_Batch, torch.cuda.Event]:
         with torch.cuda.stream(stream):
-            moved = _each_tensor(batch, lambda tensor: _copied(tensor, device))
+            moved = each_tensor(batch, lambda tensor: _copied(tensor, device))
         return moved, stream.record_event()
 
     def receive(sent: tuple[_Batch, torch.cuda.Event]) -> _Batch:
@@ -50,7 +50,7 @@ def _on_cuda(batches: Iterable[_Batch], device: torch.device) -> Iterator[_Batch
         computing.wait_event(copied)
         # The memory was allocated on the copy stream. Without `record_stream` the allocator could
         # reuse it there while the compute stream still reads it.
-        _each_tensor(batch, lambda tensor: tensor.record_stream(computing))
+        each_tensor(batch, lambda tensor: tensor.record_stream(computing))
         return batch
 
     return ahead(batches, send, receive)
@@ -77,19 +77,19 @@ def _copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def _each_tensor(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+def each_tensor(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
     """Apply `function` to each tensor of a batch; return the results in the same structure."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, Mapping):
-        moved = {name: _each_tensor(each, function) for name, each in batch.items()}
+        moved = {name: each_tensor(each, function) for name, each in batch.items()}
         if not isinstance(batch, MutableMapping):
             return cast("Any", type(batch))(moved)
         alike = copy.copy(batch)  # keeps other attributes, such as the factory of a defaultdict
         alike.update(moved)
         return alike
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple
-        return cast("Any", type(batch))(*(_each_tensor(each, function) for each in batch))
+        return cast("Any", type(batch))(*(each_tensor(each, function) for each in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(_each_tensor(each, function) for each in batch)
+        return type(batch)(each_tensor(each, function) for each in batch)
     return batch

@@ -85,11 +85,11 @@ def train(  # noqa: PLR0913  # the options of the command
             f"overrides is {overrides!r}; allowed: a mapping of fields; write "
             f"{caller.fields({'optimizer.lr': 0.02})}"
         )
-    arguments = {"recipe": _plain(_spec(recipe)), "seed": seed, "device": _text(device)}
+    arguments = {"recipe": plain(spec(recipe)), "seed": seed, "device": _text(device)}
     if isinstance(config, Config):
         config = config.model_dump(mode="json")
-    given = _plain(config) if isinstance(config, Mapping) else str(config)
-    chosen = files.load(given, _plain(overrides or {}), arguments)
+    given = plain(config) if isinstance(config, Mapping) else str(config)
+    chosen = files.load(given, plain(overrides or {}), arguments)
     run = Path(out) if out is not None else run_directory.place(chosen, tag)
 
     from halfstep.train.loop import loop
@@ -213,16 +213,16 @@ def predict(
     )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a value of a config as the data that YAML would give; unknown types are unchanged."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _spec(recipe: Any) -> Any:
+def spec(recipe: Any) -> Any:
     """Return a recipe as a config has it; a `Recipe` by its name, if the name stands for it."""
     if not isinstance(recipe, Recipe):
         return written_out(recipe)

@@ -27,12 +27,12 @@ from halfstep.train.loop import resume
 from halfstep.train.loop.loop import train
 from halfstep.train.processes.distributed import Lost, joined
 from halfstep.train.processes.processes import ALONE, FailedElsewhere, Processes
-from halfstep.train.run.in_step import in_step
 from halfstep.train.run.microbatch import MicroBatches, MicrobatchWarning
 from halfstep.train.run.progress import Progress
 from halfstep.train.run.signals import Stopped
 from halfstep.train.run.validate import validate
 from halfstep.train.store import checkpoint, rotation, snapshot
+from halfstep.train.task.in_step import in_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ def first_gradients(
     """The gradients of the first window from batch `start` on, and the pieces it was split into."""
     setup, progress = set_up(config, CPU, processes=processes), Progress()
     with setup.engine as engine:
-        micro = MicroBatches(engine, config, progress, processes, setup.loss)
+        micro = MicroBatches(engine, config, progress, setup.task, processes)
         grads: list[torch.Tensor] = []
 
         def noted(*_: object) -> None:

@@ -25,10 +25,10 @@ from sameness import assert_same_run
 from halfstep.errors import UserError
 from halfstep.feed import decode
 from halfstep.train.loop.loop import train
-from halfstep.train.run import metrics
 from halfstep.train.store import rotation
 from halfstep.train.store.rotation import CheckpointWarning
 from halfstep.train.store.run_directory import read_summary
+from halfstep.train.task import metrics
 
 
 @pytest.fixture(scope="module")

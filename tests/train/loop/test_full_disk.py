@@ -20,11 +20,11 @@ from halfstep.cli import main
 from halfstep.errors import UserError
 from halfstep.train.loop import loop
 from halfstep.train.loop.loop import train
-from halfstep.train.run import metrics
 from halfstep.train.store import checkpoint, metrics_log, rotation, run_directory
 from halfstep.train.store.metrics_log import MetricsLog
 from halfstep.train.store.rotation import CheckpointWarning
 from halfstep.train.store.run_directory import read_summary
+from halfstep.train.task import metrics
 
 pytestmark = pytest.mark.usefixtures("in_background")
 

@@ -2,15 +2,14 @@ import math
 
 import pytest
 
-from halfstep.train.config.loop import EarlyStoppingConfig
 from halfstep.train.loop import loop
 from halfstep.train.loop.loop import train
 from halfstep.train.observers.early_stopping import EarlyStopping
-from halfstep.train.run.validate import Figures
+from halfstep.train.task.figures import Figures, Monitor
 
 
 def stops_at(metric, values, patience=2):
-    stopping = EarlyStopping(EarlyStoppingConfig(metric=metric, patience=patience))
+    stopping = EarlyStopping(patience, Monitor(metric, less_is_better=metric == "loss"))
     for number, value in enumerate(values, start=1):
         stopping.validated(Figures(loss=value, accuracy=value))
         if stopping.ends():

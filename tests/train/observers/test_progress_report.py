@@ -14,6 +14,7 @@ from halfstep.train.observers.progress_report import EVERY_S, ProgressReport
 from halfstep.train.run.progress import Progress
 from halfstep.train.run.training import Stopwatch, Training
 from halfstep.train.store.line_file import LOG
+from halfstep.train.task.figures import Monitor
 
 FIGURES = {"loss": 0.5, "accuracy": 0.25, "images_per_second": 123.0, "loss_scale": 65536.0}
 
@@ -43,7 +44,8 @@ class Run:
             lambda: 64 * 2**20, quiet=quiet, console=self.console, clock=self.clock
         )
         engine = SimpleNamespace(steps=0, recipe=SimpleNamespace(name="fp16"))
-        setup = SimpleNamespace(steps=200, steps_per_epoch=100, engine=engine)
+        task = SimpleNamespace(unit="images")
+        setup = SimpleNamespace(steps=200, steps_per_epoch=100, engine=engine, task=task)
         config = SimpleNamespace(name="digits", seed=0, epochs=2, val_every=2)
         stopwatch = SimpleNamespace(seconds=0.0)
         self.training = Training(
@@ -220,6 +222,7 @@ def test_only_the_first_process_reports(tiny):
             device=torch.device("cpu"),
             processes=processes,
             engine=SimpleNamespace(recipe=SimpleNamespace(name="fp32")),
+            task=SimpleNamespace(monitor=Monitor(), size=len, classifies=True),
         )
         training = SimpleNamespace(
             config=tiny(),

@@ -9,7 +9,7 @@ from halfstep.errors import UserError
 from halfstep.train.observers.tracking import MetricsLines, Sinks
 from halfstep.train.processes.processes import ALONE
 from halfstep.train.run.observer import Observers
-from halfstep.train.run.validate import Figures
+from halfstep.train.task.figures import Figures
 
 FIGURES = {
     "step": 10,

@@ -8,12 +8,14 @@ from torch import nn
 from halfstep.engine import Engine
 from halfstep.errors import UserError
 from halfstep.train.build import models
+from halfstep.train.build.classification import Classification
 from halfstep.train.loop.loop import train
 from halfstep.train.run.microbatch import MicroBatches, MicrobatchWarning
 from halfstep.train.run.progress import Progress
 from halfstep.train.store import checkpoint
 
 LOSS = "Tried to allocate 2.00 GiB"
+TASK = Classification(None, nn.functional.cross_entropy, torch.device("cpu"))
 
 
 class Hungry(nn.Module):
@@ -67,7 +69,7 @@ def gradients(config, most, sizes, where="forward", recipe="fp32"):
     model, progress, seen = Hungry(most, where), Progress(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     with Engine(model, optimizer, recipe=recipe, accumulate=len(sizes)) as engine:
-        micro = MicroBatches(engine, config, progress)
+        micro = MicroBatches(engine, config, progress, TASK)
         for number, (images, labels) in enumerate(batches(*sizes), start=1):
             seen.append(micro.add(images, labels))
             result = engine.step(close=number == len(sizes))
@@ -100,7 +102,7 @@ def test_split_batch_of_a_model_with_batch_statistics_is_warned_of(tiny):
     config = tiny("auto_microbatch=true")
     model = Hungry(4, norm=True)
     with Engine(model, torch.optim.SGD(model.parameters(), lr=0.1)) as engine:
-        micro = MicroBatches(engine, config, Progress())
+        micro = MicroBatches(engine, config, Progress(), TASK)
         with pytest.warns(MicrobatchWarning, match=r"BatchNorm then normalizes each of these"):
             micro.add(*batches(8)[0])
 
@@ -108,7 +110,7 @@ def test_split_batch_of_a_model_with_batch_statistics_is_warned_of(tiny):
 def test_other_errors_are_let_through(tiny):
     model = Hungry(8)
     with Engine(model, torch.optim.SGD(model.parameters(), lr=0.1)) as engine:
-        micro = MicroBatches(engine, tiny("auto_microbatch=true"), Progress())
+        micro = MicroBatches(engine, tiny("auto_microbatch=true"), Progress(), TASK)
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
             micro.add(torch.ones(2, 1, 5, 5), torch.zeros(2, dtype=torch.int64))
 

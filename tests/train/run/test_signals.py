@@ -8,9 +8,10 @@ import warm
 from halfstep.train.loop import loop
 from halfstep.train.loop.loop import train
 from halfstep.train.run.microbatch import MicroBatches
-from halfstep.train.run.signals import Asked, Stopped, StopRequests
+from halfstep.train.run.signals import Stopped, StopRequests
 from halfstep.train.store import checkpoint, rotation
 from halfstep.train.store.run_directory import read_summary
+from halfstep.train.task.in_step import Asked
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from halfstep.train.build.setup import set_up
-from halfstep.train.run import sample_sheet
 from halfstep.train.run.validate import validate
+from halfstep.train.task import sample_sheet
 
 
 @pytest.mark.parametrize("recipe", ["fp32", "bf16"])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from halfstep.compare.cells.results import Result
     from halfstep.compare.plan.grid import Cell, Grid
+    from halfstep.compare.plan.score import Score
 
 
 class CellsDone:
@@ -71,7 +72,10 @@ class CellsDone:
         self._waiting.remove(result.cell)
         self._note_duration(result, result.number("wall_seconds"))
         warning = f"; warning: made with {', '.join(versions)}" if versions else ""
-        self._say(result.cell, f"{_outcome(result)}, from an earlier comparison{warning}")
+        self._say(
+            result.cell,
+            f"{_outcome(result, self._grid.score)}, from an earlier comparison{warning}",
+        )
 
     def changed(self, cell: Cell, changes: Sequence[str]) -> None:
         """Report a cell that runs again, because its result has other settings."""
@@ -92,7 +96,7 @@ class CellsDone:
         now = time.monotonic()
         seconds = now - self._running.pop(self._number(result.cell), now)
         self._note_duration(result, seconds)
-        self._say(result.cell, f"{_outcome(result)}, {duration(seconds)}")
+        self._say(result.cell, f"{_outcome(result, self._grid.score)}, {duration(seconds)}")
 
     def note(self, what: str) -> None:
         """Print a line that the user should read before the first cell runs."""
@@ -148,7 +152,8 @@ class CellsDone:
         return line
 
 
-def _outcome(result: Result) -> str:
-    best = result.number("best_accuracy")
-    said = result.status if best is None else f"{result.status}, best {100 * best:.2f} %"
+def _outcome(result: Result, score: Score) -> str:
+    best = result.number(score.best)
+    unit = " %" if score.is_accuracy else f" {score.name}"
+    said = result.status if best is None else f"{result.status}, best {score.value(best)}{unit}"
     return f"{said} ({result.reason})" if result.reason else said

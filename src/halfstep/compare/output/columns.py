@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.compare.rows.measures import MEASURES
+from halfstep.compare.rows.measures import measures_of
 from halfstep.show import units
 from halfstep.show.table import REHEARSED, one_line
 from halfstep.show.units import MISSING
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from halfstep.compare.cells.results import Result, Spread
     from halfstep.compare.plan.grid import Grid
+    from halfstep.compare.plan.score import Score
     from halfstep.compare.rows.measures import Measure
     from halfstep.compare.rows.rows import Row
     from halfstep.statistics import Estimate, Ratio
@@ -62,14 +63,14 @@ def columns(grid: Grid, results: Sequence[Result], *, everything: bool) -> list[
     footnote = "*" if on_cpu(results) else ""
     known = [
         measure
-        for measure in MEASURES
+        for measure in measures_of(grid.score)
         if measure.main
         or (everything and any(result.number(measure.name) is not None for result in results))
     ]
     found: list[Column] = []
     for measure in known:
         found.append(_of_measure(measure, footnote))
-        if measure.name == "final_accuracy":
+        if measure.name == grid.score.final:
             found.append(_difference(grid))
         if measure.name == "images_per_second":
             found.append(Column("speed|x", lambda row: _ratio(row.speed), "speed", _speed))
@@ -113,9 +114,10 @@ def _of_measure(measure: Measure, footnote: str) -> Column:
 def _difference(grid: Grid) -> Column:
     first = grid.arms[0].recipe
     to = first if len(first) <= 5 and len(grid.recipes) > 1 else "row 1"
+    score = grid.score
     return Column(
-        f"vs {to},|points",
-        lambda row: _interval(row.difference),
+        f"vs {to},|points" if score.is_accuracy else f"better|than {to}",
+        lambda row: _interval(row.difference, score),
         "difference",
         lambda row: None if row.difference is None else row.difference.mean,
     )
@@ -129,13 +131,13 @@ def _spread(spread: Spread | None, write: Callable[[float], str]) -> Cells:
     return write(spread.mean), f"±{write(spread.sd)}"
 
 
-def _interval(difference: Estimate | None) -> Cells:
+def _interval(difference: Estimate | None, score: Score) -> Cells:
     if difference is None:
         return (MISSING,)
-    mean = units.points(difference.mean)
+    mean = score.difference(difference.mean)
     if difference.high is None or difference.high == difference.mean:
         return (mean,)
-    return mean, f"±{units.percent(difference.high - difference.mean)}"
+    return mean, f"±{score.value(difference.high - difference.mean)}"
 
 
 def _ratio(ratio: Ratio | None) -> Cells:

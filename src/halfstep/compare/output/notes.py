@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from halfstep.compare.plan.grid import Grid
     from halfstep.compare.rows.rows import Row
 
-MEANINGS = (
+_OF_ACCURACY = (
     "best %, final %: validation accuracy after the best and after the last epoch. vs: the "
-    "difference in best %. train time: the training steps alone; wall time: from reading the data "
+    "difference in best %. "
+)
+MEANINGS = (
+    "train time: the training steps alone; wall time: from reading the data "
     "to the end. The command `halfstep recipes` prints what each recipe sets."
 )
 
@@ -69,7 +72,18 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
         said.append(
             f"{ON_FRONT} marks the Pareto front, that is, rows for which {front_note(results)}."
         )
-    return [*said, MEANINGS, *how]
+    return [*said, _meanings(grid), *how]
+
+
+def _meanings(grid: Grid) -> str:
+    if grid.score.is_accuracy:
+        return _OF_ACCURACY + MEANINGS
+    name, better = grid.score.name, "lower" if grid.score.less_is_better else "higher"
+    return (
+        f"best, final: validation {name} after the best and after the last epoch; {better} is "
+        f"better. better than: the difference in the best {name}, positive if it is better. "
+        f"{MEANINGS}"
+    )
 
 
 def front_note(results: Sequence[Result]) -> str:

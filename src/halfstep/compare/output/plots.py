@@ -1,4 +1,4 @@
-"""PNG plots of a comparison for slides and papers: curves, and accuracy against training time."""
+"""PNG plots of a comparison for slides and papers: curves, and the score over training time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CURVES = {
     "train_loss": "training loss",
-    "val_accuracy": "validation accuracy",
+    "val_score": "validation {}",
     "loss_scale": "loss scale",
 }
 _DASHES = ("solid", (0, (4, 2)), (0, (1, 2)), (0, (4, 2, 1, 2)))
@@ -38,12 +38,12 @@ def write_plots(directory: Path, grid: Grid, results: Sequence[Result]) -> list[
     axes = curves.subplots(1, len(_CURVES), squeeze=False)[0]
     for axis, (name, header) in zip(axes, _CURVES.items(), strict=True):
         _draw_curves(axis, grid, results, name)
-        axis.set_title(header)
+        axis.set_title(header.format(grid.score.name))
         axis.set_xlabel("optimizer step")
     curves.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     curves.suptitle(title(grid))
     tradeoff = Figure(figsize=(5.2, 4.0), layout="constrained")
-    _draw_tradeoff(tradeoff.subplots(), rows_by_arm(grid, results))
+    _draw_tradeoff(tradeoff.subplots(), grid, rows_by_arm(grid, results))
     figures = {"curves.png": curves, "tradeoff.png": tradeoff}
     for name, figure in figures.items():
         write_atomically(directory / name, partial(figure.savefig, format="png", dpi=150))
@@ -53,7 +53,7 @@ def write_plots(directory: Path, grid: Grid, results: Sequence[Result]) -> list[
 def _draw_curves(axis: Axes, grid: Grid, results: Sequence[Result], name: str) -> None:
     labelled = set()
     for result in results:
-        curve = read_curves(result.cell.run_directory).get(name)
+        curve = read_curves(result.cell.run_directory, grid.score).get(name)
         if curve is None:
             continue
         arm = result.cell.arm
@@ -69,21 +69,22 @@ def _draw_curves(axis: Axes, grid: Grid, results: Sequence[Result], name: str) -
         axis.set_yscale("log", base=2)
 
 
-def _draw_tradeoff(axis: Axes, rows: Sequence[Row]) -> None:
+def _draw_tradeoff(axis: Axes, grid: Grid, rows: Sequence[Row]) -> None:
+    scale = grid.score.scale
     for number, row in enumerate(rows):
-        seconds, best = row.measures["train_seconds"], row.measures["best_accuracy"]
+        seconds, best = row.measures["train_seconds"], row.measures[grid.score.best]
         if seconds is None or best is None:
             continue
         axis.errorbar(
             seconds.mean,
-            100 * best.mean,
+            scale * best.mean,
             xerr=seconds.sd,
-            yerr=None if best.sd is None else 100 * best.sd,
+            yerr=None if best.sd is None else scale * best.sd,
             color=f"C{number % 10}",
             marker="D" if row.on_front else "o",
             mfc="none" if row.rehearsed else None,
             label=row.arm.label + (" (rehearsed)" if row.rehearsed else ""),
         )
     axis.set_xlabel("training time, s")
-    axis.set_ylabel("best validation accuracy, %")
+    axis.set_ylabel(f"best validation {grid.score.title}")
     axis.legend(fontsize="small")

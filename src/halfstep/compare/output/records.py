@@ -10,7 +10,7 @@ import io
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from halfstep.compare.rows.measures import MEASURES
+from halfstep.compare.rows.measures import measures_of
 from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm
 from halfstep.compare.rows.verdict import plans_judged, verdicts
@@ -44,6 +44,7 @@ def as_json(
         "options": list(grid.options),
         "points": [list(point) for point in grid.points],
         "margin": grid.margin,
+        "score": asdict(grid.score),
         "looks": list(grid.looks),
         "plans": [list(looks) for looks in plans_judged(grid, rows)],
         "checks": dict(grid.checks),
@@ -83,7 +84,7 @@ def flat_records(grid: Grid, results: Sequence[Result]) -> list[dict[str, Any]]:
             "status": result.status,
             "reason": result.reason,
             "cause": result.cause,
-            **{measure.name: result.number(measure.name) for measure in MEASURES},
+            **{measure.name: result.number(measure.name) for measure in measures_of(grid.score)},
             "first_nonfinite_step": result.number("first_nonfinite_step"),
             "source": f"{result.cell.directory.name}/run/summary.json",
         }

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from halfstep.compare.rows.rows import Row
 
 _STYLES = {"finished": "green", "pending": "dim", "crashed": "bold red"}
-_LEAST_IMPORTANT = ("wall_seconds", "final_accuracy", "peak_memory_bytes", "images_per_second")
-"""The keys of the columns that a narrow terminal leaves out, in this order."""
+_LEAST_IMPORTANT = ("wall_seconds", "", "peak_memory_bytes", "images_per_second")
+"""The keys of the columns that a narrow terminal leaves out, in this order; "": the last score."""
 
 MOST_NOTES = 3
 """The number of notes on a terminal; all others are only in the files."""
@@ -108,7 +108,7 @@ def _that_fit(
     for key in _LEAST_IMPORTANT:
         if not console.is_terminal or width_of(console, _table(grid, rows, shown)) <= console.width:
             break
-        shown = [column for column in shown if column.key != key]
+        shown = [column for column in shown if column.key != (key or grid.score.final)]
     return shown
 
 

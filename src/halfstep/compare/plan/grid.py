@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from halfstep.compare.plan.score import ACCURACY, Score
 from halfstep.looks import levels
 from halfstep.statistics import CONFIDENCE
 
@@ -122,10 +123,12 @@ class Grid:
         points: The points of the grid: overrides of the config that differ between rows.
         cells: The cells, in the order in which they run: all cells of the first seed, then all of
             the second, and so on. After a look, arms that are settled have no further cells.
-        margin: The loss of accuracy, 0 to 1, that each recipe is judged by.
+        margin: The loss of the score that each recipe is judged by; 0 to 1 for accuracy.
         looks: The numbers of seeds at which rows are judged, increasing.
         plans: The looks of each comparison that this directory has judged, in order.
         checks: The recipes that are checks, by name.
+        score: The figure by which rows are judged.
+        program: The function that builds the objects of a run; "" if runs are of a config.
     """
 
     config: str
@@ -139,6 +142,8 @@ class Grid:
     looks: tuple[int, ...] = ()
     plans: tuple[tuple[int, ...], ...] = ()
     checks: Mapping[str, Check] = field(default_factory=dict)
+    score: Score = ACCURACY
+    program: str = ""
 
     @property
     def processes(self) -> int:
@@ -219,6 +224,8 @@ def build_grid(  # noqa: PLR0913  (a comparison has as many settings)
     margin: float = MARGIN,
     looks: Sequence[int] = (),
     checks: Mapping[str, Check] | None = None,
+    score: Score = ACCURACY,
+    program: str = "",
 ) -> Grid:
     """Create the cells of a comparison.
 
@@ -232,9 +239,11 @@ def build_grid(  # noqa: PLR0913  (a comparison has as many settings)
         resolve: Returns the settings of a cell, given the name of its recipe, its seed and its
             point; raises a `ValueError` if they are invalid.
         points: Points, as `parse_axes` returns them.
-        margin: The tolerated loss of accuracy, 0 to 1.
+        margin: The tolerated loss of the score; 0 to 1 for accuracy.
         looks: Numbers of seeds, as `parse_looks` returns them; default: one look after all seeds.
         checks: The recipes that are checks, by name.
+        score: The figure by which rows are judged.
+        program: The function that builds the objects of a run; "" if runs are of a config.
     """
     cells = tuple(
         Cell(
@@ -258,6 +267,8 @@ def build_grid(  # noqa: PLR0913  (a comparison has as many settings)
         margin,
         tuple(looks) or (len(seeds),),
         checks=checks or {},
+        score=score,
+        program=program,
     )
 
 

@@ -14,6 +14,8 @@ from halfstep.show.table import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from halfstep.compare.plan.score import Score
+
 Better = Literal["more", "less"]
 
 
@@ -61,6 +63,19 @@ MEASURES = (
     Measure("newest.gradient_cosine", "gradient|cosine", units.cosine, "more"),
     Measure("newest.gradient_error", "gradient|error", units.two_digits, "less"),
 )
+
+
+def measures_of(score: Score) -> tuple[Measure, ...]:
+    """Return the measures of runs that are judged by a score, which comes first."""
+    if score.is_accuracy:
+        return MEASURES
+    better: Better = "less" if score.less_is_better else "more"
+    own = (
+        Measure(score.best, f"best|{score.name}", score.value, better, main=True),
+        Measure(score.final, f"final|{score.name}", score.value, better, main=True),
+    )
+    return own + tuple(each for each in MEASURES if "accuracy" not in each.name)
+
 
 MEMORY_PARTS = {
     "parameters": "parameters",

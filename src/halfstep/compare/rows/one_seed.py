@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.compare.rows.gains import GAIN, predicted_remark
 from halfstep.compare.rows.verdict import ONE_SEED, verdicts
-from halfstep.show.units import count, points, ratio
+from halfstep.show.units import count, ratio
 from halfstep.train.config.files import shipped
 
 if TYPE_CHECKING:
@@ -99,18 +99,18 @@ def _is_compared(row: Row) -> bool:
 
 
 def _best(row: Row) -> float | None:
-    spread = row.measures["best_accuracy"]
+    spread = row.measures.get("best_accuracy")
     return None if spread is None else spread.mean
 
 
 def _images(row: Row) -> int | None:
-    """Return the number of validation images of a row; None if its summary has no number."""
+    """Return the number of validation images of a row; None if it has none, or no accuracy."""
     said = row.measured[0].number("val_images")
-    return None if said is None else int(said)
+    return None if said is None or _best(row) is None else int(said)
 
 
 def _gain(row: Row) -> float:
-    """Return the best accuracy of a row minus that of its baseline; accuracies are from 0 to 1."""
+    """Return how much better the best score of a row is than that of its baseline."""
     if row.difference is None:
         raise AssertionError("only rows with a difference are compared")
     return row.difference.mean
@@ -155,19 +155,22 @@ def _even(grid: Grid, rows: Sequence[Row]) -> str:
     base = grid.arms[0].recipe
     than = base if len(grid.points) == 1 else f"{base} under the same options"
     images = _images(rows[0])
-    each = ", ".join(f"{_gained(row, images)} under {row.arm.label}" for row in rows)
-    if images is None:
+    each = ", ".join(f"{_gained(grid, row, images)} under {row.arm.label}" for row in rows)
+    if images is None and grid.score.is_accuracy:
         return f"Differences of the best accuracy, compared with {than}, in points: {each}."
+    if images is None:
+        name = grid.score.name
+        return f"How much better the best {name} is than under {than}: {each}."
     return (
         f"Correctly classified validation images (of {images}), compared with {than}: {each}. "
         "Each of these differences may be chance."
     )
 
 
-def _gained(row: Row, images: int | None) -> str:
-    """Return how many more images a row classified correctly; points if `images` is None."""
+def _gained(grid: Grid, row: Row, images: int | None) -> str:
+    """Return how many more images a row classified correctly; the gain if `images` is None."""
     if images is None:
-        return points(_gain(row))
+        return grid.score.difference(_gain(row))
     number = round(_gain(row) * images)
     return f"{number:+d}" if number else "0"
 
@@ -179,7 +182,7 @@ def _clear(grid: Grid, row: Row) -> str:
     number = f"{round(abs(gain) * images)} {'more' if gain > 0 else 'fewer'}"
     return (
         f"{row.arm.label} classifies {number} validation images (of {images}) correctly than "
-        f"{grid.baseline(row.arm).recipe} ({points(gain)} points). "
+        f"{grid.baseline(row.arm).recipe} ({grid.score.gain(gain)}). "
         "Random variation among the images does not explain this difference."
     )
 
@@ -271,11 +274,17 @@ def _commands(
 ) -> tuple[tuple[str, str], ...]:
     found = []
     candidate = _candidate(not_worse, predicted)
-    if candidate is not None:
+    if candidate is not None and grid.program:
+        names = [grid.baseline(candidate.arm).recipe, candidate.recipe]
+        command = f"halfstep.compare({grid.program}, {names}, seeds=3)"
+        found.append((command, "gives an interval; keeps the finished runs"))
+    elif candidate is not None:
         recipes = f"--recipes {grid.baseline(candidate.arm).recipe},{candidate.recipe}"
         found.append(
             (f"{_again(grid)} {recipes} --seeds 3", "gives an interval; keeps the finished runs")
         )
+    if grid.program:
+        return tuple(found)
     name = grid.config if grid.config in shipped() else "YOUR.yaml"
     gpus = ",".join(each.key for each in predicted) or "h100,rtx4090,t4"
     found += [

@@ -11,7 +11,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from halfstep.compare.cells.results import Spread
-from halfstep.compare.rows.measures import MEASURES
+from halfstep.compare.plan.grid import MARGIN
+from halfstep.compare.rows.measures import measures_of
 from halfstep.disturbance import DISTURBED
 from halfstep.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto, pooled_sd
 
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
     from halfstep.compare.cells.results import Result
     from halfstep.compare.plan.grid import Arm, Grid
 
-COMPARABLE = 0.1
-"""The largest difference from the baseline in any seed, 0 to 1, of a row whose noise is pooled.
+COMPARABLE = 10
+"""The largest difference from the baseline in any seed, in margins, of a row whose noise is pooled.
 
 A model that has failed to learn has a noise of its own, or none.
 """
-_BEST = "best_accuracy"
-_FRONT = ((_BEST, 1.0), ("train_seconds", -1.0), ("peak_memory_bytes", -1.0))
+_FRONT = (("train_seconds", -1.0), ("peak_memory_bytes", -1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class Row:
         arm: The recipe and the overrides.
         seed: The seed, or None for all seeds.
         status: "finished", or the number of seeds with each status ("2 finished, 1 crashed").
-        measures: One spread per name in `MEASURES`, in the units of the summary, over the results
-            in `measured`.
+        measures: One spread per name in `measures_of`, in the units of the summary, over the
+            results in `measured`.
         first_nonfinite_step: The earliest optimizer step (from 1) of any seed at which the loss was
             not finite; None if it was always finite.
         is_baseline: Whether other rows are compared with this row.
-        difference: The best accuracy minus that of the baseline with the same seed; accuracies are
-            between 0 and 1. Its confidence is that of the look at which the row is.
+        difference: How much better the best score is than that of the baseline with the same seed;
+            accuracies are between 0 and 1. Its confidence is that of the look at which the row is.
         noise: The standard deviation of such a difference for a single seed, pooled over all rows
             with this baseline; None if it is unknown. It plans the number of seeds, and judges
             nothing.
@@ -94,13 +94,13 @@ def rows_by_arm(grid: Grid, results: Sequence[Result]) -> list[Row]:
     by_arm: dict[Arm, list[Result]] = {arm: [] for arm in grid.arms}
     for result in results:
         by_arm[result.cell.arm].append(result)
-    step = _step(results)
+    step = _step(grid, results)
     noise = _noise(grid, by_arm, step)
     rows = [
         _row(arm, None, own, by_arm[grid.baseline(arm)], grid, noise.get(grid.baseline(arm)), step)
         for arm, own in by_arm.items()
     ]
-    return _with_front(rows)
+    return _with_front(grid, rows)
 
 
 def rows_by_seed(grid: Grid, results: Sequence[Result]) -> list[Row]:
@@ -155,13 +155,13 @@ def _row(
         status=_status(own),
         measures={
             measure.name: Spread.over(result.number(measure.name) for result in measured)
-            for measure in MEASURES
+            for measure in measures_of(grid.score)
         },
         first_nonfinite_step=min(
             (int(step) for step in nonfinite if step is not None), default=None
         ),
         is_baseline=arm == base,
-        difference=estimate(_differences(pairs), grid.confidence(len(own)), step),
+        difference=estimate(_differences(grid, pairs), grid.confidence(len(own)), step),
         noise=noise,
         speed=_ratio(
             "images_per_second", [pair for pair in pairs if not any(map(rehearsed_parts, pair))]
@@ -175,9 +175,10 @@ def _row(
     )
 
 
-def _with_front(rows: Sequence[Row]) -> list[Row]:
+def _with_front(grid: Grid, rows: Sequence[Row]) -> list[Row]:
     placed: dict[int, list[float]] = {}
-    ways = _FRONT if all(map(on_device, rows)) else _FRONT[:2]
+    costs = _FRONT if all(map(on_device, rows)) else _FRONT[:1]
+    ways = ((grid.score.best, grid.score.sign), *costs)
     for number, row in enumerate(rows):
         spreads = [row.measures[name] for name, _ in ways]
         if row.status != "finished" or row.rehearsed or row.disturbed or None in spreads:
@@ -208,13 +209,16 @@ def _pairs(own: Sequence[Result], others: Sequence[Result]) -> list[tuple[Result
     return [(each, baseline[each.cell.seed]) for each in own if each.cell.seed in baseline]
 
 
-def _differences(pairs: Sequence[tuple[Result, Result]]) -> list[float]:
-    accuracies = [(mine.number(_BEST), base.number(_BEST)) for mine, base in pairs]
-    return [mine - base for mine, base in accuracies if mine is not None and base is not None]
+def _differences(grid: Grid, pairs: Sequence[tuple[Result, Result]]) -> list[float]:
+    key, sign = grid.score.best, grid.score.sign
+    scores = [(mine.number(key), base.number(key)) for mine, base in pairs]
+    return [sign * (mine - base) for mine, base in scores if mine is not None and base is not None]
 
 
-def _step(results: Sequence[Result]) -> float:
+def _step(grid: Grid, results: Sequence[Result]) -> float:
     """Return the smallest difference between two accuracies: an accuracy is a count of images."""
+    if not grid.score.is_accuracy:
+        return 0.0
     images = [each.number("val_images") for each in results if each.status == "finished"]
     return max((1 / each for each in images if each), default=0.0)
 
@@ -222,13 +226,15 @@ def _step(results: Sequence[Result]) -> float:
 def _noise(grid: Grid, by_arm: Mapping[Arm, Sequence[Result]], step: float) -> dict[Arm, float]:
     """Return the noise that the rows of each baseline have in common."""
     groups: dict[Arm, list[list[float]]] = {}
+    # Of an accuracy, as much under any margin.
+    comparable = COMPARABLE * (MARGIN if grid.score.is_accuracy else grid.margin)
     for arm, own in by_arm.items():
         base = grid.baseline(arm)
         if arm == base or any(each.status in ("nonfinite", "collapsed") for each in own):
             continue
         finished = [each for each in own if each.status == "finished"]
-        differences = _differences(_pairs(finished, by_arm[base]))
-        if max(map(abs, differences), default=0.0) <= COMPARABLE:
+        differences = _differences(grid, _pairs(finished, by_arm[base]))
+        if max(map(abs, differences), default=0.0) <= comparable:
             groups.setdefault(base, []).append(differences)
     found = {base: pooled_sd(each, step) for base, each in groups.items()}
     return {base: sd for base, sd in found.items() if sd is not None}

@@ -11,15 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from halfstep.compare.plan.score import ACCURACY
 from halfstep.compare.rows.gains import GAIN, elsewhere, in_words, is_disturbed, measured
 from halfstep.recipe import recipe
-from halfstep.show.units import margin, points
 from halfstep.statistics import MOST_SEEDS, POWER, power, seeds_needed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from halfstep.compare.plan.grid import Check, Grid
+    from halfstep.compare.plan.score import Score
     from halfstep.compare.rows.gains import Elsewhere
     from halfstep.compare.rows.predicted import Prediction
     from halfstep.compare.rows.rows import Row
@@ -106,7 +107,7 @@ def plans_judged(grid: Grid, rows: Sequence[Row]) -> tuple[tuple[int, ...], ...]
 
 
 def answer(difference: Estimate, tolerated: float) -> Answer:
-    """Hold the interval of a difference in accuracy against a margin, 0 to 1."""
+    """Hold the interval of a difference in the score against a margin, in the same unit."""
     if difference.low is None or difference.high is None:
         return NOT_SETTLED
     if difference.low > -tolerated:
@@ -114,13 +115,13 @@ def answer(difference: Estimate, tolerated: float) -> Answer:
     return WORSE if difference.high < -tolerated else NOT_SETTLED
 
 
-def accuracy(difference: Estimate, baseline: str) -> str:
-    """Describe the difference in accuracy between a row and its baseline, with its interval."""
-    said = f"{points(difference.mean)} points compared with {baseline}"
+def described(difference: Estimate, baseline: str, score: Score = ACCURACY) -> str:
+    """Describe the difference in the score between a row and its baseline, with its interval."""
+    said = f"{score.gain(difference.mean)} compared with {baseline}"
     if difference.low is None or difference.high is None:
         return f"{said}; one seed gives no interval"
     seeds = f"{difference.seeds} seeds"
-    interval = f"[{points(difference.low)}, {points(difference.high)}]"
+    interval = f"[{score.difference(difference.low)}, {score.difference(difference.high)}]"
     if difference.equal:
         return f"equal to {baseline} in all {seeds} {interval}"
     return f"{said} {interval} with {seeds}"
@@ -138,9 +139,10 @@ def interval_note(grid: Grid) -> str:
     return (
         f"[ ] is the {100 * grid.confidence(max(looks)):.3g} % confidence interval by Student's t, "
         "paired by seed. It covers other seeds on this validation set, not another validation set."
-        f"{planned} A row is no worse by more than the margin of {margin(grid.margin)} if its "
-        "whole interval is above that loss, and worse if it is below. Intervals of ratios are "
-        "computed on logarithms, and the mean of ratios is geometric."
+        f"{planned} A row is no worse by more than the margin of "
+        f"{grid.score.margin(grid.margin)} if its whole interval is above that loss, and worse if "
+        "it is below. Intervals of ratios are computed on logarithms, and the mean of ratios is "
+        "geometric."
     )
 
 
@@ -174,7 +176,7 @@ def _judge(grid: Grid, row: Row, base: Row, predicted: Sequence[Prediction]) -> 
         filter(
             None,
             (
-                accuracy(row.difference, baseline) + _with_power(chance),
+                described(row.difference, baseline, grid.score) + _with_power(chance),
                 "" if check else in_words(row, base, baseline),
             ),
         )
@@ -185,7 +187,7 @@ def _judge(grid: Grid, row: Row, base: Row, predicted: Sequence[Prediction]) -> 
         advice = _of_check(check, settled)
     else:
         there = elsewhere(row.arm, base.arm, predicted)
-        advice = _advise(row, base, settled, baseline, there, grid.margin, needed)
+        advice = _advise(row, base, settled, baseline, there, grid, needed)
     return Verdict(settled, label, found, advice, check, chance, needed)
 
 
@@ -222,7 +224,7 @@ def _advise(
     settled: Answer,
     baseline: str,
     there: Elsewhere,
-    tolerated: float,
+    grid: Grid,
     needed: int | None,
 ) -> str:
     difference = row.difference
@@ -233,14 +235,16 @@ def _advise(
         unless = f", unless the speed or memory of {row.arm.label} is worth the loss"
         return f"keep {baseline}{unless if gained else ''}"
     if settled == NOT_SETTLED:
+        good = "accurate" if grid.score.is_accuracy else "good"
         if needed is None or needed > difference.seeds:
             return (
-                f"run more seeds: {_about(needed)} settle a recipe as accurate as {baseline} in "
+                f"run more seeds: {_about(needed)} settle a recipe as {good} as {baseline} in "
                 f"{100 * POWER:.0f} % of comparisons"
             )
         return (
-            f"these seeds settle most recipes as accurate as {baseline}, so the loss of this one "
-            f"may be near {margin(tolerated)}: choose another margin, or run more seeds"
+            f"these seeds settle most recipes as {good} as {baseline}, so the loss of this one "
+            f"may be near {grid.score.margin(grid.margin)}: choose another margin, or run more "
+            "seeds"
         )
     return _advise_as_accurate(row, base, baseline, there, better=difference.low > 0)
 

@@ -18,9 +18,10 @@ from halfstep.train.after.trained import open_run
 from halfstep.train.build.setup import set_up
 from halfstep.train.config.loop import DistributedConfig
 from halfstep.train.environment import pick_device
-from halfstep.train.run.metrics import Metrics, by_class
-from halfstep.train.run.validate import Figures, validate
+from halfstep.train.run.validate import validate
 from halfstep.train.store import checkpoint
+from halfstep.train.task.figures import Figures
+from halfstep.train.task.metrics import Metrics, by_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

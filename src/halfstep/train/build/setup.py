@@ -16,6 +16,7 @@ from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.errors import UserError
 from halfstep.train import data, kept
 from halfstep.train.build import compiling, in_parallel, loss, models, optim, schedules
+from halfstep.train.build.classification import Classification
 from halfstep.train.data.pipeline import batch_size
 from halfstep.train.data.pipeline.order import BatchShare
 from halfstep.train.data.pipeline.samples import LEAST
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import nn
+    from torch.optim import Optimizer
 
-    from halfstep.train.build.loss import Loss
     from halfstep.train.build.schedules import Schedules
     from halfstep.train.config import Config
+    from halfstep.train.config.run import RunConfig
     from halfstep.train.data import Data
     from halfstep.train.processes.processes import Processes
+    from halfstep.train.task.task import Split, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +44,9 @@ class Setup:
     Attributes:
         engine: The engine, which owns the model and the optimizer.
         device: Device of the model.
-        data: The data set.
+        task: What is trained: the batches, the loss and the validation.
         schedules: The learning-rate schedule; the engine steps its `per_step`.
         steps: Number of optimizer steps of the whole run.
-        loss: The training loss.
         processes: The processes that train together.
         compiled_for: Number of images in the batches that the model is compiled for; batches with
             fewer run eagerly. None if the model is not compiled, or if batch sizes vary.
@@ -52,36 +54,37 @@ class Setup:
 
     engine: Engine
     device: torch.device
-    data: Data
+    task: Task
     schedules: Schedules
     steps: int
-    loss: Loss
     processes: Processes = ALONE
     compiled_for: int | None = None
 
     @property
+    def data(self) -> Any:
+        """The data of the task."""
+        return self.task.data
+
+    @property
     def steps_per_epoch(self) -> int:
         """Number of optimizer steps of an epoch."""
-        return steps_per_epoch(self.data, self.engine.accumulate)
+        return steps_per_epoch(self.data.train, self.engine.accumulate)
 
     @property
     def model_is_shared(self) -> bool:
         """Whether the model is sharded, so that a forward pass needs all processes."""
         return sharded_as(self.engine.bare_model) is not None
 
-    def preprocessing(self) -> dict[str, Any]:
-        """Return the image shape and the normalisation, for pixel values from 0 to 1."""
-        mean, std = self.data.normalisation
-        return {
-            "image_shape": list(self.data.image_shape),
-            "mean": list(mean),
-            "std": list(std),
-        }
 
-
-def steps_per_epoch(loaded: Data, accumulate: int) -> int:
+def steps_per_epoch(train: Split, accumulate: int) -> int:
     """Return the optimizer steps of an epoch; the last one may have fewer micro-batches."""
-    return -(-len(loaded.train) // accumulate)
+    return -(-len(train) // accumulate)
+
+
+def steps_of(config: RunConfig, in_an_epoch: int) -> int:
+    """Return the optimizer steps of a run, given those of an epoch."""
+    steps = config.epochs * in_an_epoch
+    return steps if config.max_steps is None else min(steps, config.max_steps)
 
 
 def set_up(
@@ -182,13 +185,38 @@ def assemble(
         lr_factor=scaling.factor(images_per_step) if scaling else 1.0,
         seed=config.seed,
     )
-    in_an_epoch = steps_per_epoch(loaded, config.accumulate)
-    steps = config.epochs * in_an_epoch
-    if config.max_steps is not None:
-        steps = min(steps, config.max_steps)
+    in_an_epoch = steps_per_epoch(loaded.train, config.accumulate)
+    steps = steps_of(config, in_an_epoch)
     schedule = schedules.build(config.schedule, optimizer, steps=steps, steps_per_epoch=in_an_epoch)
+    engine = engine_of(
+        config,
+        model,
+        optimizer,
+        schedule,
+        parallel=None if parallel == "fsdp" else parallel,
+        sync_batchnorm=parallel == "ddp" and config.distributed.sync_batchnorm,
+    )
+    task = Classification(loaded, minimised, device, processes)
+    return Setup(engine, device, task, schedule, steps, processes)
+
+
+def engine_of(
+    config: RunConfig,
+    model: nn.Module,
+    optimizer: Optimizer,
+    schedule: Schedules,
+    *,
+    parallel: Literal["ddp", "dp"] | None = None,
+    sync_batchnorm: bool = False,
+) -> Engine:
+    """Build the engine of a run; see `Engine` for `parallel` and `sync_batchnorm`.
+
+    Raises:
+        UserError: If model, optimizer, schedule and recipe do not fit together. The model is
+            unchanged then.
+    """
     try:
-        engine = Engine(
+        return Engine(
             model,
             optimizer,
             recipe=config.build_recipe(),
@@ -197,11 +225,10 @@ def assemble(
             scheduler=schedule.per_step,
             average=EMA(config.average.decay) if config.average else None,
             seed=config.seed,
-            parallel=None if parallel == "fsdp" else parallel,
-            sync_batchnorm=parallel == "ddp" and config.distributed.sync_batchnorm,
+            parallel=parallel,
+            sync_batchnorm=sync_batchnorm,
             # With "stop", a run shows at which step it became non-finite, and ends after it.
             nonfinite="apply" if config.on_nonfinite == "stop" else "skip",
         )
     except (TypeError, ValueError) as error:  # the model or optimizer does not fit the recipe
         raise UserError(str(error)) from error
-    return Setup(engine, device, loaded, schedule, steps, minimised, processes)

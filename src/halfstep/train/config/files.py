@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,13 +24,15 @@ from halfstep.errors import UserError, closest
 from halfstep.recipe.table import is_file, written_out
 from halfstep.train.config.data import of_every_source
 from halfstep.train.config.errors import Source, one_line
-from halfstep.train.config.schema import Config, expand
+from halfstep.train.config.run import RunConfig, expand
+from halfstep.train.config.schema import Config
 from halfstep.yaml_text import dump, parse
 
 _FOLDER = Path(__file__).parents[2] / "configs"
 _SUFFIXES = (".yaml", ".yml")
 _KEY = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _OPTION = re.compile(rf"({_KEY.pattern})=(.*)", re.DOTALL)
+_Run = TypeVar("_Run", bound=RunConfig)
 Overrides = Sequence[str] | Mapping[str, Any]
 """Fields to override: texts "key.sub=value" with the value in YAML, or data by dotted name."""
 
@@ -95,19 +97,24 @@ def load(
 
 
 def check(values: Mapping[str, Any], sources: Sequence[Source]) -> Config:
-    """Check plain data, and return them as a config.
+    """Check plain data, and return them as a config; see `check_as`."""
+    return check_as(Config, values, sources)
+
+
+def check_as(kind: type[_Run], values: Mapping[str, Any], sources: Sequence[Source]) -> _Run:
+    """Check plain data, and return them as settings of this kind.
 
     Raises:
         UserError: If a key or value is wrong; the message names the source in `sources` that has
             it.
     """
     try:
-        return Config.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        raise UserError(one_line(error, Config, values, sources)) from error
+        raise UserError(one_line(error, kind, values, sources)) from error
 
 
-def resolved(config: Config) -> str:
+def resolved(config: RunConfig) -> str:
     """Return the whole config, defaults included, as YAML that `load` accepts."""
     return dump(config.model_dump(mode="json"))
 
@@ -275,6 +282,11 @@ def _with_bases(file: Path, above: tuple[Path, ...]) -> list[Source]:
         raise UserError(f"cannot read the config {str(file)!r}: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"{file} holds no config; allowed: lines such as 'epochs: 8'")
+    if "objects" in values:
+        raise UserError(
+            f"{str(file)!r} is of a run by halfstep.fit, whose model, data and loss are objects of "
+            "a program; run that program again"
+        )
     if is_file(values.get("recipe")):
         values["recipe"] = written_out(file.parent / values["recipe"])
     base = values.pop("base", None)

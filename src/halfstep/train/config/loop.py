@@ -35,13 +35,18 @@ class AverageConfig(Section):
     """Decay of the moving average at each optimizer step."""
 
 
-class EarlyStoppingConfig(Section):
+class StoppingConfig(Section):
+    """The run ends when the metric that chooses the best validation has stopped improving."""
+
+    patience: int = Field(ge=1)
+    """Number of consecutive validations without improvement after which the run ends."""
+
+
+class EarlyStoppingConfig(StoppingConfig):
     """The run ends when validation has stopped improving."""
 
     metric: Literal["accuracy", "loss"] = "accuracy"
     """Validation metric that must improve."""
-    patience: int = Field(ge=1)
-    """Number of consecutive validations without improvement after which the run ends."""
 
 
 class CheckpointsConfig(Section):

@@ -87,6 +87,9 @@ def summary(training: Training, observers: Observers, tag: str | None) -> Summar
         final_accuracy_top5=final.top5 if final else None,
         train_seconds=progress.train_seconds,
         wall_seconds=training.wall.seconds,
+        best_metrics=best.figures() if best else {},
+        final_metrics=final.figures() if final else {},
+        monitor=setup.task.monitor.name,
         images_per_second=progress.images / max(progress.train_seconds, 1e-9),
         skipped_steps=setup.engine.skipped + progress.dropped,
         first_nonfinite_step=progress.first_nonfinite_step,
@@ -99,7 +102,7 @@ def summary(training: Training, observers: Observers, tag: str | None) -> Summar
         loss_scales=[[change.step, change.scale] for change in history],
         checkpoint_bytes=_size(checkpoint.path(training.run, "last")),
         processes=training.processes.size,
-        val_images=setup.data.val.images,
+        val_images=setup.task.data.val.images,
         **{name: value for name, value in seen.items() if name in fields},
         observed={name: value for name, value in seen.items() if name not in fields},
     )

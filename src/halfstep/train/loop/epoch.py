@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.train.run.in_step import in_step
+from halfstep.train.task.in_step import in_step
 
 if TYPE_CHECKING:
     from halfstep.engine import StepResult
@@ -46,7 +46,7 @@ def train_epoch(loop: Loop) -> None:
     if training.all_steps_done:
         return
     setup, progress = training.setup, training.progress
-    engine, data, processes = setup.engine, setup.data, setup.processes
+    engine, data, processes = setup.engine, setup.task.data, setup.processes
     observers.call("after_pause")
     # Start at the first batch of the open window: if memory runs out, the whole window is rerun.
     start = progress.batch - progress.batch % engine.accumulate

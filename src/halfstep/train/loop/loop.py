@@ -1,4 +1,7 @@
-"""The run: epochs of training and validation under a recipe, from a config to a run directory.
+"""The run: epochs of training and validation under a recipe, from objects to a run directory.
+
+`train` builds the objects from a config, and `halfstep.fit` gets them from a program; the function
+`fit` trains both.
 
 The steps of an epoch are in `epoch.py`, the end of a run is in `ending.py`; this file has the code
 before the first epoch and between epochs. Everything else in a run is an observer.
@@ -15,7 +18,7 @@ from halfstep.engine import LossScaleCollapse
 from halfstep.errors import UserError
 from halfstep.kernels.native.memory import freed_memory_kept
 from halfstep.train.build import schedules
-from halfstep.train.build.setup import Setup, set_up
+from halfstep.train.build.setup import set_up
 from halfstep.train.data.pipeline.loader import dead_workers_explained
 from halfstep.train.environment import describe, on_threads, pick_device
 from halfstep.train.loop import ending, resume, saving
@@ -27,18 +30,21 @@ from halfstep.train.processes.processes import ALONE
 from halfstep.train.run.microbatch import MicroBatches, out_of_memory_explained
 from halfstep.train.run.observer import Observers
 from halfstep.train.run.progress import Score
-from halfstep.train.run.signals import Asked, StopRequests
+from halfstep.train.run.signals import StopRequests
 from halfstep.train.run.training import Stopwatch, Training
 from halfstep.train.run.validate import validate
 from halfstep.train.store import checkpoint, run_directory
+from halfstep.train.task.in_step import Asked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import torch
 
+    from halfstep.train.build.setup import Setup
     from halfstep.train.config import Config
+    from halfstep.train.config.run import RunConfig
     from halfstep.train.loop.resume import Start
     from halfstep.train.processes.processes import Processes
     from halfstep.train.run.observer import Observer
@@ -57,13 +63,65 @@ def train(
     processes: Processes = ALONE,
     observers: Sequence[Observer] = (),
 ) -> Summary:
-    """Train a config and write the run directory `run`.
+    """Train a config and write the run directory `run`; see `fit` for the rest."""
+
+    def build(
+        config: Config,
+        device: torch.device,
+        weights: Mapping[str, torch.Tensor] | None,
+        *,
+        new: bool,
+    ) -> Setup:
+        setup = set_up(config, device, weights, processes, initial_weights=new)
+        schedules.warn_of_endless_rise(
+            config.schedule, steps=setup.steps, steps_per_epoch=setup.steps_per_epoch
+        )
+        return setup
+
+    return fit(
+        config,
+        run,
+        build,
+        tag=tag,
+        overwrite=overwrite,
+        quiet=quiet,
+        go_on=go_on,
+        processes=processes,
+        observers=observers,
+    )
+
+
+def fit(
+    config: RunConfig,
+    run: Path,
+    build: Callable[..., Setup],
+    *,
+    tag: str | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    go_on: str | None = None,
+    processes: Processes = ALONE,
+    observers: Sequence[Observer] = (),
+) -> Summary:
+    """Train the objects that `build` returns, and write the run directory `run`.
 
     If several processes train the run, each of them calls this function. The first process reads
     checkpoints, writes files and reports the progress. The directory is locked against other runs
     during the call. If the run replaces an earlier one, the checkpoints of the earlier run stay in
-    `replaced/` until the new run has saved one. See `halfstep.train` for the arguments and the
-    result; `go_on` is its `resume`.
+    `replaced/` until the new run has saved one.
+
+    Args:
+        config: The settings of the loop.
+        run: The run directory.
+        build: Builds the objects of the run. It is called with the settings, the device, the fp32
+            weights of the checkpoint to resume from (None if there is none, or if they are in
+            parts), and `new`, whether the run starts from the beginning.
+        tag: See `halfstep.train`, as for the other arguments and the result.
+        overwrite: See there.
+        quiet: See there.
+        go_on: Its `resume`.
+        processes: The processes that train together.
+        observers: See there.
 
     Raises:
         UserError: If the config, the device or the directory is invalid; nothing was trained then.
@@ -89,10 +147,12 @@ def train(
         if not (overwrite or (start is not None and start.here)):
             auto = go_on == run_directory.AUTO
             processes.from_first(lambda: run_directory.refuse_to_replace(run, config, auto=auto))
-        setup = processes.together(lambda: _set_up(config, device, start, processes))
+        whole = start is not None and start.checkpoint.parts is None
+        weights = start.checkpoint.model if start and whole else None
+        setup = processes.together(lambda: build(config, device, weights, new=start is None))
         kept = freed_memory_kept() if device.type == "cpu" else nullcontext()
         with setup.engine, kept, StopRequests() as requests:
-            setup = replace(setup, data=requests.obeyed(setup.data))
+            setup = replace(setup, task=requests.obeyed(setup.task))
             resumed_at = start.checkpoint.step if start else None
             training = Training(config, setup, run, resumed_at, wall=wall)
             watching = Observers(observing.of_run(training, own, quiet=quiet), processes)
@@ -119,7 +179,7 @@ def train(
 
 
 @contextmanager
-def _claimed(run: Path, config: Config, processes: Processes) -> Iterator[None]:
+def _claimed(run: Path, config: RunConfig, processes: Processes) -> Iterator[None]:
     """Lock the run directory, on the first process, against other runs while the block runs."""
     # The locks of a lost node remain until the file server notices, so a restarted run waits.
     patience = config.distributed.timeout / 2 if distributed.restarts() else 0.0
@@ -132,19 +192,7 @@ def _claimed(run: Path, config: Config, processes: Processes) -> Iterator[None]:
         yield
 
 
-def _set_up(
-    config: Config, device: torch.device, start: Start | None, processes: Processes
-) -> Setup:
-    """Build the objects of the config, with the checkpoint's weights if they are in its file."""
-    weights = start.checkpoint.model if start and start.checkpoint.parts is None else None
-    setup = set_up(config, device, weights, processes, initial_weights=start is None)
-    schedules.warn_of_endless_rise(
-        config.schedule, steps=setup.steps, steps_per_epoch=setup.steps_per_epoch
-    )
-    return setup
-
-
-def _take_directory(run: Path, config: Config, setup: Setup, start: Start | None) -> None:
+def _take_directory(run: Path, config: RunConfig, setup: Setup, start: Start | None) -> None:
     goes_on = start is not None and start.here
     environment = {**describe(setup.device), **setup.processes.describe()}
     run_directory.prepare(run, config, environment, goes_on=goes_on)
@@ -163,8 +211,8 @@ def assemble(training: Training, observers: Observers) -> Loop:
             setup.engine,
             training.config,
             training.progress,
+            setup.task,
             setup.processes,
-            setup.loss,
             setup.compiled_for,
             captured=_is_captured(training, observers),
         ),
@@ -239,9 +287,11 @@ def _finish_epoch(loop: Loop) -> None:
         setup.schedules.per_epoch(figures.scalars())
         observers.record("val", {"epoch": epoch, "step": training.step, **figures.scalars()})
         observers.call("validated", figures)
-        progress.final = Score(figures.loss, figures.accuracy, epoch, figures.top5)
+        progress.final = Score.of(figures, epoch)
         names.append("last")
-        if progress.best is None or figures.accuracy > progress.best.accuracy:
+        monitor, best = setup.task.monitor, progress.best
+        value = progress.final.figures()[monitor.name]
+        if monitor.is_better(value, best and best.figures()[monitor.name]):
             progress.best = progress.final
             names.append("best")
             confusion = figures.confusion

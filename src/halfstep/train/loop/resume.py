@@ -15,12 +15,12 @@ from halfstep import caller
 from halfstep.errors import UserError
 from halfstep.train.config import Config
 from halfstep.train.config.files import flat
-from halfstep.train.config.schedule import CosineConfig, OneCycleConfig
 from halfstep.train.observers.early_stopping import waited
 from halfstep.train.store import checkpoint, metrics_log, rotation
 from halfstep.train.store.run_directory import AUTO, refuse_missing
 
 if TYPE_CHECKING:
+    from halfstep.train.config.run import RunConfig
     from halfstep.train.store.checkpoint import Checkpoint
 
 _MAY_DIFFER = frozenset(
@@ -48,13 +48,13 @@ class Start:
         here: Whether the file is in the directory of the run itself.
     """
 
-    config: Config
+    config: RunConfig
     checkpoint: Checkpoint
     file: Path
     here: bool
 
 
-def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> Start | None:
+def find(run: Path, wanted: str | None, config: RunConfig, processes: int = 1) -> Start | None:
     """Return the checkpoint to resume from, or None to start anew.
 
     Args:
@@ -92,18 +92,23 @@ def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> S
     return Start(config, found, file, here)
 
 
-def _as_started(config: Config, stored: Checkpoint) -> tuple[Config, Checkpoint]:
+def _as_started(config: RunConfig, stored: Checkpoint) -> tuple[RunConfig, Checkpoint]:
     """Adapt the config and the checkpoint of a run that an earlier release started.
 
     In the checkpoint's config, fields that the release did not have get their defaults. Release
     0.1.0 had no `drop_last` and trained on every batch of an epoch, so `drop_last` is set to False.
     """
-    if "drop_last" in stored.config:
+    if ("objects" in stored.config) != ("objects" in type(config).model_fields):
+        raise UserError(
+            "one of the two runs is of a config, and the other of halfstep.fit; leave "
+            f"{caller.name('resume')} out to start from the beginning"
+        )
+    if "drop_last" in stored.config or "drop_last" not in type(config).model_fields:
         before = {}
     else:
         before = {"drop_last": False}
         config = config.model_copy(update=before)
-    known = Config.model_validate(stored.config | before).model_dump(mode="json")
+    known = type(config).model_validate(stored.config | before).model_dump(mode="json")
     return config, replace(stored, config=known)
 
 
@@ -135,20 +140,11 @@ def tidy(run: Path, start: Start) -> None:
     metrics_log.cut_after(run, step=stored.step, epochs=stored.epoch)
 
 
-def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, processes: int) -> None:
-    made_by = len(stored.ranks)
-    images = stored.config.get("batch_size", config.batch_size) * made_by
-    if processes != made_by and config.batch_size * processes == images:
-        stored = replace(stored, config={**stored.config, "batch_size": config.batch_size})
-    elif processes != made_by:
-        fits = images // processes if images % processes == 0 else stored.config["batch_size"]
-        needs = processes if images % processes == 0 else made_by
-        raise UserError(
-            f"{caller.setting(resume=wanted)}: the checkpoint was made by {made_by} processes with "
-            f"batch_size={stored.config['batch_size']}, and now there are {processes} with "
-            f"{config.batch_size}; write batch_size={fits} for {needs} processes, so that a batch "
-            f"keeps its {images} images"
-        )
+def _refuse_another_config(
+    stored: Checkpoint, config: RunConfig, wanted: str, processes: int
+) -> None:
+    if processes != len(stored.ranks) and isinstance(config, Config):
+        stored = _redistributed(stored, config, wanted, processes)
     here, there = (flat(each) for each in (config.model_dump(mode="json"), stored.config))
     for key in {**here, **there}:
         now, before = here.get(key), there.get(key)
@@ -160,6 +156,26 @@ def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, proc
             )
 
 
+def _redistributed(stored: Checkpoint, config: Config, wanted: str, processes: int) -> Checkpoint:
+    """Return the checkpoint as if this number of processes had made it.
+
+    Raises:
+        UserError: If a batch over all processes would not keep its number of images.
+    """
+    made_by = len(stored.ranks)
+    images = stored.config.get("batch_size", config.batch_size) * made_by
+    if config.batch_size * processes == images:
+        return replace(stored, config={**stored.config, "batch_size": config.batch_size})
+    fits = images // processes if images % processes == 0 else stored.config["batch_size"]
+    needs = processes if images % processes == 0 else made_by
+    raise UserError(
+        f"{caller.setting(resume=wanted)}: the checkpoint was made by {made_by} processes with "
+        f"batch_size={stored.config['batch_size']}, and now there are {processes} with "
+        f"{config.batch_size}; write batch_size={fits} for {needs} processes, so that a batch "
+        f"keeps its {images} images"
+    )
+
+
 def _may_differ(key: str, now: object, before: object) -> bool:
     # On the device, images are cropped and flipped by other random numbers.
     if key == "data.cache_images" and "device" in (now, before):
@@ -167,12 +183,12 @@ def _may_differ(key: str, now: object, before: object) -> bool:
     return not _MAY_DIFFER.isdisjoint({key, key.partition(".")[0]})
 
 
-def is_another_length(stored: Checkpoint, config: Config) -> bool:
+def is_another_length(stored: Checkpoint, config: RunConfig) -> bool:
     """Tell whether the run of a checkpoint was configured with another number of epochs."""
     return bool(stored.config["epochs"] != config.epochs)
 
 
-def _refuse_inexact(stored: Checkpoint, config: Config, file: Path) -> None:
+def _refuse_inexact(stored: Checkpoint, config: RunConfig, file: Path) -> None:
     """Refuse a changed number of epochs if a new run with that number would train differently.
 
     A cosine schedule, a one-cycle schedule and a warm-up over a share of the run depend on the
@@ -189,7 +205,7 @@ def _refuse_inexact(stored: Checkpoint, config: Config, file: Path) -> None:
             f"{said} and has finished {stored.epoch}, and the config says {now}; write "
             f"{caller.fields({'epochs': max(before, stored.epoch + 1)})}"
         )
-    reason = _of_the_schedule(config, min(before, now))
+    reason = config.new_length_changes(min(before, now))
     if reason:
         weights = {"model.weights": str(file.with_name("last.pt")), "epochs": now - stored.epoch}
         raise UserError(
@@ -208,15 +224,3 @@ def _refuse_inexact(stored: Checkpoint, config: Config, file: Path) -> None:
             f"{said} and was stopped early after {stored.epoch}, so more epochs would change "
             f"nothing; write {again} with epochs={before}"
         )
-
-
-def _of_the_schedule(config: Config, shorter: int) -> str | None:
-    """Return why the learning rates of the first `shorter` epochs would change, or None."""
-    schedule = config.schedule
-    if isinstance(schedule, CosineConfig | OneCycleConfig):
-        return f"schedule {schedule.name} is laid out over all epochs"
-    if schedule.warmup and not schedule.warmup_epochs:
-        return f"schedule.warmup={schedule.warmup:g} is a share of all epochs"
-    if schedule.warmup_epochs >= shorter:
-        return f"schedule.warmup_epochs={schedule.warmup_epochs:g} is cut off at the last step"
-    return None

@@ -8,11 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfstep import caller, step_observer
-from halfstep.train.run import metrics, restore
+from halfstep.train.run import restore
 from halfstep.train.store import background, parts, random_state, replaced, rotation
 from halfstep.train.store.background import Background
 from halfstep.train.store.checkpoint import Checkpoint, Rank
 from halfstep.train.store.snapshot import Copies
+from halfstep.train.task import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -177,7 +178,7 @@ class CheckpointWriter:
             tensors = self._tensors()
             self._observers.call("before_checkpoint")
             if processes.is_first and confusion is not None:
-                metrics.write_tables(run, confusion, training.setup.data.classes)
+                metrics.write_tables(run, confusion, training.setup.task.data.classes)
         except OSError as error:
             if processes.is_first:
                 rotation.give_up(run, training.step, error, rotation.warn)
@@ -216,9 +217,9 @@ class CheckpointWriter:
             step=training.step,
             validated=validated,
             loss=final.loss if final else math.nan,
-            accuracy=final.accuracy if final else math.nan,
-            classes=tuple(training.setup.data.classes),
-            preprocessing=training.setup.preprocessing(),
+            accuracy=final.accuracy if final and final.accuracy is not None else math.nan,
+            classes=tuple(training.setup.task.data.classes),
+            preprocessing=training.setup.task.data.preprocessing(),
             rng=own["rng"],
             progress=progress.state_dict(),
             config=training.config.model_dump(mode="json"),

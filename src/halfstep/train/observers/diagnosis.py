@@ -26,9 +26,10 @@ from halfstep.files import write_atomically
 from halfstep.train.processes.distributed import Lost
 from halfstep.train.processes.processes import FailedElsewhere
 from halfstep.train.run.observer import Observer
-from halfstep.train.run.signals import Asked, Stopped
+from halfstep.train.run.signals import Stopped
 from halfstep.train.store import diagnosis_file, rotation
 from halfstep.train.store.diagnosis_file import RECORD, TEXT
+from halfstep.train.task.in_step import Asked
 
 if TYPE_CHECKING:
     from pathlib import Path

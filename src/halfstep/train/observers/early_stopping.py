@@ -8,37 +8,39 @@ from typing import TYPE_CHECKING
 from halfstep.train.run.observer import Observer
 
 if TYPE_CHECKING:
-    from halfstep.train.config.loop import EarlyStoppingConfig
-    from halfstep.train.run.validate import Figures
     from halfstep.train.store.checkpoint import State
+    from halfstep.train.task.figures import Figures, Monitor
 
 
 class EarlyStopping(Observer):
-    """Counts the validations since the last improvement, and ends the run after `patience`."""
+    """Counts the validations since the last improvement, and ends the run after `patience`.
+
+    Args:
+        patience: Number of consecutive validations without improvement.
+        monitor: The metric that must improve.
+    """
 
     name = "early_stopping"
 
-    def __init__(self, config: EarlyStoppingConfig) -> None:
-        self._config = config
+    def __init__(self, patience: int, monitor: Monitor) -> None:
+        self._patience = patience
+        self._monitor = monitor
         self._waiting = 0
         self._target: float | None = None
 
     def validated(self, figures: Figures) -> None:
-        value = getattr(figures, self._config.metric)
-        sign = 1 if self._config.metric == "accuracy" else -1
-        if math.isnan(value):
-            self._waiting += 1
-        elif self._target is None or sign * value > sign * self._target:
+        value = figures.scalars()[self._monitor.name]
+        if not math.isnan(value) and self._monitor.is_better(value, self._target):
             self._target, self._waiting = value, 0
         else:
             self._waiting += 1
 
     def ends(self) -> str | None:
-        if self._waiting < self._config.patience:
+        if self._waiting < self._patience:
             return None
         found = "been nan" if self._target is None else f"not been better than {self._target:.4f}"
         return (
-            f"stopped early: the validation {self._config.metric} has {found} for "
+            f"stopped early: the validation {self._monitor.name} has {found} for "
             f"{self._waiting} validations"
         )
 

@@ -12,7 +12,7 @@ import math
 import time
 from itertools import groupby
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -33,12 +33,21 @@ MOST = 2**17
 
 _FP32 = Struct("f")
 _NOTHING = (0.0, 0, 0)
-MicroBatch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Mean loss, a scalar; logits (N, classes) or predicted classes, int64 (N,); labels likewise."""
+MicroBatch = tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]
+"""Mean loss, a scalar; logits (N, classes) or predicted classes, int64 (N,); labels likewise; N."""
+_NONE = torch.empty(0, dtype=torch.int64)
+"""Stands for logits and labels if hits are not counted."""
 
 
 class Meter(Observer):
-    """Sums losses and hits of an interval, at its end over all processes."""
+    """Sums losses and hits of an interval, at its end over all processes.
+
+    Args:
+        clock: Returns the seconds of training.
+        processes: The processes that train together.
+        size: Returns the number of samples of a batch, given its targets.
+        classifies: Whether hits are counted; see `Task.classifies`.
+    """
 
     name = "meter"
 
@@ -46,7 +55,11 @@ class Meter(Observer):
         self,
         clock: Callable[[], float] = time.perf_counter,
         processes: Processes = ALONE,
+        *,
+        size: Callable[[Any], int] = len,
+        classifies: bool = True,
     ) -> None:
+        self._size, self._classifies = size, classifies
         self._processes = processes
         self._clock = clock
         self._loss_sum, self._hits, self._images, self._seen = 0.0, 0, 0, 0
@@ -66,11 +79,14 @@ class Meter(Observer):
 
     def micro_batch(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
         """Keep a micro-batch; the true class of a mixed label is the one with the largest share."""
+        count = self._size(labels)
+        if not self._classifies:
+            logits = labels = _NONE
         size = logits.numel()
         if size > LARGE:
             logits, labels, size = _classes(logits), _classes(labels), LARGE
-        self._waiting += size
-        self._micro_batches.append((loss, logits, labels))
+        self._waiting += size or 1
+        self._micro_batches.append((loss, logits, labels, count))
 
     def stepped(self, step: int, result: StepResult | None) -> None:
         """End a step, which consists of the micro-batches since the last step.
@@ -94,18 +110,17 @@ class Meter(Observer):
         """Wait for the device, return the figures of the interval, and start a new interval.
 
         Returns:
-            `loss`, the mean over the images, and `accuracy`, 0 to 1; both are nan if all steps were
-            vetoed. `images_per_second`, of training time only.
+            `loss`, the mean over the images, and `accuracy`, 0 to 1, if hits are counted; both are
+            nan if all steps were vetoed. `images_per_second`, of training time only.
         """
         self._read()
         loss_sum, hits, counted, seen = self._processes.sums(
             [self._loss_sum, float(self._hits), self._images, self._seen]
         )
-        found = {
-            "loss": loss_sum / counted if counted else math.nan,
-            "accuracy": hits / counted if counted else math.nan,
-            "images_per_second": seen / (self._clock() - self._started),
-        }
+        found = {"loss": loss_sum / counted if counted else math.nan}
+        if self._classifies:
+            found["accuracy"] = hits / counted if counted else math.nan
+        found["images_per_second"] = seen / (self._clock() - self._started)
         self._start()
         return found
 
@@ -154,12 +169,12 @@ class Meter(Observer):
     def _count(self) -> None:
         """Count the hits of all closed windows on the device, without waiting for the device."""
         closed, self._micro_batches = self._micro_batches[: self._closed], self._open_window()
-        sizes, start = [labels.shape[0] for _, _, labels in closed], 0
+        sizes, start = [count for *_, count in closed], 0
         for held, count in self._steps:
             self._weights.append((held, sizes[start : start + count]))
             start += count
         if closed:
-            self._losses.append(torch.stack([loss for loss, _, _ in closed]))
+            self._losses.append(torch.stack([loss for loss, *_ in closed]))
             self._found.append(_hits(closed))
         images = sum(sizes)
         self._images, self._seen = self._images + images, self._seen + images
@@ -178,8 +193,8 @@ class Meter(Observer):
         """Return loss sum, hits and images of the open window; waits for the device."""
         loss_sum, hits, images = self._window
         if window := self._open_window():
-            losses = torch.stack([loss for loss, _, _ in window]).float().tolist()
-            weights = (loss_sum, [labels.shape[0] for _, _, labels in window])
+            losses = torch.stack([loss for loss, *_ in window]).float().tolist()
+            weights = (loss_sum, [count for *_, count in window])
             loss_sum = _weighted_sum(0.0, [weights], losses)
             hits, images = hits + int(_hits(window)), images + sum(weights[1])
         return [loss_sum, hits, images]
@@ -218,7 +233,7 @@ def _hits(micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
     """Return the number of correctly classified images, an int64 scalar on the device."""
     total: torch.Tensor | None = None
     for _, group in groupby(micro_batches, _dimensions):
-        _, logits, labels = zip(*group, strict=True)
+        _, logits, labels, _ = zip(*group, strict=True)
         right = _classes(torch.cat(logits)) == _classes(torch.cat(labels))
         hits = torch.count_nonzero(right)
         total = hits if total is None else total + hits
@@ -232,7 +247,7 @@ def _dimensions(micro_batch: MicroBatch) -> tuple[int, int]:
 
 
 def _images(micro_batches: Sequence[MicroBatch]) -> int:
-    return sum([labels.shape[0] for _, _, labels in micro_batches])
+    return sum([count for *_, count in micro_batches])
 
 
 def _classes(scores: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError, failing
-from halfstep.train.config import import_path
+from halfstep.train.config import Config, import_path
+from halfstep.train.config.loop import EarlyStoppingConfig
 from halfstep.train.observers import sinks
 from halfstep.train.observers.diagnosis import Doctor
 from halfstep.train.observers.early_stopping import EarlyStopping
@@ -19,15 +20,16 @@ from halfstep.train.observers.statistics import StatisticsKeeper
 from halfstep.train.observers.step_times import StepTimes
 from halfstep.train.observers.tracking import MetricsLines, Sinks
 from halfstep.train.run.observer import Observer, overrides
+from halfstep.train.task.figures import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfstep.train.config import Config
+    from halfstep.train.config.run import RunConfig
     from halfstep.train.run.training import Training
 
 
-def named(config: Config) -> list[Observer]:
+def named(config: RunConfig) -> list[Observer]:
     """Create the user's observers, which the field `observers` of a config names.
 
     Raises:
@@ -58,13 +60,26 @@ def of_run(training: Training, own: Sequence[Observer], *, quiet: bool) -> list[
         memory,
         Energy(device, processes),
         *(recording if processes.is_first else []),
-        *([Probes(config, training.setup, memory.paused)] if config.probes else []),
-        *([EarlyStopping(config.early_stopping)] if config.early_stopping else []),
+        *(
+            [Probes(config, training.setup, memory.paused)]
+            if isinstance(config, Config) and config.probes
+            else []
+        ),
+        *_stopping(config, training.setup.task.monitor),
         *steps_and_losses(training, own),
         StepTimes(device, lambda: training.stopwatch.seconds),
         *own,
         *([Doctor()] if config.doctor and not config.graph else []),
     ]
+
+
+def _stopping(config: RunConfig, monitor: Monitor) -> list[Observer]:
+    chosen = config.early_stopping
+    if chosen is None:
+        return []
+    if isinstance(chosen, EarlyStoppingConfig):
+        monitor = Monitor(chosen.metric, less_is_better=chosen.metric == "loss")
+    return [EarlyStopping(chosen.patience, monitor)]
 
 
 def steps_and_losses(training: Training, own: Sequence[Observer] = ()) -> list[Observer]:
@@ -73,13 +88,18 @@ def steps_and_losses(training: Training, own: Sequence[Observer] = ()) -> list[O
     If `own`, the user's observers, can veto a step, and the engine keeps no running statistics,
     because it skips no step, they include `StatisticsKeeper`.
     """
-    config, device = training.config, training.setup.device
+    config, device, task = training.config, training.setup.device, training.setup.task
     recipe = training.setup.engine.recipe
     stops = config.on_nonfinite == "stop"
     veto = any(overrides(each, "veto") for each in own)
     return [
         *([StatisticsKeeper()] if veto and stops and recipe.scaling is None else []),
         *([] if stops else [NonFinite(training)]),
-        Meter(lambda: training.stopwatch.seconds, training.processes),
+        Meter(
+            lambda: training.stopwatch.seconds,
+            training.processes,
+            size=task.size,
+            classifies=task.classifies,
+        ),
         NonFiniteSteps(device, training.progress, recipe, training.processes),
     ]

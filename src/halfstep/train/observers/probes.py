@@ -154,4 +154,4 @@ class Probes(Observer):
                 image_shape=setup.data.image_shape,
                 initial_weights=False,
             ).to(setup.device)
-        return Probe(setup.engine, twin, *self._batch, setup.loss)
+        return Probe(setup.engine, twin, *self._batch, setup.task.loss)

@@ -47,6 +47,7 @@ class ProgressLine:
         seconds_left: Predicted seconds to the end; None if unknown.
         memory_bytes: Peak memory.
         figures: The newest training figures; empty before the first ones.
+        unit: What the speed counts.
     """
 
     title: str
@@ -57,6 +58,7 @@ class ProgressLine:
     seconds_left: float | None = None
     memory_bytes: int = 0
     figures: Mapping[str, Any] = field(default_factory=dict)
+    unit: str = "img"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         texts = self._texts()
@@ -89,12 +91,13 @@ class ProgressLine:
             texts |= {
                 "loss": f"loss {loss}",
                 "loss/short": loss,
-                "accuracy": f"acc {self.figures['accuracy']:.1%}",
-                "speed": f"{speed} img/s",
+                "speed": f"{speed} {self.unit}/s",
                 "speed/short": f"{speed}/s",
                 "memory": f"{mebibytes(self.memory_bytes)} MiB",
                 "scale": f"scale {self.figures['loss_scale']:g}",
             }
+            if "accuracy" in self.figures:
+                texts["accuracy"] = f"acc {self.figures['accuracy']:.1%}"
         if self.seconds_left is not None:
             left = duration(self.seconds_left)
             texts |= {"left": f"{left} left", "left/short": left}

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 EVERY_S = 60.0
 """The longest time in seconds without a line, unless one micro-batch or a validation is longer."""
 
+_NOT_SHOWN = {"epoch", "step", "loss", "accuracy", "top5", "macro_f1"}
+"""The figures of a validation that are shown in another way, or only in `metrics.jsonl`."""
+
 
 class ProgressReport(Observer):
     """Shows a bar on a terminal, prints lines elsewhere, and writes `log.txt`.
@@ -97,11 +100,8 @@ class ProgressReport(Observer):
         elif kind == "val":
             self._write(self._line(figures))
             if self._draws:
-                self._console.print(
-                    f"epoch {figures['epoch']}: val loss {figures['loss']:.4f}, "
-                    f"val accuracy {figures['accuracy']:.2%}",
-                    highlight=False,
-                )
+                said = ", ".join(_validation_texts(figures))
+                self._console.print(f"epoch {figures['epoch']}: {said}", highlight=False)
 
     def epoch_done(self) -> Mapping[str, Any]:
         """Write the line of an epoch that is not validated."""
@@ -132,11 +132,8 @@ class ProgressReport(Observer):
             *([f"loss {loss_text(float(loss))}"] if loss is not None else []),
         ]
         if validation is not None:
-            parts += [
-                f"val loss {loss_text(validation['loss'])}",
-                f"val accuracy {validation['accuracy']:.2%}",
-            ]
-        parts.append(f"{rate(speed)} images/s")
+            parts += _validation_texts(validation)
+        parts.append(f"{rate(speed)} {training.setup.task.unit}/s")
         return ", ".join([*parts, *([f"{duration(left)} left"] if left is not None else [])])
 
     def _seconds_left(self) -> float | None:
@@ -157,4 +154,16 @@ class ProgressReport(Observer):
             self._seconds_left(),
             self._memory,
             self._figures,
+            "img" if training.setup.task.unit == "images" else training.setup.task.unit,
         )
+
+
+def _validation_texts(figures: Mapping[str, Any]) -> list[str]:
+    """Return the loss and the metrics of a validation, without further metrics of images."""
+    accuracy = figures.get("accuracy")
+    metrics = {name: value for name, value in figures.items() if name not in _NOT_SHOWN}
+    return [
+        f"val loss {loss_text(figures['loss'])}",
+        *([] if accuracy is None else [f"val accuracy {accuracy:.2%}"]),
+        *(f"val {name} {value:.4g}" for name, value in metrics.items()),
+    ]

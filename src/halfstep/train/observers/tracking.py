@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from halfstep.train.observers.sinks import Sink
     from halfstep.train.run.training import Training
-    from halfstep.train.run.validate import Figures
+    from halfstep.train.task.figures import Figures
 
 
 class MetricsLines(Observer):

@@ -13,11 +13,11 @@ from __future__ import annotations
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map_only
 
 from halfstep import step_observer
 from halfstep.errors import UserError, reason
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
     from halfstep.engine import Engine, StepResult
     from halfstep.engine.graphs.captured import CapturedStep
-    from halfstep.train.build.loss import Loss
-    from halfstep.train.config import Config
+    from halfstep.train.config.run import RunConfig
     from halfstep.train.processes.processes import Processes
-    from halfstep.train.run.in_step import Portion
     from halfstep.train.run.progress import Progress
+    from halfstep.train.task.in_step import Portion
+    from halfstep.train.task.task import Task
 
-LossAndLogits = tuple[torch.Tensor, torch.Tensor]
-"""The mean loss of a micro-batch, a scalar, and its logits (N, classes)."""
+LossAndLogits = tuple[torch.Tensor, Any]
+"""The mean loss of a micro-batch, a scalar, and its logits (N, classes) or other outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class MicroBatches:
     """Runs the forward and backward passes of micro-batches through an engine."""
 
     engine: Engine
-    config: Config
+    config: RunConfig
     progress: Progress
+    task: Task
     processes: Processes = ALONE
-    loss: Loss = functional.cross_entropy
     compiled_for: int | None = None
     captured: bool = False
 
@@ -91,13 +91,13 @@ class MicroBatches:
         """Set which portion of a batch the next micro-batch is; by default it is a whole batch."""
         self._shared = portion.counted > 0, portion.total
 
-    def add(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
+    def add(self, images: Any, labels: Any) -> LossAndLogits:
         """Add the gradients of a micro-batch to the accumulation window.
 
         Args:
-            images: Normalised, shape (N, channels, height, width), on the device.
+            images: Normalised, shape (N, channels, height, width), on the device. Or other inputs.
             labels: int64, shape (N,), or fp32 probabilities, shape (N, classes), if labels are
-                mixed.
+                mixed. Or other targets.
 
         Returns:
             The mean loss, a scalar, and the logits, shape (N, classes), both detached.
@@ -108,7 +108,7 @@ class MicroBatches:
                 `auto_microbatch`.
         """
         if self._captured is not None:
-            samples = len(labels) if self._weighted else None
+            samples = self.task.size(labels) if self._weighted else None
             self._taken = self._captured(images, labels, samples=samples)
             loss, logits = self._captured.returned
             return _in_fp32(loss), logits
@@ -124,22 +124,20 @@ class MicroBatches:
         self._window = window
         return done
 
-    def _whole(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
+    def _whole(self, images: Any, labels: Any) -> LossAndLogits:
         """Run a micro-batch in one piece, in a run of one process: the fast path of most runs."""
         with self.engine.autocast():
             loss, logits = self._loss_and_logits(images, labels)
-        self.engine.backward(loss, samples=len(labels) if self._weighted else None)
+        self.engine.backward(loss, samples=self.task.size(labels) if self._weighted else None)
         with step_observer.active.aside():
-            return _in_fp32(loss.detach()), logits.detach()
+            return _in_fp32(loss.detach()), _detached(logits)
 
-    def _loss_and_logits(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
+    def _loss_and_logits(self, images: Any, labels: Any) -> LossAndLogits:
         """Run the forward pass of a whole micro-batch."""
         if self.compiled_for is None:
-            logits = self._wrapped(images)
-        else:
-            with as_compiled(len(labels), self.compiled_for):
-                logits = self._wrapped(images)
-        return self.loss(logits, labels), logits
+            return self.task.forward(self._wrapped, images, labels)
+        with as_compiled(len(labels), self.compiled_for):
+            return self.task.forward(self._wrapped, images, labels)
 
     def _capture(self) -> CapturedStep:
         try:
@@ -226,9 +224,11 @@ class MicroBatches:
     def _piece(self, piece: _Part, total: int, samples: int | None) -> LossAndLogits:
         """Run a piece of a part, and weight its loss by its share of `total` images."""
         with self.engine.autocast():
-            logits = self._model(piece.images)
-            # The mean loss of no images would be nan.
-            loss = self.loss(logits, piece.labels) if piece.size else logits.float().sum()
+            if piece.size:
+                loss, logits = self.task.forward(self._model, piece.images, piece.labels)
+            else:  # The mean loss of no images would be nan.
+                logits = self._model(piece.images)
+                loss = logits.float().sum()
         # Multiplied by the number of processes, because averaging gradients divides by it.
         share = self.processes.size * piece.size / total if piece.counts else 0.0
         self.engine.backward(loss if share == 1 else loss * share, samples=samples)
@@ -256,26 +256,25 @@ class MicroBatches:
         warnings.warn(said, MicrobatchWarning, stacklevel=3)
 
 
+def _detached(outputs: Any) -> Any:
+    if isinstance(outputs, torch.Tensor):
+        return outputs.detach()
+    return tree_map_only(torch.Tensor, torch.Tensor.detach, outputs)
+
+
 def _in_fp32(loss: torch.Tensor) -> torch.Tensor:
     return loss.float() if loss.dtype in HALVES else loss
 
 
 @contextmanager
-def out_of_memory_explained(config: Config) -> Iterator[None]:
+def out_of_memory_explained(config: RunConfig) -> Iterator[None]:
     """Turn an out-of-memory error in the block into a UserError that says what to try."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        splitting = "" if config.auto_microbatch else "auto_microbatch=true, "
-        smaller = f"batch_size={max(1, config.batch_size // 2)} accumulate={config.accumulate * 2}"
-        narrow = "" if config.build_recipe().autocast else ", recipe=fp16 or recipe=bf16"
-        raise UserError(
-            f"there is not enough memory for batches of {config.batch_size} images "
-            f"({reason(error)}); "
-            f"try {splitting}{smaller}{narrow}, or a smaller data.resolution"
-        ) from error
+        raise UserError(config.out_of_memory(reason(error))) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

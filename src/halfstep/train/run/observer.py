@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from halfstep.engine import StepResult
     from halfstep.train.processes.processes import Processes
     from halfstep.train.run.training import Training
-    from halfstep.train.run.validate import Figures
     from halfstep.train.store.checkpoint import State
+    from halfstep.train.task.figures import Figures
 
 
 _Result = TypeVar("_Result")

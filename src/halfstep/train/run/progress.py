@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
 from halfstep.train.store.run_directory import Status  # noqa: TC001  # pydantic reads it at run time
+
+if TYPE_CHECKING:
+    from halfstep.train.task.figures import Figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +18,20 @@ class Score:
     """The scores of the validation after `epoch` (from 1); see `Figures` for the other fields."""
 
     loss: float
-    accuracy: float
+    accuracy: float | None
     epoch: int
     top5: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, figures: Figures, epoch: int) -> Score:
+        """Return the scores that a run keeps of a validation."""
+        return cls(figures.loss, figures.accuracy, epoch, figures.top5, dict(figures.metrics))
+
+    def figures(self) -> dict[str, float]:
+        """Return the scores that are known, by their names in `Figures.scalars`."""
+        found = {"loss": self.loss, "accuracy": self.accuracy, "top5": self.top5}
+        return {name: each for name, each in found.items() if each is not None} | self.metrics
 
 
 @dataclass(slots=True)

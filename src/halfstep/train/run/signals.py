@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from halfstep.train.data.pipeline.batches import Batches
+from halfstep.train.task.in_step import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from halfstep.train.data import Data
-    from halfstep.train.data.pipeline.batches import Batch
+    from halfstep.train.task.task import Split, Task
 
 _Item = TypeVar("_Item")
 _SIGNALS = tuple(
@@ -59,9 +57,10 @@ class StopRequests:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def obeyed(self, data: Data) -> Data:
-        """Return `data` with batches whose iteration raises `Asked` after a signal."""
-        return replace(data, train=_Obedient(data.train, self), val=_Obedient(data.val, self))
+    def obeyed(self, task: Task) -> Task:
+        """Return the task with batches whose iteration raises `Asked` after a signal."""
+        data = task.data
+        return task.obeying(_Obedient(data.train, self), _Obedient(data.val, self))
 
     def until_asked(self, items: Iterator[_Item]) -> Iterator[_Item]:
         """Yield the items; after a signal, raise `Asked` instead of yielding the next one."""
@@ -88,21 +87,17 @@ class StopRequests:
             (before if callable(before) else signal.default_int_handler)(number, frame)
 
 
-class _Obedient(Batches):
+class _Obedient:
     """Batches whose iteration raises `Asked` after a signal."""
 
-    def __init__(self, batches: Batches, requests: StopRequests) -> None:
-        self.__dict__ |= vars(batches)
+    def __init__(self, batches: Split, requests: StopRequests) -> None:
+        self.images, self.idle, self.size = batches.images, batches.idle, batches.size
+        self._batches = batches
         self._requests = requests
 
-    def epoch(self, number: int = 1, start: int = 0) -> Iterator[Batch]:
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def epoch(self, number: int = 1, start: int = 0) -> Iterator[tuple[Any, Any]]:
         """Iterate over the batches of one epoch; see `Batches`."""
-        return self._requests.until_asked(super().epoch(number, start))
-
-
-class Asked(Exception):  # noqa: N818  (control flow between loader and loop)
-    """The process received a signal; raised between two batches."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+        return self._requests.until_asked(self._batches.epoch(number, start))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halfstep.train.build.setup import Setup
-    from halfstep.train.config import Config
+    from halfstep.train.config.run import RunConfig
     from halfstep.train.processes.processes import Processes
 
 
@@ -63,7 +63,7 @@ class Training:
         wall: Measures the time from reading the data to the end.
     """
 
-    config: Config
+    config: RunConfig
     setup: Setup
     run: Path
     resumed_at: int | None = None

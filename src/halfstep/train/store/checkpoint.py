@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 Which = Literal["best", "last"]
 
+_NO_IMAGES = {"image_shape": [0, 0, 0], "mean": [], "std": []}
+"""Stands for the `preprocessing` of a run that trains anything but images of classes."""
 _OF_OTHER_CONTENT = (TypeError, KeyError, IndexError, ValueError, AttributeError)
 _OF_DAMAGE = (
     *(pickle.UnpicklingError, zipfile.BadZipFile),
@@ -67,9 +69,9 @@ class Checkpoint:
         validated: Whether `loss` and `accuracy` were measured with exactly these weights.
         loss: Loss of the newest validation; nan before the first.
         accuracy: Accuracy of the newest validation, 0 to 1; nan before the first.
-        classes: Names of the classes, in the order of the logits.
+        classes: Names of the classes, in the order of the logits; empty without classes.
         preprocessing: `image_shape` (channels, height, width), and `mean` and `std` of each
-            channel, for pixels from 0 to 1.
+            channel, for pixels from 0 to 1; empty without images.
         rng: States of the random number generators; see `random_state`.
         progress: Counters, the best and the newest validation; see `Progress`.
         config: The whole config, as plain data.
@@ -155,15 +157,16 @@ def _refuse_other_types(stored: Checkpoint) -> None:
     numbers = {"epoch": int, "batch": int, "step": int, "validated": bool}
     if not all(isinstance(getattr(stored, name), dict) for name in (*sections, "observers")):
         raise TypeError("a section is not a mapping")
-    shape, *levels = (stored.preprocessing[key] for key in ("image_shape", "mean", "std"))
+    images = stored.preprocessing or _NO_IMAGES
+    shape, *levels = (images[key] for key in ("image_shape", "mean", "std"))
     weights = [stored.model, *([] if stored.averaged is None else [stored.averaged])]
     are_right = (
         all(type(getattr(stored, name)) is kind for name, kind in numbers.items())
         and all(isinstance(each, float) for each in (stored.loss, stored.accuracy))
-        and len(stored.classes) > 1
+        and (len(stored.classes) > 1 or not stored.preprocessing)
         and all(isinstance(name, str) for name in stored.classes)
         and [type(side) for side in shape] == [int] * 3
-        and all(len(each) == shape[0] and set(map(type, each)) == {float} for each in levels)
+        and all(len(each) == shape[0] and set(map(type, each)) <= {float} for each in levels)
         and all(isinstance(each, dict) for each in weights)
         and all(isinstance(each, torch.Tensor) for state in weights for each in state.values())
         and all(isinstance(rank, dict) for rank in stored.others)

@@ -30,7 +30,7 @@ from halfstep.yaml_text import parse
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfstep.train.config import Config
+    from halfstep.train.config.run import RunConfig
 
 AUTO = "auto"
 """The value of `--resume` for the newest complete checkpoint in the run directory."""
@@ -46,7 +46,7 @@ class Summary:
             loss is non-finite; or "collapsed" if the loss scale collapsed.
         tag: The tag that the user gave the run, if any.
         best_accuracy: Highest validation accuracy, 0 to 1.
-        best_epoch: The first epoch with the highest accuracy, counted from 1.
+        best_epoch: The first epoch with the best value of `monitor`, counted from 1.
         final_accuracy: Accuracy of the last validation.
         final_val_loss: Loss of the last validation.
         best_accuracy_top5: Top-5 validation accuracy of the best epoch, 0 to 1; None with five
@@ -90,6 +90,9 @@ class Summary:
         core_wait_share: Time that the process's threads waited for a core, as a share of the time
             in which they could have run, 0 to 1; None if the kernel does not report it.
         val_images: Number of validation images.
+        best_metrics: The loss, and every metric that a checkpoint keeps, of the best validation.
+        final_metrics: The same of the last validation.
+        monitor: The metric by which the best validation was chosen.
         observed: The summary fields of the user's own observers.
     """
 
@@ -130,10 +133,13 @@ class Summary:
     processes: int = 1
     core_wait_share: float | None = None
     val_images: int | None = None
+    best_metrics: dict[str, float] = field(default_factory=dict)
+    final_metrics: dict[str, float] = field(default_factory=dict)
+    monitor: str = "accuracy"
     observed: dict[str, Any] = field(default_factory=dict)
 
 
-def place(config: Config, tag: str | None = None, root: Path = Path("runs")) -> Path:
+def place(config: RunConfig, tag: str | None = None, root: Path = Path("runs")) -> Path:
     """Return the run directory of a config: `runs/<config>/<tag, or recipe-seedN>`.
 
     Raises:
@@ -176,7 +182,7 @@ def _in_use(run: Path, holder: str) -> str:
 
 
 def decide(
-    run: Path, config: Config, *, resume: str | None, overwrite: bool, processes: int
+    run: Path, config: RunConfig, *, resume: str | None, overwrite: bool, processes: int
 ) -> Summary | None:
     """Decide from the run directory alone, without torch, whether there is a run to train.
 
@@ -217,7 +223,7 @@ def refuse_missing(resume: str) -> None:
         )
 
 
-def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:
+def refuse_to_replace(run: Path, config: RunConfig, *, auto: bool) -> None:
     """Refuse to start a new run in a directory whose earlier run would be lost.
 
     Args:
@@ -241,7 +247,7 @@ def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:
     )
 
 
-def _is_of(run: Path, config: Config) -> bool:
+def _is_of(run: Path, config: RunConfig) -> bool:
     """Tell whether the run in a directory was started with exactly this config."""
     file = run / "config.yaml"
     try:
@@ -252,7 +258,7 @@ def _is_of(run: Path, config: Config) -> bool:
 
 
 def prepare(
-    run: Path, config: Config, environment: dict[str, Any], *, goes_on: bool = False
+    run: Path, config: RunConfig, environment: dict[str, Any], *, goes_on: bool = False
 ) -> None:
     """Prepare the directory for a run: replace an earlier run, and write config and environment.
 

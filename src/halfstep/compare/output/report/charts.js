@@ -1,10 +1,10 @@
-// Which charts there are: the curves of every run, and accuracy against time.
+// Which charts there are: the curves of every run, and the score over time.
 (function charts() {
   const host = document.getElementById("charts");
   const percent = { write: (y) => `${(100 * y).toFixed(2)} %`, scale: 100, suffix: " %" };
   const kinds = [
     ["train_loss", { title: "Training loss" }],
-    ["val_accuracy", { title: "Validation accuracy", ...percent }],
+    ["val_score", { title: `Validation ${DATA.score.name}`, ...(DATA.score.scale === 100 ? percent : {}) }],
     ["loss_scale", { title: "Loss scale", log: true }],
     ["grad_norm", { title: "Gradient norm", log: true }],
     ["gradient_cosine", { title: "Cosine between the gradients and the fp32 gradients" }],
@@ -29,11 +29,11 @@
 (function tradeoff() {
   const LINE = 13;
   const host = document.getElementById("tradeoff");
-  const known = DATA.arms.map((arm, index) => ({ ...arm, index })).filter((arm) => arm.accuracy !== null && arm.seconds !== null);
+  const known = DATA.arms.map((arm, index) => ({ ...arm, index })).filter((arm) => arm.score !== null && arm.seconds !== null);
   if (!known.length) { host.closest("section").hidden = true; return; }
   const figure = make("figure");
   const plot = make("div", { class: "plot" });
-  figure.append(make("figcaption", {}, "Best validation accuracy, %, over training time, s"), plot);
+  figure.append(make("figcaption", {}, `Best validation ${DATA.score.title}, over training time, s`), plot);
   if (DATA.arms.some((arm) => arm.front)) figure.append(make("p", { class: "hint" }, `◆ ${DATA.front}.`));
   host.append(figure);
 
@@ -47,10 +47,10 @@
       return [low - room, high + room];
     };
     const [left, right] = padded(known.map((arm) => arm.seconds));
-    const [low, high] = padded(known.map((arm) => 100 * arm.accuracy));
+    const [low, high] = padded(known.map((arm) => DATA.score.scale * arm.score));
     const toX = (x) => MARGIN.left + ((width - MARGIN.left - MARGIN.right) * (x - left)) / (right - left);
     const toY = (y) => MARGIN.top + (height - MARGIN.top - MARGIN.bottom) * (1 - (y - low) / (high - low));
-    const said = known.map((arm) => `${arm.label} ${(100 * arm.accuracy).toFixed(2)} % in ${compact(arm.seconds)} s`);
+    const said = known.map((arm) => `${arm.label} ${(DATA.score.scale * arm.score).toPrecision(4)}${DATA.score.scale === 100 ? " %" : ""} in ${compact(arm.seconds)} s`);
     const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": said.join("; ") });
     for (const { value, label } of ticksOf(low, high, 4)) {
       svg.append(make("line", { class: "grid-line", x1: MARGIN.left, x2: width - MARGIN.right, y1: toY(value), y2: toY(value) }));
@@ -59,10 +59,10 @@
     for (const { value, label } of ticksOf(left, right, Math.max(2, Math.floor(width / 120)))) {
       svg.append(make("text", { x: toX(value), y: height - 8, "text-anchor": "middle" }, label));
     }
-    const markers = known.map((arm) => ({ arm, x: toX(arm.seconds), y: toY(100 * arm.accuracy) + 4 }));
+    const markers = known.map((arm) => ({ arm, x: toX(arm.seconds), y: toY(DATA.score.scale * arm.score) + 4 }));
     const taken = markers.map(({ arm, x, y }) => ({ arm, left: x - 8, right: x + 8, y }));
     for (const arm of known) {
-      const [x, y] = [toX(arm.seconds), toY(100 * arm.accuracy)];
+      const [x, y] = [toX(arm.seconds), toY(DATA.score.scale * arm.score)];
       const shape = arm.front
         ? make("path", { d: `M${x} ${y - 7}L${x + 7} ${y}L${x} ${y + 7}L${x - 7} ${y}Z` })
         : make("circle", { cx: x, cy: y, r: 5 });

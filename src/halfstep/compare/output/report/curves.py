@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from halfstep.compare.plan.score import Score
+
 MOST_POINTS = 400
 """Maximum number of points of a curve; a chart on a screen is not much wider in pixels."""
 
 CURVES = {
     "train_loss": ("train", "loss"),
-    "val_accuracy": ("val", "accuracy"),
     "loss_scale": ("train", "loss_scale"),
     "grad_norm": ("train", "grad_norm"),
     "gradient_cosine": ("probe", "gradient_cosine"),
@@ -27,19 +28,21 @@ CURVES = {
 Curve = dict[str, list[Any]]
 
 
-def read_curves(run: Path) -> dict[str, Curve]:
+def read_curves(run: Path, score: Score) -> dict[str, Curve]:
     """Return the curves of a run.
 
     Args:
         run: The run directory; without metrics, there are no curves.
+        score: The figure by which runs are judged, whose curve is "val_score".
 
     Returns:
-        By name in `CURVES`: "x", the optimizer steps; "y", the values, with None for a non-finite
-        value; and "nonfinite", the steps of non-finite values.
+        By name in `CURVES`, and of "val_score": "x", the optimizer steps; "y", the values, with
+        None for a non-finite value; and "nonfinite", the steps of non-finite values.
     """
     lines = metrics_log.read(run)
     found = {}
-    for name, (kind, key) in CURVES.items():
+    wanted = {**CURVES, "val_score": ("val", score.name)}
+    for name, (kind, key) in wanted.items():
         points = [
             (int(line["step"]), _number(line[key]))
             for line in lines

@@ -26,7 +26,6 @@ from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
 from halfstep.compare.rows.verdict import verdicts
 from halfstep.show.document import CHART, TableCell, document
 from halfstep.show.table import REHEARSED, one_line
-from halfstep.show.units import margin, points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +47,7 @@ _SCRIPTS = (
     "legend.js",
     _HERE / "diff.js",
 )
-_RATIOS = {
-    "difference": "best_accuracy",
+_OF_TWO = {
     "speed": "images_per_second",
     "memory": "peak_memory_bytes",
 }
@@ -72,9 +70,10 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
         total=len(results),
         conclusions=found,
         verdicts=_verdicts(rows, shown_verdicts),
-        differences=_differences(rows),
+        differences=_differences(grid, rows),
         span=max(_span(rows), grid.margin),
-        margin=margin(grid.margin),
+        margin=grid.score.margin(grid.margin),
+        score=grid.score,
         text_headers=["recipe", *grid.axes, "seed", "status"],
         headers=["recipe", *grid.axes, "status", *(column.title for column in shown)],
         more=[each.title for each in shown if each.title not in first],
@@ -99,12 +98,17 @@ def _data(grid: Grid, results: Sequence[Result], rows: Sequence[Row]) -> dict[st
     arms, several = list(grid.arms), len(grid.seeds) > 1
     return {
         "front": front_note(results),
+        "score": {
+            "name": grid.score.name,
+            "title": grid.score.title,
+            "scale": grid.score.scale,
+        },
         "arms": [
             {
                 "label": _short(arm),
                 "rehearsed": bool(row.rehearsed),
                 "front": bool(row.on_front),
-                "accuracy": _mean(row, "best_accuracy"),
+                "score": _mean(row, grid.score.best),
                 "seconds": _mean(row, "train_seconds"),
                 "source": row.sources,
             }
@@ -117,7 +121,7 @@ def _data(grid: Grid, results: Sequence[Result], rows: Sequence[Row]) -> dict[st
                 "seed": result.cell.seed,
                 "status": result.status,
                 "source": f"{result.cell.directory.name}/run/metrics.jsonl",
-                "curves": read_curves(result.cell.run_directory),
+                "curves": read_curves(result.cell.run_directory, grid.score),
                 "settings": dict(flat(result.cell.settings)),
             }
             for result in results
@@ -242,9 +246,10 @@ def _explanation(row: Row, column: Column) -> str:
 
 
 def _source(row: Row, column: Column, grid: Grid, results: Sequence[Result]) -> str:
-    key = _RATIOS.get(column.key, column.key)
+    pairs = {"difference": grid.score.best, **_OF_TWO}
+    key = pairs.get(column.key, column.key)
     own = [result.source(key) for result in row.measured]
-    if column.key not in _RATIOS:
+    if column.key not in pairs:
         return " ".join(own)
     seeds = {result.cell.seed for result in row.measured}
     base = [
@@ -268,13 +273,13 @@ def _verdicts(rows: Sequence[Row], given: Sequence[Verdict]) -> list[dict[str, A
     ]
 
 
-def _differences(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _differences(grid: Grid, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return each row's difference to its baseline, for the plot of all differences."""
     return [
         {
             "label": row.arm.label,
             "mean": row.difference.mean,
-            "text": points(row.difference.mean),
+            "text": grid.score.difference(row.difference.mean),
             "source": row.sources,
         }
         for row in rows
@@ -283,7 +288,7 @@ def _differences(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _span(rows: Sequence[Row]) -> float:
-    """Return the half width of the plot of differences around 0, as an accuracy from 0 to 1."""
+    """Return the half width of the plot of differences around 0, in the unit of the score."""
     ends = [
         abs(end)
         for row in rows
@@ -291,4 +296,4 @@ def _span(rows: Sequence[Row]) -> float:
         for end in (row.difference.low, row.difference.mean, row.difference.high)
         if end is not None
     ]
-    return max([*ends, 0.0005])
+    return max(ends, default=0.0)

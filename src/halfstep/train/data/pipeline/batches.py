@@ -90,6 +90,10 @@ class Batches:
         """Tell whether this process has no part of a training batch, so its images do not count."""
         return self._order.idle(number)
 
+    def size(self, labels: torch.Tensor) -> int:
+        """Return the number of images that a batch with these labels has."""
+        return len(labels)
+
 
 def _readable(loaded: Iterator[Loaded], faults: Faults) -> Iterator[Batch]:
     """Report images that could not be read, and yield the batches of the other images."""

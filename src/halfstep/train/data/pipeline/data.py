@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -46,6 +46,11 @@ class Data:
         """Read the images that the device will hold; raise a UserError if they do not fit."""
         self.train.hold()
         self.val.hold()
+
+    def preprocessing(self) -> dict[str, Any]:
+        """Return the image shape and the normalisation, for pixel values from 0 to 1."""
+        mean, std = self.normalisation
+        return {"image_shape": list(self.image_shape), "mean": list(mean), "std": list(std)}
 
     def prepare(
         self,

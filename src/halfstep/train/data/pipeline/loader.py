@@ -41,8 +41,8 @@ def dead_workers_explained() -> Iterator[None]:
             raise
         raise UserError(
             f"a process that loads images has died ({reason(error)}), often because memory ran "
-            f"out; write a smaller data.workers, and {caller.setting(resume='auto')} to continue "
-            "from the newest checkpoint"
+            "out; write a smaller data.workers (or num_workers of your own DataLoader), and "
+            f"{caller.setting(resume='auto')} to continue from the newest checkpoint"
         ) from error
 
 

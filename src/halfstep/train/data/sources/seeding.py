@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -45,10 +45,44 @@ def seed(*numbers: int) -> None:
 @contextmanager
 def put_back() -> Iterator[None]:
     """Restore the states of the global CPU generators when the block ends."""
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002  (see above)
+    before = _states()
     try:
         yield
     finally:
-        torch.set_rng_state(before[0])
-        random.setstate(before[1])
-        np.random.set_state(before[2])  # noqa: NPY002  (see above)
+        _restore(before)
+
+
+class Stream:
+    """Random numbers of the global CPU generators that are drawn in several blocks.
+
+    Args:
+        numbers: The numbers that determine the random numbers.
+    """
+
+    def __init__(self, *numbers: int) -> None:
+        with put_back():
+            seed(*numbers)
+            self._now = _states()
+
+    @contextmanager
+    def drawn(self) -> Iterator[None]:
+        """Draw the next numbers of the stream in the block; the states outside stay as they are."""
+        with put_back():
+            _restore(self._now)
+            try:
+                yield
+            finally:
+                self._now = _states()
+
+
+_States = tuple[torch.Tensor, Any, Any]
+
+
+def _states() -> _States:
+    return torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002  (see above)
+
+
+def _restore(states: _States) -> None:
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    np.random.set_state(states[2])  # noqa: NPY002  (see above)

@@ -7,7 +7,7 @@ from sklearn.metrics import f1_score
 from torch.nn import functional
 from torchmetrics import MetricCollection
 
-from halfstep.train.run.metrics import Metrics, by_class, write_tables
+from halfstep.train.task.metrics import Metrics, by_class, write_tables
 
 CPU = torch.device("cpu")
 

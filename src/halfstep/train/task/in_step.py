@@ -7,46 +7,53 @@ waits for a process that has already stopped.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from halfstep.train.processes.processes import FailedElsewhere, exit_code
-from halfstep.train.run.signals import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfstep.train.data.pipeline.batches import Batch, Batches
     from halfstep.train.processes.processes import Processes
+    from halfstep.train.task.task import Split
 
 _BATCH, _END, _ASKED, _ERROR = range(4)
+
+
+class Asked(Exception):  # noqa: N818  (control flow between loader and loop)
+    """The process received a signal; raised between two batches."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class Portion(NamedTuple):
     """The part of a batch that one process has.
 
     Attributes:
-        images: Shape (N, channels, height, width); N may be 0 in validation.
-        labels: int64, shape (N,).
+        images: Shape (N, channels, height, width); N may be 0 in validation. Or other inputs.
+        labels: int64, shape (N,). Or other targets.
         counted: Number of these images that belong to the batch: N, or 0 for a dummy batch, which a
             process gets if the batch has no images for it.
         total: Number of images that belong to the batch, over all processes.
     """
 
-    images: torch.Tensor
-    labels: torch.Tensor
+    images: Any
+    labels: Any
     counted: int
     total: int
 
     @property
-    def batch(self) -> Batch:
+    def batch(self) -> tuple[Any, Any]:
         """The images and the labels."""
         return self.images, self.labels
 
 
 def in_step(
-    processes: Processes, batches: Batches, epoch: int = 1, start: int = 0
+    processes: Processes, batches: Split, epoch: int = 1, start: int = 0
 ) -> Iterator[Portion]:
     """Iterate over this process's portions of the batches of one epoch.
 
@@ -61,7 +68,7 @@ def in_step(
     items = batches.epoch(epoch, start)
     if processes.size == 1:
         for images, labels in items:
-            count = len(labels)
+            count = batches.size(labels)
             yield Portion(images, labels, count, count)
         return
     number = start
@@ -78,8 +85,8 @@ def in_step(
 
 
 def _next(
-    items: Iterator[Batch], batches: Batches, number: int
-) -> tuple[Batch | None, int, int, Exception | None]:
+    items: Iterator[tuple[Any, Any]], batches: Split, number: int
+) -> tuple[tuple[Any, Any] | None, int, int, Exception | None]:
     """Load this process's next batch.
 
     Returns:
@@ -94,7 +101,7 @@ def _next(
         return None, _ASKED, asked.number, None
     except Exception as error:  # noqa: BLE001  (raised again once the others know)
         return None, _ERROR, exit_code(error), error
-    return batch, _BATCH, 0 if batches.idle(number) else len(batch[1]), None
+    return batch, _BATCH, 0 if batches.idle(number) else batches.size(batch[1]), None
 
 
 def _raise_what_was_said(

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from halfstep.train.run.sample_sheet import draw
+from halfstep.train.task.sample_sheet import draw
 
 
 def sheet(images, labels, predictions, normalisation=((0.5,), (0.25,))):
