@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep import Engine
-from halfstep.mechanisms.activations import norms
+from halfstep.mechanisms.activations import batch_norm
 
 from .nets import ENOUGH, relative_error, saved, using
 
@@ -142,7 +142,7 @@ def test_batch_norm_is_normalised_and_its_result_rectified_as_it_is_packed(monke
         return grads, names
 
     expected, plain = run()
-    monkeypatch.setattr(norms, "NORMALISED_AS_PACKED", {"cpu"})
+    monkeypatch.setattr(batch_norm, "NORMALISED_AS_PACKED", {"cpu"})
     found, calls = run()
     assert all(map(torch.equal, found, expected))
     for step, (names, before) in enumerate(zip(calls, plain, strict=True)):

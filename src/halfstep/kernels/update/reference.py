@@ -39,11 +39,11 @@ def _update(tensors: Tensors, index: int, rule: Rule, device: Device) -> None:
     assert weight is not None
     assert gradient is not None
     rate, root, decay = device.numbers[index]
-    value = exact(weight, correction)
+    before = value = exact(weight, correction)
     change = gradient.float()
     if rule.maximize:
         change = -change
-    new = []
+    new: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def drawn(purpose: int) -> torch.Tensor:
         return random_bits(len(value), device, index, purpose)
@@ -70,15 +70,19 @@ def _update(tensors: Tensors, index: int, rule: Rule, device: Device) -> None:
             change = change + mean * momentum if rule.nesterov else mean
             new += _stored(mean, first, first_scale, drawn(OF_FIRST))
         value = value - rate * change
-    if weight.dtype == torch.float32:
-        new.append((weight, value))
-    elif correction is None:
-        new.append((weight, rounded_by(value, drawn(OF_WEIGHT))))
+    if correction is not None:
+        rounded = split(value, correction.dtype)
+    elif weight.dtype == torch.float32:
+        rounded = (value, None)
     else:
-        new += zip((weight, correction), split(value, correction.dtype), strict=True)
+        rounded = (rounded_by(value, drawn(OF_WEIGHT)), None)
+    new += [pair for pair in zip((weight, correction), rounded, strict=True) if pair[0] is not None]
+    skipped = device.found_inf
+    if device.lost is not None:
+        lost = ((value != before) & (exact(*rounded) == before)).sum()
+        device.lost[0].add_(lost if skipped is None else lost * (skipped == 0))
     for target, result in new:
-        kept = device.found_inf
-        target.copy_(result if kept is None else torch.where(kept != 0, target, result))
+        target.copy_(result if skipped is None else torch.where(skipped != 0, target, result))
 
 
 def exact(weight: torch.Tensor, correction: torch.Tensor | None) -> torch.Tensor:

@@ -45,7 +45,7 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
     values = values.view(groups, group)
     top = 2**bits - 1
     low = _bf16_below(values.amin(1) + 0.0)  # not -0.0
-    step = _bf16_above((values.amax(1) - low.float() + 0.0) / top)
+    step = _bf16_above((values.amax(1) - low.float() + 0.0) * (1 / top))
     step = torch.where(step < 2.0**-126, 0, step)  # the inverse of a subnormal may overflow
     usable = values.isfinite().all(1) & step.isfinite()
     width = torch.where(usable, step, 0).float()[:, None]
