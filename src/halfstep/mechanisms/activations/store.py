@@ -215,9 +215,7 @@ class Store:
         size = values.numel(), values.size(1)
         return tiles_of(*size, self.group).fit(*size)
 
-    def pack_normalised(
-        self, values: torch.Tensor, by: Normaliser
-    ) -> tuple[Packed, torch.Tensor]:
+    def pack_normalised(self, values: torch.Tensor, by: Normaliser) -> tuple[Packed, torch.Tensor]:
         """Pack the normalised values of a norm layer, to the bits of this `during` context.
 
         Returns:
