@@ -91,6 +91,11 @@ class Technique:
         return ()
 
     @property
+    def lost_updates(self) -> Iterable[torch.Tensor]:
+        """Counters on devices, whose sum is the number of updates so far that round to nothing."""
+        return ()
+
+    @property
     def enters_forward(self) -> bool:
         """Whether `forward` returns a context that has an effect."""
         return type(self).forward is not Technique.forward

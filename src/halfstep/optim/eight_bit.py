@@ -58,6 +58,11 @@ class Adam8(ForeachOptimizer):
         super().__init__(params, defaults)
         self._kernel = InOneKernel("stochastic", seed, {})
 
+    @property
+    def lost_updates(self) -> list[torch.Tensor]:
+        """Counters of the updates of bf16 parameters so far that round to nothing."""
+        return list(self._kernel.lost.values())
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; refuse those that the kernel cannot update."""
         super().add_param_group(param_group)

@@ -6,6 +6,7 @@ right on average: to nearest, a second moment that decays by 0.1 % a step could 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,8 @@ from halfstep.kernels.philox import philox
 from halfstep.kernels.update.form import GROUP, SPLIT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halfstep.kernels.update.form import Device, Rule, Tensors
 
 OF_WEIGHT, OF_FIRST, OF_SECOND = range(3)
@@ -70,12 +73,7 @@ def _update(tensors: Tensors, index: int, rule: Rule, device: Device) -> None:
             change = change + mean * momentum if rule.nesterov else mean
             new += _stored(mean, first, first_scale, drawn(OF_FIRST))
         value = value - rate * change
-    if correction is not None:
-        rounded = split(value, correction.dtype)
-    elif weight.dtype == torch.float32:
-        rounded = (value, None)
-    else:
-        rounded = (rounded_by(value, drawn(OF_WEIGHT)), None)
+    rounded = _rounded(value, weight, correction, partial(drawn, OF_WEIGHT))
     new += [pair for pair in zip((weight, correction), rounded, strict=True) if pair[0] is not None]
     skipped = device.found_inf
     if device.lost is not None:
@@ -204,3 +202,15 @@ def _stored(
         codes, new = quantised(moment, bits, signed=to.dtype == torch.int8)
         return [(to, codes), (scales, new)]
     return [(to, moment if to.dtype == torch.float32 else rounded_by(moment, bits))]
+
+
+def _rounded(
+    value: torch.Tensor,
+    weight: torch.Tensor,
+    correction: torch.Tensor | None,
+    bits: Callable[[], torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return what is stored of fp32 values: the weights and, if there are any, corrections."""
+    if correction is not None:
+        return split(value, correction.dtype)
+    return value if weight.dtype == torch.float32 else rounded_by(value, bits()), None

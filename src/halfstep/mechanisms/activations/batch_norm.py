@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.kernels.memory_order import in_memory_order, in_order_of, is_dense
+from halfstep.kernels.memory_order import in_memory_order, in_order_of
 from halfstep.mechanisms.activations import norm_backward
 from halfstep.mechanisms.activations.packing import Normaliser, Packed
 from halfstep.mechanisms.activations.packing.form import MASK_GROUP

@@ -65,6 +65,11 @@ class RoundedUpdate(Technique):
         return self._generators.values()
 
     @property
+    def lost_updates(self) -> Iterable[torch.Tensor]:
+        """The counters of the kernel, which are those of a GPU."""
+        return self._in_one_kernel.lost.values()
+
+    @property
     def skips_on_device(self) -> bool:  # type: ignore[override]  # it depends on the parameters
         """Whether one kernel updates all bf16 parameters, and leaves all as it is in a skip."""
         return all(

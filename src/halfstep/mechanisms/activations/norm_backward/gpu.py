@@ -7,14 +7,18 @@ of two numbers has no order. So the kernels give the same bits, without fused mu
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import triton  # type: ignore[import-untyped]  # it has no types
 from triton import language as tl
 
 from halfstep.kernels.triton_math import to_bf16
 from halfstep.mechanisms.activations.norm_backward.form import ELEMENTS, ROWS, tiles_of
-from halfstep.mechanisms.activations.packing.form import Packed
 from halfstep.mechanisms.activations.packing.gpu import values_of, words_of
+
+if TYPE_CHECKING:
+    from halfstep.mechanisms.activations.packing.form import Packed
 
 CHANNELS = 16
 """Channels of a program that adds up sums."""

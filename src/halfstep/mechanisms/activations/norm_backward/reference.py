@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from halfstep.mechanisms.activations.norm_backward.form import ROWS, tiles_of
 from halfstep.mechanisms.activations.packing import reference
-from halfstep.mechanisms.activations.packing.form import Packed
+
+if TYPE_CHECKING:
+    from halfstep.mechanisms.activations.packing.form import Packed
 
 
 def sums(
