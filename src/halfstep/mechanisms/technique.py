@@ -148,6 +148,14 @@ class Technique:
         del optimizer
         take()
 
+    def steps_in_one_kernel(self, optimizer: Optimizer) -> bool:
+        """Tell whether `step` updates all parameters of `optimizer` itself, on the device.
+
+        It then also skips a step on the device, although the optimizer itself might not.
+        """
+        del optimizer
+        return False
+
     def after_step(self, optimizer: Optimizer) -> None:
         """Update the model's parameters after an optimizer step that was taken or skipped."""
 

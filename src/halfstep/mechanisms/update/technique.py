@@ -124,6 +124,11 @@ class RoundedUpdate(Technique):
             with torch.no_grad():
                 self._in_one_kernel.step(optimizer, taken, order)
 
+    def steps_in_one_kernel(self, optimizer: Optimizer) -> bool:
+        """Tell it of optimizers that count their steps on the device."""
+        counts = isinstance(optimizer, (SGDBf16, AdamBf16, Adam8))
+        return counts and {*_params(optimizer)} <= self._in_one_kernel.takes(optimizer)
+
     @contextmanager
     def loading(self, optimizer: Optimizer) -> Iterator[None]:
         """Let the optimizer load its state in fp32; torch would cast it to the parameters' bf16."""
