@@ -13,6 +13,8 @@ from engine.tape import HostReadError, Tape
 from halfstep import EMA, Engine, recipe
 from halfstep.engine.plan.replay import refusals
 from halfstep.optim import in_one_kernel
+from halfstep.optim.bf16 import AdamBf16, SGDBf16
+from halfstep.optim.eight_bit import Adam8
 
 RECIPES = [
     "fp32", "tf32", "fp16", "bf16", "half-bn32", "o1", "o2", "o3", "bf16-sr", "bf16-kahan", "act4",
@@ -20,6 +22,8 @@ RECIPES = [
 ]  # fmt: skip
 STEPS, WARM = 30, 3
 OVERFLOWS = {0, 7, 8, 19}
+NARROW = (AdamBf16, SGDBf16, Adam8)
+"""Optimizers with narrow moments, which one kernel steps."""
 GROWS = {"init": 256.0, "growth_interval": 4}
 
 
@@ -37,8 +41,8 @@ class Run:
     def __init__(self, name, kind, *, fused, accumulate=1, lr=0.05, **settings):
         self.model = net()
         momentum = {"momentum": 0.9} if kind is SGD else {}
-        fused = {"fused": True} if fused else {"foreach": True}
-        self.optimizer = kind(self.model.parameters(), lr=lr, **momentum, **fused)
+        own = {} if kind in NARROW else {"fused": True} if fused else {"foreach": True}
+        self.optimizer = kind(self.model.parameters(), lr=lr, **momentum, **own)
         chosen = {"base": name, "loss_scale": GROWS} if recipe(name).scaling else name
         self.engine = Engine(
             self.model, self.optimizer, recipe=chosen, clip_norm=1.0, average=EMA(0.9),
@@ -68,6 +72,10 @@ class Run:
             tensors |= {f"state {index} {name}": value for name, value in entry.items()}
         for scaler in self.engine.loss_scales.values():
             tensors["scale"] = scaler.scale
+        if self.engine.lost_updates is not None:
+            tensors["lost"] = torch.tensor(self.engine.lost_updates)
+        (group,) = self.optimizer.state_dict()["param_groups"]
+        tensors["draws"] = torch.tensor(group.get("draws", 0))
         return {name: value.clone() for name, value in tensors.items() if torch.is_tensor(value)}
 
 
@@ -166,3 +174,28 @@ def test_a_kernel_skips_rounded_updates_on_the_device(monkeypatch, name, kind):
     eager, replayed = (Run(name, kind, fused=True, lr=torch.tensor(0.05)) for _ in range(2))
     assert refusals(replayed.engine._assembly, replayed.engine._assembly.windows) == []
     assert_replayed(eager, replayed)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("bf16-sr", AdamBf16), ("bf16-kahan", AdamBf16), ("bf16-sr", SGDBf16),
+        ("bf16-sr", Adam8), ("bf16-true", Adam8), ("fp16", Adam8),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_narrow_moments_and_their_random_numbers_move_in_a_replay(monkeypatch, name, kind):
+    """And so do the counts of updates that round to nothing, and of steps that drew numbers."""
+    monkeypatch.setattr(in_one_kernel, "DEVICES", {"cpu"})
+    eager, replayed = (Run(name, kind, fused=True, lr=0.003) for _ in range(2))
+    assert refusals(replayed.engine._assembly, replayed.engine._assembly.windows) == []
+    assert_replayed(eager, replayed)
+    assert (eager.engine.lost_updates is not None) == name.startswith("bf16-")
+    assert eager.engine.lost_updates or not name.startswith("bf16-")
+
+
+def test_moments_in_bf16_of_a_host_that_draws_their_random_numbers_are_refused():
+    run = Run("bf16", AdamBf16, fused=True, nonfinite="apply")
+    (reason,) = refusals(run.engine._assembly, run.engine._assembly.windows)
+    assert reason.startswith("AdamBf16 is not known to change its state in place")

@@ -22,6 +22,7 @@ class Needs:
         moved: For loads ("ld") and stores ("st") of global memory, the instructions by their bytes.
         addresses: Loads of 8 bytes that are an address or a number, not part of a tensor.
         exchanges: Instructions that exchange values between threads by shared memory or shuffles.
+        divisions: Divisions of fp32, each of which takes about ten instructions.
         instructions: PTX instructions, which ptxas orders and merges.
     """
 
@@ -30,6 +31,7 @@ class Needs:
     moved: dict[str, Counter[int]]
     addresses: int
     exchanges: int
+    divisions: int
     instructions: int
 
 
@@ -70,4 +72,6 @@ def needs(kernel, kinds: dict[str, str], constants: dict[str, object], **options
         moved[way][int(lanes or 1) * int(bits) // 8] += 1
     addresses = len(re.findall(r"ld\.global(?:\.\w+)*?\.b64", assembly))
     exchanges = len(re.findall(r"shfl\.sync|(?:ld|st)\.shared|ldmatrix|stmatrix", assembly))
-    return Needs(int(registers), spilled, moved, addresses, exchanges, assembly.count(";\n"))
+    divisions = len(re.findall(r"div\.\w+\.f32", assembly))
+    instructions = assembly.count(";\n")
+    return Needs(int(registers), spilled, moved, addresses, exchanges, divisions, instructions)

@@ -166,5 +166,27 @@ def test_moments_in_bf16_stay_in_bf16(build):
         assert all(value.dtype == torch.bfloat16 and value.any() for value in moments)
 
 
+@pytest.mark.usefixtures("_on_a_cpu")
+@pytest.mark.parametrize("recipe", ["bf16-kahan", "bf16-sr"])
+def test_updates_that_round_to_nothing_are_counted_but_not_those_of_a_skipped_step(recipe):
+    build = partial(AdamW, lr=1e-4, fused=True, weight_decay=0.0)
+    engine = trained(recipe, build, 0)
+    assert engine.lost_updates is None, "before the first step, nothing is known to be counted"
+    trained(recipe, build, 3, engine)
+    earlier, before = engine.lost_updates, exact_weights(engine)
+    engine.optimizer.param_groups[0]["lr"] = 3e-8
+    trained(recipe, build, 1, engine, first=3)
+    unchanged = int((exact_weights(engine) == before).sum())
+    assert 0 < engine.lost_updates - earlier <= unchanged
+    engine.backward(engine.model(torch.full((2, 12), torch.inf).bfloat16()).float().sum())
+    counted = engine.lost_updates
+    assert engine.step().skipped
+    assert engine.lost_updates == counted
+
+
+def test_a_recipe_without_such_rounding_counts_nothing():
+    assert trained("bf16-true", BUILDS["adamw-fused"], 1).lost_updates is None
+
+
 def test_a_cpu_keeps_its_own_step():
     assert {"cuda"} == in_one_kernel.DEVICES

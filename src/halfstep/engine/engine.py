@@ -212,6 +212,19 @@ class Engine:
         return self._assembly.settlement.skipped
 
     @property
+    def lost_updates(self) -> int | None:
+        """Updates so far of bf16 weights that rounded to nothing. Waits for the device.
+
+        Such an update moves the exact value of a weight, but not what is stored of it. Under
+        stochastic rounding, that is the rule for small updates, which are right on average; under
+        Kahan summation, it is a loss. Counted where one kernel updates bf16 weights: by `update` or
+        split `master_weights` on a GPU, and by `Adam8`. None elsewhere.
+        """
+        owners = (*self.techniques, *self.optimizers)
+        counters = [each for one in owners for each in getattr(one, "lost_updates", ())]
+        return sum(int(each.sum()) for each in counters) if counters else None
+
+    @property
     def loss_scales(self) -> Mapping[Hashable, LossScaler]:
         """The loss scalers by `loss_id`, with their history; the shared one has the key None."""
         return self._assembly.scales.scalers

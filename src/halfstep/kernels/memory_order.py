@@ -25,3 +25,11 @@ def is_dense(tensor: torch.Tensor) -> bool:
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     """Return a one-dimensional view of a dense tensor, `[elements]`, in the order of its memory."""
     return tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+
+
+def in_order_of(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """Return a tensor with the strides of another dense one, copied if it has others."""
+    if tensor.stride() == stride and is_dense(tensor):
+        return tensor
+    copy = tensor.new_empty_strided(tensor.size(), stride)
+    return copy.copy_(tensor)

@@ -91,6 +91,11 @@ class Technique:
         return ()
 
     @property
+    def lost_updates(self) -> Iterable[torch.Tensor]:
+        """Counters on devices, whose sum is the number of updates so far that round to nothing."""
+        return ()
+
+    @property
     def enters_forward(self) -> bool:
         """Whether `forward` returns a context that has an effect."""
         return type(self).forward is not Technique.forward
@@ -142,6 +147,14 @@ class Technique:
         """Take one optimizer step; `take()` calls `optimizer.step()`."""
         del optimizer
         take()
+
+    def steps_in_one_kernel(self, optimizer: Optimizer) -> bool:
+        """Tell whether `step` updates all parameters of `optimizer` itself, on the device.
+
+        It then also skips a step on the device, although the optimizer itself might not.
+        """
+        del optimizer
+        return False
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Update the model's parameters after an optimizer step that was taken or skipped."""

@@ -39,6 +39,7 @@ class Adam8(ForeachOptimizer):
 
     moments = ("exp_avg", "exp_avg_sq")
     moments_dtype = torch.int8
+    _step_supports_amp_scaling = True  # as torch asks: the kernel reads `found_inf`
 
     def __init__(
         self,
@@ -58,6 +59,11 @@ class Adam8(ForeachOptimizer):
         super().__init__(params, defaults)
         self._kernel = InOneKernel("stochastic", seed, {})
 
+    @property
+    def lost_updates(self) -> list[torch.Tensor]:
+        """Counters of the updates of bf16 parameters so far that round to nothing."""
+        return list(self._kernel.lost.values())
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; refuse those that the kernel cannot update."""
         super().add_param_group(param_group)
@@ -72,6 +78,12 @@ class Adam8(ForeachOptimizer):
                     f"{param.dtype}; write torch.optim.AdamW"
                 )
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state; the number of steps that drew random numbers is on the device."""
+        for draws in self._kernel.draws.values():
+            self.param_groups[0]["draws"] = int(draws)
+        return super().state_dict()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict; the next step draws the random numbers of the step after it."""
         super().load_state_dict(state_dict)
@@ -85,7 +97,6 @@ class Adam8(ForeachOptimizer):
             drawn = torch.tensor(self.param_groups[0]["draws"], device=device)
             self._kernel.draws.setdefault(device, drawn)
         self._kernel.step(self, set(params), order)
-        self.param_groups[0]["draws"] += 1
 
     def _update_group(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:
         """Do nothing: `_start_step` has updated all groups."""

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep.kernels.memory_order import is_dense
-from halfstep.kernels.update import GROUP, Device, Rule, Tensors, update
+from halfstep.kernels.update import COUNTERS, GROUP, Device, Rule, Tensors, update
 from halfstep.optim.watched import has_hooks
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class InOneKernel:
         seed: Seed of the stochastic rounding.
         corrections: What each parameter lacks of its exact value; a step adds zeros if nothing is
             there.
+
+    Attributes:
+        draws: For each device, the number of steps that drew random numbers.
+        lost: For each device with bf16 parameters, counters whose sum is the number of updates so
+            far that round to nothing: the exact value moves, and what is stored of it does not.
     """
 
     def __init__(self, way: Way, seed: int, corrections: dict[torch.Tensor, torch.Tensor]) -> None:
@@ -56,6 +61,7 @@ class InOneKernel:
         self._seed = seed
         self.corrections = corrections
         self.draws: dict[torch.device, torch.Tensor] = {}
+        self.lost: dict[torch.device, torch.Tensor] = {}
         self._places: dict[tuple[int, ...], torch.Tensor] = {}
 
     def takes(self, optimizer: Optimizer) -> set[torch.Tensor]:
@@ -128,6 +134,8 @@ class InOneKernel:
             self.corrections[param] = torch.zeros_like(param, dtype=CORRECTIONS[self._way])
         if param.device not in self.draws:
             self.draws[param.device] = torch.zeros((), dtype=torch.int64, device=param.device)
+        if param.dtype == torch.bfloat16 and param.device not in self.lost:
+            self.lost[param.device] = self.draws[param.device].new_zeros(COUNTERS)
         return state
 
     def _update(
@@ -153,6 +161,7 @@ class InOneKernel:
         read = Device(
             numbers, self._places_of([order[param] for param in params], device),
             self.draws[device], found_inf, self._seed & (2**63 - 1),
+            self.lost.get(device) if params[0].dtype == torch.bfloat16 else None,
         )  # fmt: skip
         update(tensors, _rule(group), read)
         if steps and found_inf is None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from halfstep.kernels.update import GROUP, Device, Rule, Tensors, reference, update
+from halfstep.kernels.update import COUNTERS, GROUP, Device, Rule, Tensors, reference, update
 from kernels.sm90 import needs
 
 ADAM = Rule("adam", (0.9, 0.999, 1e-8, 0.0))
@@ -74,8 +74,11 @@ def assert_same_bits(kernels, rule: Rule, correction, moments, gradients, flag) 
     start = parameters(rule, correction, moments, gradients)
     expected, found = copied(start), copied(start)
     device = numbers(rule, None if flag is None else torch.tensor(flag))
-    reference.update(expected, rule, device)
-    kernels.update(found, rule, device)
+    lost = torch.zeros(2, COUNTERS, dtype=torch.int64)
+    reference.update(expected, rule, device._replace(lost=lost[0]))
+    kernels.update(found, rule, device._replace(lost=lost[1]))
+    assert lost[0].sum() == lost[1].sum()
+    assert not flag or not lost.any()
     for name, before, one, other in zip(Tensors._fields, start, expected, found, strict=True):
         for index, (old, wanted, given) in enumerate(zip(before, one, other, strict=True)):
             same = torch.equal(wanted.view(torch.uint8), given.view(torch.uint8))
@@ -121,8 +124,35 @@ def test_the_triton_kernel_gives_the_bits_of_the_reference_in_every_case():
     assert triton_cases(1) == "same bits 120\n"
 
 
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("correction", CORRECTIONS, ids=str)
+def test_updates_that_round_to_nothing_are_counted(rule, correction):
+    """Against the same step in fp32, and what is stored before and after it."""
+    start = parameters(rule, correction, torch.float32)
+    values = [
+        reference.exact(weight, start.corrections[index] if correction else None)
+        for index, weight in enumerate(start.weights)
+    ]
+    rate = 1e-4 if correction is None else 1e-6
+    device = numbers(rule)._replace(lost=torch.zeros(COUNTERS, dtype=torch.int64))
+    device.numbers[:, 0], device.numbers[:, 2] = rate, 1.0
+    exact = copied(start)._replace(weights=[each.clone() for each in values], corrections=[])
+    update(exact, rule, device)
+    assert not device.lost.any(), "fp32 weights are not rounded"
+    update(start, rule, device)
+    wanted = moved = 0
+    for index, (before, after) in enumerate(zip(values, exact.weights, strict=True)):
+        missing = start.corrections[index] if correction else None
+        stored = reference.exact(start.weights[index], missing)
+        wanted += int(((before != after) & (before == stored)).sum())
+        moved += int((before != after).sum())
+    assert int(device.lost.sum()) == wanted
+    assert 0 < wanted < moved or correction is torch.int16
+    assert wanted == 0 or correction is not torch.int16, "fp32 keeps every bit"
+
+
 KINDS = {"table": "*i64", "owners": "*i32", "places": "*i64", "draws": "*i64"}
-KINDS |= dict.fromkeys(("numbers", "found_inf"), "*fp32")
+KINDS |= dict.fromkeys(("numbers", "found_inf"), "*fp32") | {"lost": "*i64"}
 KINDS |= dict.fromkeys(("seed_low", "seed_high"), "i32")
 KINDS |= dict.fromkeys(("decay1", "gain1", "decay2", "gain2", "eps", "penalty"), "fp32")
 
@@ -151,7 +181,7 @@ def test_the_kernel_reads_and_writes_once_by_16_bytes(moments, correction, missi
         "weight_in": tl.bfloat16, "gradient_in": tl.bfloat16, "first_in": first,
         "second_in": second, "correction_in": kinds[correction] if correction else None,
         "missing": missing, "checked": True, "aligned": True, "rows": gpu.BLOCK // GROUP,
-        "group": GROUP, "columns": 10,
+        "group": GROUP, "columns": 10, "counters": COUNTERS,
     }  # fmt: skip
     found = needs(gpu._update_kernel, KINDS, flags, enable_fp_fusion=False)
     assert found.spilled == 0

@@ -8,10 +8,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from halfstep import Engine
-from halfstep.mechanisms.activations import norms
 
 from .nets import ENOUGH, relative_error, saved, using
 
@@ -102,51 +98,3 @@ def test_a_bf16_batch_norm_of_a_large_mean_loses_nothing_more():
         result.backward(weights.bfloat16())
         grads.append(layer.weight.grad.float())
     assert (grads[1] - grads[0]).norm() < 0.03 * grads[0].norm()
-
-
-class Calls(TorchDispatchMode):
-    """Lists the operators that are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func._schema.name)
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("inplace", [False, True])
-def test_batch_norm_is_normalised_and_its_result_rectified_as_it_is_packed(monkeypatch, inplace):
-    """As on a GPU: the same packed tensor, without a normalised one in memory, in one launch.
-
-    From the second step on, it is known that a rectifier follows the layer.
-    """
-
-    def run() -> tuple[list[torch.Tensor], list[list[str]]]:
-        torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(inplace), nn.Conv2d(16, 16, 3),
-            nn.BatchNorm2d(16), nn.Dropout(0.0), nn.Conv2d(16, 4, 3),
-        ).to(memory_format=torch.channels_last)  # fmt: skip
-        engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), recipe="bf16+act4")
-        grads, names = [], []
-        for _ in range(3):
-            images = torch.randn(8, 3, 16, 16).to(memory_format=torch.channels_last)
-            with engine.autocast(), Calls() as calls:
-                loss = engine.model(images).square().mean()
-            engine.backward(loss)
-            grads += [param.grad.clone() for param in model.parameters()]
-            names.append([name for name in calls.names if "halfstep" in name or "sub_" in name])
-            engine.step()
-        return grads, names
-
-    expected, plain = run()
-    monkeypatch.setattr(norms, "NORMALISED_AS_PACKED", {"cpu"})
-    found, calls = run()
-    assert all(map(torch.equal, found, expected))
-    for step, (names, before) in enumerate(zip(calls, plain, strict=True)):
-        assert names.count("halfstep::pack_normalised") == 2
-        assert names.count("aten::sub_") == before.count("aten::sub_") - 2
-        assert before.count("halfstep::mask") == 1
-        assert names.count("halfstep::mask") == (0 if step else 1)

@@ -183,6 +183,23 @@ def test_values_are_right_on_average_and_lie_within_a_step(bits):
 
 
 @pytest.mark.parametrize("bits", packing.BITS)
+def test_levels_cover_a_group_without_a_division(bits):
+    """The reciprocal of the number of steps is rounded up, so their width is never too small."""
+    top = 2**bits - 1
+    assert torch.tensor(1 / top).double() * top > 1
+    generator = torch.Generator().manual_seed(bits)
+    size = (4000,)
+    step = (torch.randint(128, 256, size, generator=generator) * 2.0**-7).float()
+    span = torch.nextafter(step * top, torch.tensor(torch.inf))  # just above that many bf16 steps
+    values = torch.zeros(4000, 64)
+    values[:, 0] = span
+    one = reference.pack(values.flatten(), bits, 64, Draw(1))
+    assert (one.low == 0).all()
+    assert (one.step.double() * top >= span.double()).all()
+    assert (one.step.double() * top <= span.double() * (1 + 2.0**-6)).all()
+
+
+@pytest.mark.parametrize("bits", packing.BITS)
 def test_the_variance_is_that_of_stochastic_rounding_and_below_actnn_s_bound(bits):
     """Chen et al. (arXiv:2104.14129), section 3.2: G R^2 / (4 B^2) for a group of range R."""
     torch.manual_seed(0)

@@ -41,6 +41,7 @@ def test_a_group_is_read_once_by_16_bytes_and_written_by_as_many(bits):
     of_codes = {2: {16: 1}, 3: {16: 1, 8: 1}, 4: {16: 2}, 8: {16: 4}}[bits]
     assert found.moved["st"] == of_codes | {2: 2}
     assert found.exchanges <= 16, "neighbours exchange the span of a group, not its codes"
+    assert found.divisions == 1, "a thread has one group, and divides once for it"
 
 
 def test_normalising_adds_reads_of_channels_and_a_mask_those_of_its_tensor():

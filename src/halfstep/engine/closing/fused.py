@@ -29,12 +29,16 @@ def skips_by_itself(window: Window, techniques: Sequence[Technique]) -> bool:
         window: The window of the optimizer.
         techniques: The techniques that implement the recipe.
     """
+    optimizer = window.optimizer
     return (
-        getattr(window.optimizer, "_step_supports_amp_scaling", False)
+        (
+            getattr(optimizer, "_step_supports_amp_scaling", False)
+            or any(technique.steps_in_one_kernel(optimizer) for technique in techniques)
+        )
         # Fused kernels do not accept found_inf together with sharded parameters.
         and not window.sharded
         and all(technique.skips_on_device for technique in techniques)
-        and start_momentum(window.optimizer)
+        and start_momentum(optimizer)
     )
 
 

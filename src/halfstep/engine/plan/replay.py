@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep.engine.parallel.wrappers import wrapper_of
+from halfstep.optim.eight_bit import Adam8
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,13 +52,16 @@ def _of(window: Window, assembly: Assembly) -> Iterator[str]:
     if window.needs_closure:
         yield f"{kind} evaluates the loss inside its step, as often as its numbers ask for"
         return
-    if type(optimizer) not in (SGD, Adam, AdamW):
+    on_device = type(optimizer) is Adam8 or any(
+        technique.steps_in_one_kernel(optimizer) for technique in assembly.techniques
+    )
+    if type(optimizer) not in (SGD, Adam, AdamW) and not on_device:
         yield (
             f"{kind} is not known to change its state in place and to read nothing; write SGD, "
             "Adam or AdamW of torch.optim, with fused=True"
         )
         return
-    fused = all(group["fused"] for group in optimizer.param_groups)
+    fused = on_device or all(group["fused"] for group in optimizer.param_groups)
     if not fused and type(optimizer) is not SGD:
         yield f"{kind} counts its steps on the host; write {kind}(..., fused=True)"
     checked = assembly.checks or assembly.scales

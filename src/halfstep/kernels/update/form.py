@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 GROUP = 128
 """Elements of a moment in 8 bits that share a scale."""
 
+COUNTERS = 64
+"""Programs add to as many counters, so that they seldom wait for each other."""
+
 SPLIT = {torch.int16: 16, torch.int8: 8}
 """The dtypes of the missing bits of a split weight, and how many of fp32's 16 they keep."""
 
@@ -77,6 +80,9 @@ class Device(NamedTuple):
         draws: int64 scalar: the number of earlier steps that drew random numbers.
         found_inf: fp32 scalar: if it is not 0, nothing is written. None if steps are not skipped.
         seed: Key of the random numbers, 64 bits.
+        lost: int64 `[COUNTERS]`, whose sum is the number of updates so far that round to nothing:
+            the new weight differs, but with its correction it is stored as the old one. None to
+            count none.
     """
 
     numbers: torch.Tensor
@@ -84,3 +90,4 @@ class Device(NamedTuple):
     draws: torch.Tensor
     found_inf: torch.Tensor | None
     seed: int
+    lost: torch.Tensor | None = None

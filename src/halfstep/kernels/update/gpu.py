@@ -17,7 +17,7 @@ import triton  # type: ignore[import-untyped]  # it has no types
 from triton import language as tl
 
 from halfstep.kernels.triton_math import most, signed, to_bf16
-from halfstep.kernels.update.form import GROUP, SPLIT, Device, Rule, Tensors
+from halfstep.kernels.update.form import COUNTERS, GROUP, SPLIT, Device, Rule, Tensors
 
 BLOCK = 1024
 """Elements of a program: 8 of each of its 128 threads, which are 16 bytes of bf16."""
@@ -37,6 +37,7 @@ def _update_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kerne
     places: tl.tensor,
     draws: tl.tensor,
     found_inf: tl.tensor,
+    lost: tl.tensor,
     seed_low: tl.tensor,
     seed_high: tl.tensor,
     decay1: tl.tensor,
@@ -61,6 +62,7 @@ def _update_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kerne
     rows: tl.constexpr,
     group: tl.constexpr,
     columns: tl.constexpr,
+    counters: tl.constexpr,
 ) -> None:
     if checked and tl.load(found_inf) != 0.0:
         return
@@ -88,6 +90,7 @@ def _update_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kerne
     elif correction_in is not None:
         corrections_at = _places(entry + 2, correction_in, at, aligned)
         value += tl.load(corrections_at, mask=inside, other=0.0).to(tl.float32)
+    before = value
     if maximize:
         change = -change
     if penalised:
@@ -137,15 +140,24 @@ def _update_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kerne
         upper = (word + (1 << (missing - 1))) >> missing
         tl.store(weights_at, upper.to(tl.int16).to(tl.bfloat16, bitcast=True), mask=inside)
         tl.store(corrections_at, (word - (upper << missing)).to(correction_in), mask=inside)
+        after = (word << (16 - missing)).to(tl.float32, bitcast=True)
     elif correction_in is not None:
         rounded = to_bf16(value)
         tl.store(weights_at, rounded, mask=inside)
-        tl.store(corrections_at, to_bf16(value - rounded.to(tl.float32)), mask=inside)
+        left = to_bf16(value - rounded.to(tl.float32))
+        tl.store(corrections_at, left, mask=inside)
+        after = rounded.to(tl.float32) + left.to(tl.float32)
     elif weight_in == tl.float32:
+        after = value
         tl.store(weights_at, value, mask=inside)
     else:
-        bits = _random(seed, draw, unit, sequence)
-        tl.store(weights_at, _rounded_by(value, bits), mask=inside)
+        rounded = _rounded_by(value, _random(seed, draw, unit, sequence))
+        tl.store(weights_at, rounded, mask=inside)
+        after = rounded.to(tl.float32)
+    if counters > 0:
+        nothing = inside & (value != before) & (after == before)
+        number = tl.sum(tl.sum(nothing.to(tl.int32), 1), 0)
+        tl.atomic_add(lost + program % counters, number.to(tl.int64), sem="relaxed")
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -291,6 +303,7 @@ def update(tensors: Tensors, rule: Rule, device: Device) -> None:
             _update_kernel[(launch.programs,)](
                 launch.table, launch.owners, device.numbers, device.places, device.draws,
                 device.numbers if device.found_inf is None else device.found_inf,
+                device.places if device.lost is None else device.lost,
                 signed(device.seed), signed(device.seed >> 32),
                 first, gain1, decay2, 1 - decay2, eps, others[-1],
                 adam=adam, has_first=bool(tensors.first), nesterov=rule.nesterov,
@@ -298,7 +311,9 @@ def update(tensors: Tensors, rule: Rule, device: Device) -> None:
                 weight_in=kinds[0], gradient_in=kinds[1], first_in=kinds[3], second_in=kinds[4],
                 correction_in=kinds[2], missing=missing,
                 checked=device.found_inf is not None, aligned=launch.aligned,
-                rows=BLOCK // GROUP, group=GROUP, columns=_COLUMNS, enable_fp_fusion=False,
+                rows=BLOCK // GROUP, group=GROUP, columns=_COLUMNS,
+                counters=0 if device.lost is None or kinds[0] == tl.float32 else COUNTERS,
+                enable_fp_fusion=False,
             )  # fmt: skip
     for part in (tensors.weights, tensors.corrections, *tensors[3:]):
         torch.autograd.graph.increment_version(part)

@@ -6,6 +6,7 @@ right on average: to nearest, a second moment that decays by 0.1 % a step could 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,8 @@ from halfstep.kernels.philox import philox
 from halfstep.kernels.update.form import GROUP, SPLIT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halfstep.kernels.update.form import Device, Rule, Tensors
 
 OF_WEIGHT, OF_FIRST, OF_SECOND = range(3)
@@ -39,11 +42,11 @@ def _update(tensors: Tensors, index: int, rule: Rule, device: Device) -> None:
     assert weight is not None
     assert gradient is not None
     rate, root, decay = device.numbers[index]
-    value = exact(weight, correction)
+    before = value = exact(weight, correction)
     change = gradient.float()
     if rule.maximize:
         change = -change
-    new = []
+    new: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def drawn(purpose: int) -> torch.Tensor:
         return random_bits(len(value), device, index, purpose)
@@ -70,15 +73,14 @@ def _update(tensors: Tensors, index: int, rule: Rule, device: Device) -> None:
             change = change + mean * momentum if rule.nesterov else mean
             new += _stored(mean, first, first_scale, drawn(OF_FIRST))
         value = value - rate * change
-    if weight.dtype == torch.float32:
-        new.append((weight, value))
-    elif correction is None:
-        new.append((weight, rounded_by(value, drawn(OF_WEIGHT))))
-    else:
-        new += zip((weight, correction), split(value, correction.dtype), strict=True)
+    rounded = _rounded(value, weight, correction, partial(drawn, OF_WEIGHT))
+    new += [pair for pair in zip((weight, correction), rounded, strict=True) if pair[0] is not None]
+    skipped = device.found_inf
+    if device.lost is not None:
+        lost = ((value != before) & (exact(*rounded) == before)).sum()
+        device.lost[0].add_(lost if skipped is None else lost * (skipped == 0))
     for target, result in new:
-        kept = device.found_inf
-        target.copy_(result if kept is None else torch.where(kept != 0, target, result))
+        target.copy_(result if skipped is None else torch.where(skipped != 0, target, result))
 
 
 def exact(weight: torch.Tensor, correction: torch.Tensor | None) -> torch.Tensor:
@@ -200,3 +202,15 @@ def _stored(
         codes, new = quantised(moment, bits, signed=to.dtype == torch.int8)
         return [(to, codes), (scales, new)]
     return [(to, moment if to.dtype == torch.float32 else rounded_by(moment, bits))]
+
+
+def _rounded(
+    value: torch.Tensor,
+    weight: torch.Tensor,
+    correction: torch.Tensor | None,
+    bits: Callable[[], torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return what is stored of fp32 values: the weights and, if there are any, corrections."""
+    if correction is not None:
+        return split(value, correction.dtype)
+    return value if weight.dtype == torch.float32 else rounded_by(value, bits()), None

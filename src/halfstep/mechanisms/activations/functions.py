@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.kernels.memory_order import in_memory_order, is_dense
+from halfstep.kernels.memory_order import in_memory_order, in_order_of
+from halfstep.mechanisms.activations.batch_norm import layer_of, rectified
 from halfstep.mechanisms.activations.store import refuse_second_derivative, uncompressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from halfstep.mechanisms.activations.store import Store
 
 
 class Rectifier(torch.autograd.Function):
@@ -27,13 +26,15 @@ class Rectifier(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, values: torch.Tensor, inplace: bool, lowest: float, highest: float, store: Store
+        ctx: Any, values: torch.Tensor, inplace: bool, lowest: float, highest: float
     ) -> torch.Tensor:
         """Return `values` clamped to two bounds, written into `values` itself if `inplace`."""
         if inplace:
             ctx.mark_dirty(values)
+        ctx.layer = None
         if (lowest, highest) == (0.0, inf):
-            taken = store.mask_of(values)
+            ctx.layer = layer_of(values)
+            taken = None if ctx.layer is None else ctx.layer.channels.take_mask()
             result = values.relu_() if inplace else values.relu()
             if taken is not None:
                 ctx.save_for_backward(taken)
@@ -49,9 +50,12 @@ class Rectifier(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         """Return the gradient, with zeros at the elements that were clamped."""
-        return _masked(ctx, gradient), None, None, None, None
+        if ctx.layer is None:
+            return _masked(ctx, gradient), None, None, None
+        refuse_second_derivative()
+        return rectified(ctx.layer, gradient, *ctx.saved_tensors), None, None, None
 
 
 class Dropout(torch.autograd.Function):
@@ -183,10 +187,6 @@ def _keep_mask(ctx: Any, flat: torch.Tensor, stride: tuple[int, ...]) -> None:
 def _masked(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
     refuse_second_derivative()
     (bits,) = ctx.saved_tensors
-    if gradient.stride() != ctx.stride or not is_dense(gradient):
-        in_order = torch.empty_strided(
-            gradient.size(), ctx.stride, dtype=gradient.dtype, device=gradient.device
-        )
-        gradient = in_order.copy_(gradient)
+    gradient = in_order_of(gradient, ctx.stride)
     kept: torch.Tensor = torch.ops.halfstep.masked(in_memory_order(gradient), bits)
     return kept.as_strided(gradient.size(), gradient.stride())

@@ -13,18 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import layer_norm, rms_norm
 
-from halfstep.mechanisms.activations.packing import Normaliser
 from halfstep.mechanisms.activations.store import refuse_second_derivative
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from halfstep.mechanisms.activations.store import Store
-
-NORMALISED_AS_PACKED = {"cuda"}
-"""The types of devices whose kernel normalises the channels of a tensor as it packs it."""
-
-_TRAINING = True
 
 
 class LayerNorm(torch.autograd.Function):
@@ -62,53 +54,6 @@ class LayerNorm(torch.autograd.Function):
         if of_values is not None:
             of_values = of_values.mul_(deviation).to(ctx.dtype)
         return of_values, None, of_weight, of_bias, None
-
-
-class BatchNorm(torch.autograd.Function):
-    """`batch_norm` with the statistics of the batch; saves the normalised values."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        values: torch.Tensor,
-        running_mean: torch.Tensor | None,
-        running_var: torch.Tensor | None,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        momentum: float,
-        eps: float,
-        store: Store,
-    ) -> torch.Tensor:
-        """Normalise each channel, which is dimension 1."""
-        result, mean, deviation = torch.native_batch_norm(
-            values, weight, bias, running_mean, running_var, _TRAINING, momentum, eps
-        )
-        shape = [1, -1] + [1] * (values.dim() - 2)
-        deviation = deviation.view(shape)
-        scale = deviation.float()  # in bf16, the difference of two large products would be lost
-        shift = mean.view(shape) * scale
-        ctx.eps = eps
-        if values.device.type in NORMALISED_AS_PACKED and store.normalises(values):
-            by = Normaliser(scale.flatten(), shift.flatten())
-            store.normalise(values, by, result, weight)
-            normalised = values
-        else:
-            normalised = (values * scale).sub_(shift).to(values.dtype)
-        ctx.save_for_backward(normalised, deviation.flatten(), weight)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """Return the gradients of values, weight and bias."""
-        refuse_second_derivative()
-        normalised, deviation, weight = ctx.saved_tensors
-        needed = [ctx.needs_input_grad[0], ctx.needs_input_grad[3], ctx.needs_input_grad[4]]
-        scale = deviation if weight is None else weight * deviation
-        of_values, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
-            gradient, normalised, scale, None, None, torch.zeros_like(deviation),
-            torch.ones_like(deviation), _TRAINING, ctx.eps, needed,
-        )  # fmt: skip
-        return of_values, None, None, of_weight, of_bias, None, None, None
 
 
 class GroupNorm(torch.autograd.Function):

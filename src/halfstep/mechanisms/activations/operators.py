@@ -17,8 +17,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from halfstep.mechanisms.activations.attention import Attention, in_separate_storage
+from halfstep.mechanisms.activations.batch_norm import BatchNorm
 from halfstep.mechanisms.activations.functions import Dropout, MaxPool, Pointwise, Rectifier
-from halfstep.mechanisms.activations.norms import BatchNorm, GroupNorm, LayerNorm, RMSNorm
+from halfstep.mechanisms.activations.norms import GroupNorm, LayerNorm, RMSNorm
 from halfstep.mechanisms.activations.roles import role_of
 from halfstep.mechanisms.activations.store import compressible
 
@@ -173,7 +174,7 @@ class Operators(TorchFunctionMode):
     ) -> Any:
         if not self._applies(values, inplace=inplace) or bounds[0] >= bounds[1]:
             return func(*args, **kwargs)
-        return Rectifier.apply(values, inplace, *bounds, self._store)
+        return Rectifier.apply(values, inplace, *bounds)
 
     def _smooth(self, func: Function, args: Any, kwargs: Any) -> Any:
         values = args[0] if args else kwargs.get("input")

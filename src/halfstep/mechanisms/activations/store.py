@@ -21,6 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
 from halfstep.kernels.memory_order import in_memory_order, is_dense
+from halfstep.mechanisms.activations.norm_backward.form import tiles_of
 from halfstep.mechanisms.activations.packing import (
     DTYPES,
     Draw,
@@ -89,23 +90,6 @@ class Kept:
         self.packed = packed
         self.whole = whole
         self.storage = storage
-
-
-@dataclass(slots=True)
-class _Normalised:
-    """The result of the last norm layer of a thread, which a rectifier may take.
-
-    Attributes:
-        key: Its key.
-        owner: A parameter of the layer.
-        storage: A weak reference to its storage, as in `Kept`.
-        mask: Its mask, if it was taken.
-    """
-
-    key: tuple[int, ...]
-    owner: torch.Tensor | None
-    storage: Any
-    mask: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +165,6 @@ class Draws:
 Listener = Callable[[torch.Tensor, Whole | Saved], None]
 
 _DEVICES = 256
-_NORMALISED = -1  # ends the key of a tensor that is kept normalised
 
 
 class Store:
@@ -224,40 +207,33 @@ class Store:
             yield
         finally:
             self._here.rule = before
-            self._here.normaliser = None
 
-    def normalises(self, values: torch.Tensor) -> bool:
-        """Tell whether `normalise` can be called: channels are adjacent, and nobody listens."""
-        return values.stride(1) == 1 and not self._listeners
+    def packs_channels(self, values: torch.Tensor) -> bool:
+        """Tell whether `pack_normalised` can be called: channels are adjacent, nobody listens."""
+        if values.stride(1) != 1 or self._listeners or self._bits_of(values) is None:
+            return False
+        size = values.numel(), values.size(1)
+        return tiles_of(*size, self.group).fit(*size)
 
-    def normalise(
-        self, values: torch.Tensor, by: Normaliser, result: torch.Tensor, owner: torch.Tensor | None
-    ) -> None:
-        """Keep the normalised values if this thread saves `values` in this `during` context.
+    def pack_normalised(self, values: torch.Tensor, by: Normaliser) -> tuple[Packed, torch.Tensor]:
+        """Pack the normalised values of a norm layer, to the bits of this `during` context.
 
-        If a rectifier took the result of the same layer before, its mask is taken in the same pass.
-
-        Args:
-            values: The input of a norm layer, which it saves.
-            by: How it is normalised.
-            result: The result of the layer.
-            owner: A parameter that tells the layer from others; None if it has none.
+        Returns:
+            The packed tensor, and the mask of `by.rectified`, which is empty without one.
         """
-        known = owner is not None and owner in self._rectified
-        if known and self.group == MASK_GROUP and is_dense(result):
-            by = Normaliser(by.scale, by.shift, in_memory_order(result))
-        self._here.normaliser = _key(values), by
-        self._here.result = _Normalised(_key(result), owner, _weak(result))
+        bits = self._bits_of(values)
+        assert bits is not None, "as `packs_channels` tells"
+        draw = self.draws.take(-(-values.numel() // self.group), values.device)
+        return pack_normalised(in_memory_order(values), bits, group=self.group, draw=draw, by=by)
 
-    def mask_of(self, values: torch.Tensor) -> torch.Tensor | None:
-        """Return the mask of a rectifier's input if the norm layer before it has taken it."""
-        last: _Normalised | None = getattr(self._here, "result", None)
-        if last is None or last.key != _key(values):
-            return None
-        if last.owner is not None:
-            self._rectified[last.owner] = True
-        self._here.result = None
-        return last.mask
+    def rectifies(self, owner: torch.Tensor | None) -> None:
+        """Remember that a rectifier gets the result of the layer with the parameter `owner`."""
+        if owner is not None:
+            self._rectified[owner] = True
+
+    def is_rectified(self, owner: torch.Tensor | None) -> bool:
+        """Tell whether the mask of a layer's result can be taken in the pass that packs."""
+        return owner is not None and owner in self._rectified and self.group == MASK_GROUP
 
     @property
     def _rule(self) -> tuple[int | None, int, set[int]]:
@@ -294,19 +270,14 @@ class Store:
         if not compressible(tensor) or is_parameter(tensor):
             return _whole(tensor)
         key = _key(tensor)
-        normalised, by = getattr(self._here, "normaliser", None) or (None, None)
-        if normalised == key:
-            key = (*key, _NORMALISED)
-        else:
-            by = None
         kept = self._kept.get(key)
         bits = self._bits_of(tensor)
         if kept is None:
-            storage = _weak(tensor)
+            storage = StorageWeakRef(tensor.untyped_storage())
             if bits is None:
                 kept = Kept(None, _whole(tensor), storage)
             else:
-                kept = Kept(self._packed(tensor, bits, by), None, storage)
+                kept = Kept(self.pack(tensor, bits), None, storage)
             self._kept[key] = kept
         elif bits is None and kept.whole is None:
             kept.whole = _whole(tensor)
@@ -315,17 +286,9 @@ class Store:
 
     def pack(self, tensor: torch.Tensor, bits: int) -> Packed:
         """Round a dense tensor to `bits` bits per element, in the order of its memory."""
-        return self._packed(tensor, bits, None)
-
-    def _packed(self, tensor: torch.Tensor, bits: int, by: Normaliser | None) -> Packed:
         groups = -(-tensor.numel() // self.group)
-        draw, flat = self.draws.take(groups, tensor.device), in_memory_order(tensor)
-        if by is None:
-            return pack(flat, bits, group=self.group, draw=draw)
-        packed, mask = pack_normalised(flat, bits, group=self.group, draw=draw, by=by)
-        if by.rectified is not None:
-            self._here.result.mask = mask
-        return packed
+        draw = self.draws.take(groups, tensor.device)
+        return pack(in_memory_order(tensor), bits, group=self.group, draw=draw)
 
     def restore(self, saved: Whole | Saved) -> torch.Tensor:
         """Return a tensor that autograd has saved: the unpack hook.
@@ -407,10 +370,6 @@ def is_parameter(tensor: torch.Tensor) -> bool:
     while node is not None and node.name() in _UNCHANGED:
         node = node.next_functions[0][0]
     return node is not None and node.name() == "torch::autograd::AccumulateGrad"
-
-
-def _weak(tensor: torch.Tensor) -> Any:
-    return StorageWeakRef(tensor.untyped_storage())
 
 
 def _key(tensor: torch.Tensor) -> tuple[int, ...]:

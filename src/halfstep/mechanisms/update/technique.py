@@ -65,6 +65,11 @@ class RoundedUpdate(Technique):
         return self._generators.values()
 
     @property
+    def lost_updates(self) -> Iterable[torch.Tensor]:
+        """The counters of the kernel, which are those of a GPU."""
+        return self._in_one_kernel.lost.values()
+
+    @property
     def skips_on_device(self) -> bool:  # type: ignore[override]  # it depends on the parameters
         """Whether one kernel updates all bf16 parameters, and leaves all as it is in a skip."""
         return all(
@@ -118,6 +123,11 @@ class RoundedUpdate(Technique):
             order = {param: place for place, param in enumerate(self._params())}
             with torch.no_grad():
                 self._in_one_kernel.step(optimizer, taken, order)
+
+    def steps_in_one_kernel(self, optimizer: Optimizer) -> bool:
+        """Tell it of optimizers that count their steps on the device."""
+        counts = isinstance(optimizer, (SGDBf16, AdamBf16, Adam8))
+        return counts and {*_params(optimizer)} <= self._in_one_kernel.takes(optimizer)
 
     @contextmanager
     def loading(self, optimizer: Optimizer) -> Iterator[None]:

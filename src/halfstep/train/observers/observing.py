@@ -11,6 +11,7 @@ from halfstep.train.observers import sinks
 from halfstep.train.observers.diagnosis import Doctor
 from halfstep.train.observers.early_stopping import EarlyStopping
 from halfstep.train.observers.energy import Energy
+from halfstep.train.observers.lost_updates import LostUpdates
 from halfstep.train.observers.memory import PeakMemory
 from halfstep.train.observers.meter import Meter
 from halfstep.train.observers.nonfinite import NonFinite, NonFiniteSteps
@@ -101,5 +102,6 @@ def steps_and_losses(training: Training, own: Sequence[Observer] = ()) -> list[O
             size=task.size,
             classifies=task.classifies,
         ),
+        LostUpdates(training.setup.engine),
         NonFiniteSteps(device, training.progress, recipe, training.processes),
     ]

@@ -148,7 +148,7 @@ def _pack_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kernel 
     word = (lowest + 0.0).to(tl.int32, bitcast=True)
     low = (word >> 16) + (((word & 0xFFFF) != 0) & (word < 0)).to(tl.int32)
     start = (low << 16).to(tl.float32, bitcast=True)
-    word = tl.div_rn(highest - start + 0.0, float(top)).to(tl.int32, bitcast=True)
+    word = ((highest - start + 0.0) * (1.0 / top)).to(tl.int32, bitcast=True)
     step = (word >> 16) + ((word & 0xFFFF) != 0).to(tl.int32)
     step = tl.where(step < 0x0080, 0, step)  # the inverse of a subnormal may overflow
     # Comparisons with NaN are false.
@@ -210,6 +210,63 @@ def _pack_kernel(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  # a kernel 
     tl.store(scales + groups, tl.where(usable, step, 0x7FC0).to(tl.int16), mask=inside)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def words_of(
+    stored: tl.tensor,
+    begin: tl.tensor,
+    row: tl.tensor,
+    groups: tl.tensor,
+    group: tl.constexpr,
+    bits: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Load the groups `begin + row`: the words of codes, the lowest levels and the steps.
+
+    With 8 bits, there are two words, of the even and of the odd parts; otherwise twice the same.
+    """
+    words: tl.constexpr = group // 8
+    inside = row < groups - begin
+    column = tl.arange(0, words)[None, :]
+    base = stored + begin * (group * bits // 8) + (row * (group * bits // 8))[:, None]
+    if bits <= 3:
+        source = base.to(tl.pointer_type(tl.uint16), bitcast=True) + column
+    else:
+        source = base.to(tl.pointer_type(tl.int32), bitcast=True) + column
+    even = tl.load(source, mask=inside[:, None], other=0).to(tl.int32)
+    if bits == 3:
+        third = tl.load(base + (2 * words + column), mask=inside[:, None], other=0)
+        even |= third.to(tl.int32) << 16
+    odd = even
+    if bits == 8:
+        odd = tl.load(source + words, mask=inside[:, None], other=0)
+    scales = stored + groups.to(tl.int64) * (group * bits // 8)
+    scales = scales.to(tl.pointer_type(tl.int16), bitcast=True) + begin + row
+    low = (tl.load(scales, mask=inside, other=0).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    step = tl.load(scales + groups, mask=inside, other=0).to(tl.int32) << 16
+    return even, odd, low, step.to(tl.float32, bitcast=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def values_of(
+    words: tl.tuple,
+    first: tl.tensor,
+    part: tl.constexpr,
+    bits: tl.constexpr,
+    kind: tl.constexpr,
+) -> tl.tensor:
+    """Return the values of a part of groups, `first + part`, in a format; `first` is even."""
+    even, odd, low, step = words
+    if bits == 8:
+        code = ((odd if part % 2 else even) >> ((first // 2 + part // 2) * bits)) & 0xFF
+    else:
+        code = (even >> ((first + part) * bits)) & (2**bits - 1)
+    value = low[:, None] + code.to(tl.float32) * step[:, None]
+    if kind == tl.float16:
+        value = most(least(value, 65504.0), -65504.0)
+    elif kind == tl.bfloat16:
+        value = to_bf16(value)
+    return value.to(kind)
+
+
 @triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
 def _unpack_kernel(
     stored: tl.tensor,
@@ -220,42 +277,14 @@ def _unpack_kernel(
     bits: tl.constexpr,
     at_once: tl.constexpr,
 ) -> None:
-    words: tl.constexpr = group // 8
+    size: tl.constexpr = group // 8
     begin = tl.program_id(0).to(tl.int64) * at_once
-    row = begin + tl.arange(0, at_once)
-    inside = row < groups
-    column = tl.arange(0, words)
-    base = stored + row[:, None] * (group * bits // 8)
-    others = 0
-    if bits <= 3:
-        source = base.to(tl.pointer_type(tl.uint16), bitcast=True) + column[None, :]
-        codes = tl.load(source, mask=inside[:, None]).to(tl.int32)
-    else:
-        source = base.to(tl.pointer_type(tl.int32), bitcast=True) + column[None, :]
-        codes = tl.load(source, mask=inside[:, None])
-    if bits == 3:
-        third = tl.load(base + (2 * words + column[None, :]), mask=inside[:, None])
-        codes |= third.to(tl.int32) << 16
-    if bits == 8:
-        others = tl.load(source + words, mask=inside[:, None])
-    scales = stored + groups.to(tl.int64) * (group * bits // 8)
-    scales = scales.to(tl.pointer_type(tl.int16), bitcast=True)
-    scales += row
-    low = (tl.load(scales, mask=inside).to(tl.int32) << 16).to(tl.float32, bitcast=True)
-    width = (tl.load(scales + groups, mask=inside).to(tl.int32) << 16).to(tl.float32, bitcast=True)
-    at = row[:, None] * group + column[None, :]
+    row = tl.arange(0, at_once)
+    words = words_of(stored, begin, row, groups, group, bits)
+    place = begin * group + (row * group)[:, None] + tl.arange(0, size)[None, :]
     for part in tl.static_range(8):
-        if bits == 8:
-            code = ((others if part % 2 else codes) >> (part // 2 * bits)) & 0xFF
-        else:
-            code = (codes >> (part * bits)) & (2**bits - 1)
-        value = low[:, None] + code.to(tl.float32) * width[:, None]
-        place = at + part * words
-        if target.dtype.element_ty == tl.float16:
-            value = most(least(value, 65504.0), -65504.0).to(tl.float16)
-        elif target.dtype.element_ty == tl.bfloat16:
-            value = to_bf16(value)
-        tl.store(target + place, value, mask=place < elements)
+        value = values_of(words, 0, part, bits, target.dtype.element_ty)
+        tl.store(target + place + part * size, value, mask=place + part * size < elements)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -171,7 +171,7 @@ INLINE void pack_groups(const void *source, int dtype, int64_t elements, int64_t
     float copied[AT_ONCE * LARGEST_GROUP];
     uint32_t random[AT_ONCE * LARGEST_GROUP / 4];
     int lanes = group < 128 ? 8 : group / 16;
-    float top = (float)((1 << bits) - 1);
+    float share = 1.0f / (float)((1 << bits) - 1); /* rounded up, for each number of bits */
     size_t bytes = (size_t)group * (size_t)bits / 8;
     for (int64_t g = first_group; g < first_group + groups; g += AT_ONCE) {
         int64_t left = first_group + groups - g;
@@ -196,7 +196,7 @@ INLINE void pack_groups(const void *source, int dtype, int64_t elements, int64_t
         for (int n = 0; n < AT_ONCE; n++) {
             below[n] = bf16_below(lowest[n] + 0.0f);
             from[n] = from_bf16(below[n]);
-            width[n] = bf16_above((highest[n] - from[n] + 0.0f) / top);
+            width[n] = bf16_above((highest[n] - from[n] + 0.0f) * share);
             width[n] = width[n] < 0x0080 ? 0 : width[n]; /* a subnormal's inverse may overflow */
             finite[n] &= width[n] < 0x7f80;
             inverse[n] = width[n] ? 1.0f / from_bf16(width[n]) : 0.0f;

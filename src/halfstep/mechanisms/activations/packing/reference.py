@@ -45,7 +45,8 @@ def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
     values = values.view(groups, group)
     top = 2**bits - 1
     low = _bf16_below(values.amin(1) + 0.0)  # not -0.0
-    step = _bf16_above((values.amax(1) - low.float() + 0.0) / top)
+    # In fp32, 1 / top is above the exact number, so top steps are never less than the span.
+    step = _bf16_above((values.amax(1) - low.float() + 0.0) * (1 / top))
     step = torch.where(step < 2.0**-126, 0, step)  # the inverse of a subnormal may overflow
     usable = values.isfinite().all(1) & step.isfinite()
     width = torch.where(usable, step, 0).float()[:, None]
