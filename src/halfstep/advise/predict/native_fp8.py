@@ -1,8 +1,4 @@
-"""Tells which layers of a subject would be faster in FP8 on a GPU, layer by layer.
-
-The cost of a whole step in FP8 is not predicted, because the constants of the cost model are not
-fitted to FP8. The gain of single layers is, by their shapes (`Recipe.explained`).
-"""
+"""Tells which layers of a subject are faster in FP8 on a GPU, and where FP8 is not predicted."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from halfstep.advise.predict.float8 import why_not
 from halfstep.advise.predict.step import fake_forward
 from halfstep.plurals import counted
 from halfstep.recipe import recipe
@@ -41,6 +38,16 @@ def lines(subject: Subject, gpus: Sequence[Gpu], batch: int | None = None) -> li
         with suppress(ValueError):  # the table does not have the GPU
             found.append(_line(subject.model, counts, gpu))
     return found
+
+
+def not_predicted(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
+    """Return a line for each reason for which recipes are not predicted on some of the GPUs."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        for gpu in gpus:
+            if reason := why_not(recipe(name), gpu):
+                found.setdefault(reason, []).append(f"{name} on {gpu.name}")
+    return [f"not predicted: {', '.join(which)}: {reason}" for reason, which in found.items()]
 
 
 def samples_of_layers(subject: Subject, batch: int | None = None) -> dict[str, int]:
