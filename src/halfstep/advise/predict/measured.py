@@ -179,9 +179,11 @@ def _class(op: Op, *, tf32: bool) -> tuple[Any, ...]:
 
 def _place(op: Op) -> NDArray[np.float64]:
     """Return the place of a call among others of its class: the logarithms of its sizes."""
-    sizes = (op.m, op.n, op.k, op.groups, op.window) if op.kind in PRODUCTS else (op.groups,)
-    moved = op.read + op.written
-    return np.log([*(max(1, each) for each in (*sizes, moved)), *([1] * (5 - len(sizes)))])
+    if op.kind in PRODUCTS:
+        sizes = op.m, op.n, op.k, op.groups, op.window
+    else:
+        sizes = op.read + op.written, op.groups, 1, 1, 1
+    return np.log(np.maximum(sizes, 1))
 
 
 def document(path: Path) -> dict[str, Any]:
