@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from halfstep.advise.predict.operators import KINDS, PRODUCTS
-from halfstep.mechanisms.float8 import gain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -244,7 +243,6 @@ def _compute(work: Workload, fitted: Constants) -> NDArray[np.float64]:
     rate = np.where(work.half, fitted.half, np.where(work.tf32, fitted.tf32, fitted.fp32))
     throttled = 1 / np.sqrt(1 + (work.load / fitted.load) ** 2)
     rate = rate * np.where(work.half | work.tf32, throttled, 1.0)
-    rate = rate * np.where(work.fp8, _fp8(), 1.0)
     rate = rate * np.where(work.of_weight, fitted.weight, 1.0)
     grouped = np.where(work.channels_last, fitted.grouped_last, fitted.grouped)
     rate = rate * np.where(work.of("grouped"), grouped, 1.0)
@@ -263,16 +261,6 @@ def _compute(work: Workload, fitted: Constants) -> NDArray[np.float64]:
         work.half_data, work.peak * _ATTENTION_RATE, work.vector * fitted.attention_full
     )
     return np.where(work.of("attention"), work.flops / fused, found)
-
-
-@cache
-def _fp8() -> float:
-    """Return the share of their peak that FP8 products reach, over that of half precision.
-
-    It is that of the table of gains, because no step in FP8 was measured.
-    """
-    shares = gain.table()["prediction"]
-    return float(shares["fp8"] / shares["bf16"])
 
 
 def _efficiency(work: Workload, fitted: Constants) -> NDArray[np.float64]:

@@ -1,8 +1,8 @@
-"""Traces FP8 products as a GPU with FP8 units runs them.
+"""Traces steps in FP8 as a GPU with FP8 units runs them.
 
-On a CPU, halfstep emulates FP8 by other operators. So a trace replaces the casts and products of the
-layers that a GPU would multiply in FP8 by the record of their kernels. The GPU decides by the table
-of gains which layers these are.
+On a CPU, halfstep emulates FP8 by other operators. So a trace replaces the products of the layers
+that a GPU would multiply in FP8 by records of the same products in bf16, with the gain that the table
+of gains has for the layer. The same table decides which layers these are.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.advise.predict.operators import Op, format_of
+from halfstep.advise.predict.operators import Op
 from halfstep.formats import torch_dtype
 from halfstep.mechanisms.float8.casts.form import MULTIPLE
 from halfstep.mechanisms.float8.field import Float8
 from halfstep.mechanisms.float8.gain import Gains, table
 from halfstep.mechanisms.float8.native import NativeFloat8
 from halfstep.mechanisms.float8.technique import Float8Layers
+from halfstep.mechanisms.products.layers import widths
 from halfstep.mechanisms.products.quantised import Operand
 from halfstep.recipe import Recipe
 
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 _NATIVE = ("dynamic", "rowwise")
 """Values of the field for which a GPU multiplies natively."""
-_CAST_KERNELS = 3
-"""Kernels of a cast: one clears the scales, one finds them, and one rounds the values."""
 
 
 def why_not(recipe: Recipe, gpu: Gpu) -> str:
@@ -109,21 +108,30 @@ class _Layers(Float8Layers):
         super().__init__(
             like._scaling, own_formats=like._own_formats, dtype=like._dtype, gains=known
         )
-        self._record = record
+        self._known, self._record = known, record
 
     def native(self, layer: nn.Module) -> NativeFloat8 | None:
         """Return a product that is only counted."""
         found = super().native(layer)
         assert found is not None
-        return _Counted("rowwise" if found.rowwise else "dynamic", found.fewest, self._record)
+        return _Counted(found, widths(layer), self._known, self._record)
 
 
 class _Counted(NativeFloat8):
-    """Products and casts without values, of which a trace records the kernels."""
+    """Casts without values, and products that are recorded as those in bf16 with their gain.
 
-    def __init__(self, scaling: Any, fewest: int, record: Record) -> None:
-        super().__init__(scaling, fewest)
-        self._record = record
+    Args:
+        like: The product of the hardware.
+        layer: The inputs and outputs of the layer.
+        known: The gains on the GPU, which include the casts.
+        record: Called with each product, and how often it runs.
+    """
+
+    def __init__(
+        self, like: NativeFloat8, layer: tuple[int, ...], known: Gains, record: Record
+    ) -> None:
+        super().__init__("rowwise" if like.rowwise else "dynamic", like.fewest)
+        self._layer, self._known, self._record = layer, known, record
 
     def cast(
         self,
@@ -134,27 +142,15 @@ class _Counted(NativeFloat8):
         columns: bool = False,
         out: Sides = (None, None),
     ) -> Sides:
-        """Record the two passes over a matrix, and return its operands."""
-        if not (rows or columns):
-            return None, None
+        """Return the operands of a matrix, without values."""
         height, width = matrix.shape
         padded = height + -height % MULTIPLE
-        shapes = ((height, width) if rows else None, (width, padded) if columns else None)
-        found = tuple(
-            before or (self._operand(matrix, shape, role) if shape else None)
-            for before, shape in zip(out, shapes, strict=True)
-        )
-        op = Op(
-            "float8_cast",
-            "copy",
-            format_of(matrix),
-            read=2 * matrix.numel() * matrix.element_size(),
-            written=height * width * rows + width * padded * columns,
-            elements=matrix.numel(),
-            launches=_CAST_KERNELS,
-        )
-        self._record(op, 1)
-        return found[0], found[1]
+        mine, turned = out
+        if rows and mine is None:
+            mine = self._operand(matrix, (height, width), role)
+        if columns and turned is None:
+            turned = self._operand(matrix, (width, padded), role)
+        return mine if rows else None, turned if columns else None
 
     def _operand(self, matrix: torch.Tensor, shape: tuple[int, int], role: Role) -> Operand:
         dtype = torch_dtype(self.format_of(role))
@@ -172,20 +168,23 @@ class _Counted(NativeFloat8):
         *,
         fast: bool,
     ) -> torch.Tensor:
-        """Record the product, and return its result."""
+        """Record the product, and return its result, without values."""
         del bias, fast
         (m, k), n = left.values.shape, len(right.values)
+        inputs, outputs = self._layer
+        samples = m * n * k // (inputs * outputs)
         op = Op(
             "_scaled_mm",
             "gemm",
-            format_of(left.values),
+            "bf16",
             flops=2 * m * n * k,
-            read=m * k + n * k,
+            read=2 * (m * k + n * k),
             written=m * n * dtype.itemsize,
             elements=max(m * k, n * k, m * n),
             m=m,
             n=n,
             k=k,
+            gain=self._known.gain(samples, inputs, outputs).value,
         )
         self._record(op, 1)
         return left.values.new_empty((m, n), dtype=dtype)

@@ -313,7 +313,7 @@ def corrected(
     far = distance(near.gpu, gpu)
     assert far is not None
     similar = near.similar(calls, tf32=tf32)
-    correction = np.exp(similar.ratio)
+    correction = work.correction * np.exp(similar.ratio)
     launch = near.launch if near.own and far == "same" else 0.0
     if near.widths is None:
         return replace(work, correction=correction, launch=launch)

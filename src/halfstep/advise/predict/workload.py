@@ -71,10 +71,10 @@ class Workload:
         ticks: Clock cycles per second, summed over all multiprocessors.
         load: Peak rate per watt, in TFLOP/s per watt, times the energy per operation relative to a
             12 nm GPU. Doubled for TF32, which runs at half the rate of half precision on the same
-            units, and halved for FP8, which runs at twice the rate.
+            units.
         cache: Size of the last cache level, in MiB.
         tiling: The split of matrix products into tiles.
-        correction: By what measured operators multiply the modelled time of a call.
+        correction: By what measured operators, and gains of FP8, multiply the modelled time.
         trust: From 0, if no operator like the call was measured, to 1, if the call itself was.
         architecture: The architecture of the GPU; "" for the workloads of several GPUs.
         launch: Seconds of this host to launch a kernel; 0 if it was not measured.
@@ -143,8 +143,7 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         for call in calls
     ]
     m, n, k, groups = numbers("m"), numbers("n"), numbers("k"), numbers("groups")
-    sizes = np.array([SIZES[each] for each in formats])
-    half_data = sizes <= 2
+    half_data = np.array([SIZES[each] <= 2 for each in formats], dtype=np.bool_)
     half = half_data & np.array([gpu.has(each) for each in formats], dtype=np.bool_)
     kind = np.array([KINDS.index(call.op.kind) for call in calls], dtype=np.intp)
     rows = np.ones(len(calls))
@@ -170,7 +169,7 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         kind=kind,
         half=half,
         tf32=np.array([each == "tf32" for each in formats], dtype=np.bool_),
-        fp8=half & (sizes == 1),
+        fp8=numbers("gain") != 1,
         half_data=half_data,
         channels_last=channels_last,
         converted=np.array(
@@ -194,12 +193,11 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         bandwidth=rows * gpu.bandwidth * 1e9,
         sms=rows * gpu.sms,
         ticks=rows * gpu.sms * gpu.clock * 1e6,
-        load=np.array([gpu.peak(each) for each in formats])
-        * (sizes / 2)
+        load=np.array([gpu.peak(each) * (1 + (each == "tf32")) for each in formats])
         / (1e12 * gpu.power)
         * gpu.energy,
         cache=rows * gpu.cache,
-        correction=np.ones(len(calls)),
+        correction=1 / numbers("gain"),
         trust=np.zeros(len(calls)),
         tiling=tiling(m, n, k, groups, rows * gpu.sms),
         architecture=gpu.architecture,
