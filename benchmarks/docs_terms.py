@@ -31,6 +31,10 @@ CELLS = {
         "part": "用途",
         "held out": "检验",
         "fitted to": "拟合",
+        "samples a second": "每秒样本数",
+        "predicted": "预测",
+        "in the interval": "在区间内",
+        "precision": "精度",
     },
     "compare.md": {
         "true speed": "真实速度",

@@ -4,8 +4,8 @@
 
 A step of each model is traced under autocast and in fp32. The predicted time on an H200 is shared
 out among the calls, so that every model counts as much as any other; the calls with the largest
-sums are listed in `src/halfstep/bench/operators/commonest.json`, which `halfstep bench operators`
-measures. The twelve models of `gpu_items/models.py` that score predictions have no part in it. It
+sums are listed in `src/halfstep/bench/operators/commonest.json`, after the steps of optimizers, and
+`halfstep bench operators` measures them. The twelve models of `gpu_items/models.py` that score predictions have no part in it. It
 takes about ten minutes of a CPU.
 """
 
@@ -34,6 +34,9 @@ from halfstep.bench.operators.spec import encoded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from halfstep.advise.predict.operators import Op
+    from halfstep.bench.operators.spec import Spec
+
 FILE = Path(__file__).resolve().parents[1] / "src/halfstep/bench/operators/commonest.json"
 NUMBER = 300
 IMAGES = (
@@ -49,6 +52,10 @@ IMAGES = (
     "poolformer_s12", "cspdarknet53", "dpn68b", "nfnet_l0",
 )  # fmt: skip
 _FOREACH = ("_foreach", "_fused", "_amp")
+"""Operators on all parameters of a model at once; `optimizers` lists them by size."""
+_PARAMETERS = 16
+_SIZES = (2**21, 2**18, 2**14)
+"""Numbers and sizes of the parameters of the listed optimizers."""
 
 
 class Language(nn.Module):
@@ -95,40 +102,65 @@ def subjects() -> Iterator[tuple[str, Subject]]:
         )
 
 
+def optimizers() -> Iterator[Spec]:
+    """Yield steps of SGD and AdamW, and the unscaling of gradients, on parameters of equal size."""
+    scalar = torch.zeros(())
+    for size in _SIZES:
+        each = [torch.zeros(size)] * _PARAMETERS
+        sgd = {"weight_decay": 0.0, "momentum": 0.9, "lr": 0.01, "dampening": 0.0}
+        sgd |= {"nesterov": False, "maximize": False, "is_first_step": False}
+        yield encoded("_fused_sgd_.default", (each, each, each), sgd)
+        adamw = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.01, "eps": 1e-8}
+        adamw |= {"amsgrad": False, "maximize": False}
+        steps = [scalar] * _PARAMETERS
+        yield encoded("_fused_adamw_.default", (each, each, each, each, [], steps), adamw)
+        unscale = "_amp_foreach_non_finite_check_and_unscale_.default"
+        yield encoded(unscale, (each, scalar, scalar), {})
+
+
+def calls(subject: Subject, recipe: str) -> list[tuple[str, Call]]:
+    """Return the calls of a step as JSON, each with its work; those of `optimizers` are left out."""
+    seen: list[tuple[str, Call]] = []
+    whole = trace.described
+
+    def noted(func: Any, args: Any, kwargs: Any, out: Any) -> Iterator[Op]:
+        ops = list(whole(func, args, kwargs, out))
+        if ops and not ops[0].name.startswith(_FOREACH):
+            overload = f"{func.overloadpacket.__name__}.{func._overloadname}"  # noqa: SLF001
+            key = json.dumps(encoded(overload, args, kwargs))
+            seen.extend((key, Call(op, "forward", 1)) for op in ops)
+        yield from ops
+
+    trace.described = noted
+    try:
+        traced(subject, recipe)
+    finally:
+        trace.described = whole
+    return seen
+
+
 def main() -> None:
     """Trace the models, and write the list."""
     shares: Counter[str] = Counter()
-    whole = trace.described
     for name, subject in subjects():
         for recipe in ("fp16", "fp32"):
-            seen: list[tuple[str, Call]] = []
-
-            def noted(func: Any, args: Any, kwargs: Any, out: Any, seen: Any = seen) -> Any:
-                ops = list(whole(func, args, kwargs, out))
-                if ops and not ops[0].name.startswith(_FOREACH):
-                    overload = f"{func.overloadpacket.__name__}.{func._overloadname}"  # noqa: SLF001
-                    key = json.dumps(encoded(overload, args, kwargs))
-                    seen += [(key, Call(op, "forward", 1)) for op in ops]
-                yield from ops
-
-            trace.described = noted
             try:
-                traced(subject, recipe)
+                seen = calls(subject, recipe)
             except Exception as error:  # noqa: BLE001  (what dozens of models raise)
                 print(f"{name} {recipe}: {' '.join(str(error).split())[:150]}", flush=True)
                 continue
-            finally:
-                trace.described = whole
             work = workload([call for _, call in seen], gpu("h200"), tf32=recipe == "fp32")
             spent = kernels(work, constants("hopper")).total
             for (key, _), share in zip(seen, spent / spent.sum(), strict=True):
                 shares[key] += float(share)
             print(f"{name} {recipe}: {len({key for key, _ in seen})} calls", flush=True)
-    chosen = [json.loads(key) for key, _ in shares.most_common(NUMBER)]
-    lines = ",\n".join(json.dumps(each, separators=(",", ":")) for each in chosen)
+    common = [*optimizers()]
+    chosen = shares.most_common(NUMBER - len(common))
+    common += [json.loads(key) for key, _ in chosen]
+    lines = ",\n".join(json.dumps(each, separators=(",", ":")) for each in common)
     FILE.write_text(f"[\n{lines}\n]\n")
-    covered = sum(share for _, share in shares.most_common(NUMBER)) / shares.total()
-    print(f"{len(chosen)} of {len(shares)} calls, {covered:.0%} of the predicted time")
+    covered = sum(share for _, share in chosen) / shares.total()
+    print(f"{len(common)} of {len(shares)} calls, {covered:.0%} of the predicted time")
 
 
 if __name__ == "__main__":

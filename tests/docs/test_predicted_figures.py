@@ -1,5 +1,6 @@
 """How far off predictions were: the README and the page say what the committed results say."""
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -96,3 +97,29 @@ def test_the_sample_under_a_comparison_is_what_is_predicted(tmp_path: Path) -> N
         (row,) = re.findall(rf"^ +{recipe} +[\d.]+ (.+)\n +(.+)$", sample, re.MULTILINE)
         assert " ".join(" ".join(row).split()) == " ".join([*figures, bound.replace(",", "")])
         assert " ".join(reference) in re.sub(" +", " ", sample)
+
+
+@pytest.mark.parametrize("page", ["advise-gpus-validation.md", "advise-gpus-validation.zh.md"])
+def test_the_page_has_the_speeds_on_gpus_that_no_fit_knows(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    script = importlib.import_module("newest_gpus")
+    found = json.loads(script.RESULT.read_text())
+    lines = script.table(found)
+    if page.endswith(".zh.md"):
+        lines = [importlib.import_module("docs_terms").chinese(script.PAGE, line) for line in lines]
+    text = (ROOT / "docs" / page).read_text()
+    assert text.split("<!-- newest -->\n")[1].split("<!-- /newest -->")[0].splitlines() == lines
+    rows = found["rows"]
+    published = {(each.gpu, each.model, each.precision) for each in script.measurements()}
+    assert {(row["gpu"], row["model"], row["precision"]) for row in rows} == published
+    inside = [row["inside"] for row in rows]
+    assert (sum(inside), len(inside)) == (17, 18)
+    new = [row["inside"] for row in rows if row["gpu"] in {"gh200", "b200"}]
+    assert (sum(new), len(new)) == (11, 12)
+    medians = [f"{found['errors'][on]['median']:.0%}" for on in ("b200", "gh200", "h200")]
+    paragraph = text.split("<!-- newest -->")[0].split("\n\n")[-2]
+    assert [f"{each}%" for each in re.findall(r"(\d+) ?%", paragraph)] == medians
+    # 80 % intervals of GPUs without data are at least as wide as 80 % of what is known there.
+    assert sum(new) / len(new) >= found["percent"] / 100

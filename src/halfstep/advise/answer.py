@@ -93,7 +93,7 @@ class Answer:
         if self.costs:
             rows = [each.as_json() for each in self.costs]
             said["predicted"] = {"interval_percent": SHARE, "rows": rows}
-            if cautions := {c.gpu.key: c.gpu.caution for c in self.costs if c.gpu.caution}:
+            if cautions := {cost.gpu.key: cost.caution for cost in self.costs if cost.caution}:
                 said["predicted"]["cautions"] = cautions
         if self.choices:
             said["choices"] = [choice.as_json() for choice in self.choices]

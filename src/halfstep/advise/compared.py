@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from halfstep.advise.predict import cost, gpus
+from halfstep.advise.predict import cost, measured
+from halfstep.advise.predict.float8 import why_not
 from halfstep.advise.predict.forecast import SHARE, Forecaster
 from halfstep.advise.subject import of_config
 from halfstep.compare.cells.directory import COMPARISON, read, versions
 from halfstep.compare.plan.grid import Arm
 from halfstep.compare.rows.predicted import Figure, Predicted, Prediction
 from halfstep.errors import in_a_line
+from halfstep.mechanisms.float8 import gain
 from halfstep.recipe import recipe as find_recipe
 from halfstep.train.config.schema import Config
 
@@ -43,14 +46,15 @@ def predict(
         there: The GPUs.
         tell: Called with a description of the next trace.
     """
-    known = _known(plan)
+    known, operators = _known(plan), measured.every()
+    model = [file.read_text() for file in (cost.FILE, gain.TABLE, *measured.files())]
     cells = {cell.arm: cell for cell in reversed(plan.grid.cells)}
     arms = [arm for arm in plan.grid.arms if arm.recipe not in plan.grid.checks]
     one_of_each_point = {arm.point: arm for arm in arms}.values()
     forecasters: dict[Any, Forecaster] = {}
 
     def one(arm: Arm, cell: Cell, gpu: Gpu) -> Predicted:
-        key = _fingerprint(arm, cell, gpu)
+        key = _fingerprint(arm, cell, gpu, model)
         return known.get(key) or _predict(arm, cell, gpu, key, forecasters, tell)
 
     found = {(arm, gpu.key): one(arm, cells[arm], gpu) for arm in arms for gpu in there}
@@ -67,7 +71,7 @@ def predict(
                 if Arm(over, arm.point) not in cells
                 and (reference := one(Arm(over, arm.point), cells[arm], gpu)).seconds
             ),
-            gpu.caution,
+            measured.caution(measured.nearest(operators, gpu), gpu),
         )
         for gpu, over in ((gpu, gpu.reference) for gpu in there)
     )
@@ -83,10 +87,8 @@ def _predict(
 ) -> Predicted:
     is_run = arm == cell.arm
     recipe = find_recipe(cell.config["recipe"]) if is_run else find_recipe(arm.recipe)
-    if recipe.untraceable:
-        parts = ", ".join(recipe.untraceable)
-        said = f"a CPU and a GPU run different operators for this part of the recipe: {parts}"
-        return Predicted(arm, fingerprint, reason=said)
+    if reason := why_not(recipe, gpu):
+        return Predicted(arm, fingerprint, reason=reason)
     try:
         if arm.point not in forecasters:
             subject = of_config(Config.model_validate(cell.config), batches=1)
@@ -114,14 +116,13 @@ def _figure(interval: Interval) -> Figure:
     return Figure(*interval)
 
 
-def _fingerprint(arm: Arm, cell: Cell, gpu: Gpu) -> str:
+def _fingerprint(arm: Arm, cell: Cell, gpu: Gpu, model: Sequence[str]) -> str:
     settings = {
         key: value for key, value in cell.settings.items() if key not in _DECIDED_BY_THE_RUN
     }
     if arm != cell.arm:
         settings["recipe"] = f"the reference {arm.recipe}"
-    model = [file.read_text() for file in (cost.FILE, gpus.TABLE)]
-    text = json.dumps([settings, gpu.key, versions(), model], sort_keys=True)
+    text = json.dumps([settings, asdict(gpu), versions(), model], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

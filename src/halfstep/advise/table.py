@@ -125,7 +125,7 @@ def intervals(found: Sequence[Forecast], ends: str = " ") -> str:
         found: The forecasts.
         ends: What stands between the brackets.
     """
-    inexact = dict.fromkeys(each.gpu.name for each in found if each.gpu.caution)
+    inexact = dict.fromkeys(each.gpu.name for each in found if each.caution)
     fewer = f", but fewer may on {' and '.join(inexact)} (see below)" if inexact else ""
     return f"{SHARE} % of the intervals [{ends}] should contain the true value{fewer}"
 
@@ -134,8 +134,8 @@ def cautions(found: Sequence[Forecast]) -> list[str]:
     """Say once, for all GPUs that it applies to, what is not known of their architectures."""
     names: dict[str, dict[str, None]] = {}
     for each in found:
-        if each.gpu.caution:
-            names.setdefault(each.gpu.caution, {})[each.gpu.name] = None
+        if each.caution:
+            names.setdefault(each.caution, {})[each.gpu.name] = None
     return [f"{', '.join(each)}: {caution}" for caution, each in names.items()]
 
 

@@ -350,9 +350,11 @@ def _print_costs(
     from halfstep.advise import table
     from halfstep.advise.predict import native_fp8
 
-    lines = native_fp8.lines(subject, [*dict.fromkeys(each.gpu for each in costs)], costs[0].batch)
+    gpus = [*dict.fromkeys(each.gpu for each in costs)]
+    lines = native_fp8.lines(subject, gpus, costs[0].batch)
     table.show(console, subject.name, costs, *([table.TRIED_NEXT] if examine is None else []))
     if examine is not None:
+        lines += native_fp8.not_predicted(names, gpus)
         traced = {"fp32", "tf32", *(cost.recipe for cost in costs)}
         if late := ", ".join(name for name in names if name not in traced):
             typer.echo(f"advise: the budget was spent before {late} was traced", err=True)

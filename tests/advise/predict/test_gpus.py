@@ -117,7 +117,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
     "name",
     [
         "rtx pro 6000 blackwell", "5080", "5070 ti", "4080", "b300", "gb200", "gb300", "h100 nvl",
-        "h200 nvl", "a30", "mi325x", "mi355x", "7900 xtx",
+        "h200 nvl", "h20", "gb10", "a30", "mi325x", "mi355x", "7900 xtx",
     ],
 )  # fmt: skip
 def test_gpus_of_today_are_there_with_their_sources(name) -> None:

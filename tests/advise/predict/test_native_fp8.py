@@ -39,10 +39,11 @@ def test_layers_are_counted_with_their_samples_and_without_values():
             f"{gain:.2f} to {gain:.2f} times as fast as in bf16 (predicted)"
         )
     ]
-    assert lines(given, [gpu("h200")], 8) == [
+    # The same is said once, for all GPUs that it is true of.
+    assert lines(given, [gpu("h200"), gpu("t4"), gpu("b200")], 8) == [
         (
-            "fp8 on H200 SXM 141GB: 0 of 3 layers would multiply in FP8, because none is "
-            "predicted to be faster so"
+            "fp8 on H200 SXM 141GB, B200 SXM 180GB: 0 of 3 layers would multiply in FP8, because "
+            "none is predicted to be faster so"
         )
     ]
     assert lines(given, [gpu("t4")]) == []

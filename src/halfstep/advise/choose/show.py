@@ -195,7 +195,7 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
 
 
 def _measure_it(choice: Choice) -> str:
-    if not choice.gpu.caution or choice.reference.recipe != "tf32":
+    if not choice.reference.caution or choice.reference.recipe != "tf32":
         return ""
     return "; half precision can be faster than predicted (see the note on this GPU): measure it"
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.budget import BudgetSpentError
 from halfstep.advise.eps import why_unsafe
 from halfstep.advise.predict.cost import step_time
+from halfstep.advise.predict.float8 import gains, why_not
 from halfstep.advise.predict.interval import around, half_width, speed_up
-from halfstep.advise.predict.measured import corrected, every, nearest
+from halfstep.advise.predict.measured import caution, corrected, every, nearest
 from halfstep.advise.predict.memory import CONTEXT, largest_batch, needed, usable
 from halfstep.advise.predict.step import samples, traced_at
 from halfstep.advise.predict.workload import workload
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from halfstep.advise.predict.cost import Bound
     from halfstep.advise.predict.gpus import Gpu
     from halfstep.advise.predict.interval import Interval
+    from halfstep.advise.predict.measured import Measured
     from halfstep.advise.predict.trace import Trace
     from halfstep.advise.predict.workload import Workload
     from halfstep.advise.subject import Subject
@@ -58,6 +61,7 @@ class Forecast:
             fits, None if it was not requested.
         unknown: Number of calls of each operator whose cost is estimated only from its bytes.
         measured: The device whose measured operators correct the times; "" without them.
+        caution: What is not known of the GPU; "" if operators of its architecture were measured.
         busy_batch: If the host limits the step, the estimated number of samples of a micro-step
             from which on the GPU does; None if it limits this step, or if it was not estimated.
         lacks: The format of the recipe's products if the GPU has no units for it, else "".
@@ -76,6 +80,7 @@ class Forecast:
     largest_batch: int | None
     unknown: dict[str, int]
     measured: str = ""
+    caution: str = ""
     busy_batch: int | None = None
     lacks: str = ""
     unsafe: str = ""
@@ -148,6 +153,7 @@ class Forecaster:
         largest: Whether to estimate the largest batch that fits, which needs a second trace.
         tell: Called with a description of the next trace.
         check: Called before each operator of a trace; raises `BudgetSpentError` to end it.
+        measured: Measured operators; by default those of the user's files and of the shipped ones.
 
     Attributes:
         tell: The argument `tell`; may be replaced.
@@ -163,6 +169,7 @@ class Forecaster:
         largest: bool = True,
         tell: Callable[[str], None] = lambda _: None,
         check: Callable[[], None] = lambda: None,
+        measured: Sequence[Measured] | None = None,
     ) -> None:
         self._subject = subject
         self._batch = batch or subject.batch_size or samples(subject.batches[0])
@@ -171,7 +178,7 @@ class Forecaster:
         self.tell = tell
         self.check = check
         self._optimizer = subject.optimizer(subject.model)
-        self._measured = every()
+        self._measured = every() if measured is None else measured
         self._traces: dict[str, tuple[Trace, ...]] = {}
 
     def reference(self, gpu: Gpu) -> Forecast:
@@ -189,25 +196,30 @@ class Forecaster:
         """Predict a step under a recipe.
 
         Raises:
-            UserError: If a step cannot be traced.
+            UserError: If a step cannot be traced, or if a trace does not tell the cost on the GPU.
         """
-        traces = self._traced(recipe)
+        if reason := why_not(recipe, gpu):
+            raise UserError(
+                f"the cost of {recipe.name} on {gpu.name} cannot be predicted: {reason}; leave "
+                f"{recipe.name} out of --recipes"
+            )
+        traces = self._traced(recipe, gpu)
         work = self._work(traces[0], gpu, tf32=recipe.product_format == "tf32")
         found = self._one(recipe.name, gpu, traces, work, self._full(gpu))
         lacks = "" if gpu.has(recipe.product_format) else recipe.product_format
         unsafe = why_unsafe(self._optimizer, recipe)
         return replace(found, lacks=lacks, unsafe=unsafe)
 
-    def trace(self, recipe: Recipe) -> Trace:
-        """Return the trace of a step under a recipe.
+    def trace(self, recipe: Recipe, gpu: Gpu | None = None) -> Trace:
+        """Return the trace of a step under a recipe, on a GPU if the recipe is in FP8.
 
         Raises:
             UserError: If a step cannot be traced.
         """
-        return self._traced(recipe)[0]
+        return self._traced(recipe, gpu)[0]
 
-    def in_time(self, recipes: Iterable[Recipe]) -> set[str]:
-        """Trace recipes until the budget is spent, and return the names of those with a trace.
+    def in_time(self, recipes: Iterable[tuple[Recipe, Sequence[Gpu]]]) -> set[str]:
+        """Trace recipes for GPUs until the budget is spent, and return the names of those traced.
 
         Raises:
             UserError: If a step cannot be traced, or if there is no time even for fp32.
@@ -220,12 +232,11 @@ class Forecaster:
                 f"the budget was spent before one step of {self._subject.name} was traced, so no "
                 "cost can be predicted; give more, such as --budget 10m"
             ) from None
-        for recipe in recipes:
-            try:
-                self._traced(recipe)
-            except BudgetSpentError:
-                break
-            names.add(recipe.name)
+        with suppress(BudgetSpentError):
+            for recipe, gpus in recipes:
+                for gpu in gpus:
+                    self._traced(recipe, gpu)
+                names.add(recipe.name)
         return names
 
     def _full(self, gpu: Gpu) -> Workload:
@@ -235,16 +246,20 @@ class Forecaster:
         work, near = workload(trace.calls, gpu, tf32=tf32), nearest(self._measured, gpu)
         return corrected(work, trace.calls, gpu, near, tf32=tf32) if near else work
 
-    def _traced(self, recipe: Recipe) -> tuple[Trace, ...]:
+    def _traced(self, recipe: Recipe, gpu: Gpu | None = None) -> tuple[Trace, ...]:
         if recipe == find_recipe("tf32"):  # runs the same operators as fp32
             recipe = find_recipe("fp32")
         # The value of the loss scale does not affect the cost.
         scaling = recipe.scaling and replace(recipe.scaling, init=1.0)
-        key = json_text({**recipe.settings(), "loss_scale": repr(scaling)})
+        known = gains(recipe, gpu) if gpu else None
+        of_gpu = repr(known and known.row)
+        key = json_text({**recipe.settings(), "loss_scale": repr(scaling), "gains": of_gpu})
         if key not in self._traces:
             self.tell(f"cost of {recipe.name}")
             sizes = (self._batch, 2 * self._batch) if self._largest else (self._batch,)
-            self._traces[key] = traced_at(self._subject, recipe, sizes, check=self.check)
+            self._traces[key] = traced_at(
+                self._subject, recipe, sizes, gains=known, check=self.check
+            )
         return self._traces[key]
 
     def _one(
@@ -271,6 +286,7 @@ class Forecaster:
             largest_batch=largest_batch(traces[0], traces[1], limit) if self._largest else None,
             unknown=traces[0].unknown,
             measured=near.device if near else "",
+            caution=caution(near, gpu),
         )
 
 
@@ -316,7 +332,8 @@ def forecasts(
         forecaster: Predicts steps of the subject.
         recipes: Names of recipes, or names joined by "+".
         gpus: The GPUs.
-        partly: Whether to omit recipes that cannot be traced on a CPU, rather than raise.
+        partly: Whether to omit recipes that a trace tells nothing of on any GPU, rather than raise.
+            Where a trace tells nothing on some GPUs, these are always left out.
 
     Returns:
         The forecasts; those of recipes are missing that were not traced when the budget was spent.
@@ -324,19 +341,22 @@ def forecasts(
     Raises:
         ValueError: If a recipe is unknown, or a step cannot be traced.
     """
-    wanted = {found.name: found for found in map(find_recipe, recipes)}
-    if partly:
-        wanted = {name: found for name, found in wanted.items() if not found.untraceable}
+    wanted = {
+        name: (found, [gpu for gpu in gpus if not why_not(found, gpu)])
+        for name, found in ((found.name, found) for found in map(find_recipe, recipes))
+    }
+    for found, there in wanted.values():
+        if not there and not partly:
+            forecaster.predict(found, gpus[0])  # raises the reason
     traced = forecaster.in_time(wanted.values())
-    wanted = {name: found for name, found in wanted.items() if name in traced}
     made = []
     for gpu in gpus:
         reference = forecaster.reference(gpu)
         made.append(reference)
         made += [
             forecaster.predict(recipe, gpu)
-            for name, recipe in wanted.items()
-            if name != reference.recipe
+            for name, (recipe, there) in wanted.items()
+            if name in traced and gpu in there and name != reference.recipe
         ]
     return made
 

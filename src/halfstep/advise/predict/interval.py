@@ -30,9 +30,9 @@ SHARES = (80, 90)
 """The coverages that an interval can have, in percent of outcomes."""
 
 _UNKNOWN = {80: 0.26, 90: 0.34}
-"""The least half-widths on an architecture without any measurement: 90 % of the errors of a similar
-cost model on H200, GH200 and B200 were below 29 %, a logarithm of 0.34, before any of these GPUs
-was in a fit."""
+"""The least half-widths on an architecture without any measurement, and in FP8: 90 % of the errors
+of a similar cost model on H200, GH200 and B200 were below 29 %, a logarithm of 0.34, before any of
+these GPUs was in a fit."""
 
 _CONVOLUTIONS = ("conv", "depthwise", "grouped")
 _VAGUE = ("depthwise", "grouped", "recurrent", "index", "unknown")
@@ -96,10 +96,9 @@ def half_width(work: Workload, gpu: Gpu, share: int = 80, fitted: Constants | No
         share: The coverage, in percent of outcomes; one of `SHARES`.
         fitted: The constants of the cost model; by default the shipped ones.
     """
-    if work.widths is not None:
-        return work.widths[SHARES.index(share)]
     times = float(_widths()["intervals"]["step"][str(share)])
-    return _wider(times * expected_error(work, fitted), gpu, share)
+    width = _wider(times * expected_error(work, fitted), gpu, share, work)
+    return _between(width, share, work)
 
 
 def around(seconds: float, width: float) -> Interval:
@@ -115,25 +114,50 @@ def speed_up(full: Workload, half: Workload, gpu: Gpu, share: int = 80) -> Inter
     """
     times = float(_widths()["intervals"]["speed-up"][str(share)])
     ratio = step_time(full).seconds / step_time(half).seconds
-    if full.widths is not None and half.widths is not None:
-        return around(ratio, half.widths[SHARES.index(share)])
-    width = _wider(times * max(expected_error(full), expected_error(half)), gpu, share)
-    return around(ratio, width)
+    expected = max(expected_error(full), expected_error(half))
+    width = _wider(times * expected, gpu, share, half)
+    return around(ratio, _between(width, share, full, half))
 
 
-def _wider(width: float, gpu: Gpu, share: int) -> float:
+def known(work: Workload) -> float:
+    """Return the share of a step's time that measured operators tell; 0 if the host limits it."""
+    time = step_time(work)
+    if time.bound == "host":
+        return 0.0
+    spent = kernels(work, constants(work.architecture)).total * work.count
+    return float(spent @ work.trust / time.device)
+
+
+def _between(width: float, share: int, *works: Workload) -> float:
+    """Return the half-width for steps whose times are partly measured, partly modelled.
+
+    Args:
+        width: The half-width of a modelled time.
+        share: The coverage, in percent of outcomes.
+        works: The steps; the one of which least is measured counts.
+    """
+    widths = works[0].widths
+    if widths is None:
+        return width
+    part = min(map(known, works))
+    return part * widths[SHARES.index(share)] + (1 - part) * width
+
+
+def _wider(width: float, gpu: Gpu, share: int, work: Workload) -> float:
     """Widen the half-width of an interval from published speeds, by what is known of a GPU.
 
     On an architecture that was measured with current software, by the errors there; on one that was
-    not measured at all, also by the errors on architectures that were left out of a fit, and to no
-    less than the errors on the newest GPUs when they were new (`_UNKNOWN`).
+    not measured at all, also by the errors on architectures that were left out of a fit. There, and
+    for products in FP8, of which no step was measured, to no less than the errors on the newest
+    GPUs when they were new (`_UNKNOWN`).
     """
     found = _widths()
     architectures, current = found["intervals"], found["current"]
     name = gpu.architecture
     near = current["alike"].get(name, name)
     width *= float(current["wider"].get(near, {}).get(str(share), 1.0))
-    if name in architectures["architectures"]:
+    if name not in architectures["architectures"]:
+        width *= float(max(architectures["new architecture"].values()))
+    elif not work.fp8.any():
         return width
-    new = float(max(architectures["new architecture"].values()))
-    return max(width * new, _UNKNOWN[share])
+    return max(width, _UNKNOWN[share])

@@ -13,9 +13,9 @@ import json
 import math
 import os
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -42,9 +42,26 @@ logarithm: the errors on GPUs that were left out of a fit (`results/advise_speed
 those on the newest GPUs before any of their architecture was measured."""
 _SHARES = ((80, 1.0), (90, 1.3))
 _NEIGHBOURS = 4
+_BY_BYTES = ("pointwise", "reduction", "copy")
+"""Kinds whose operators differ little in time if they move equally many bytes."""
 _NEAR = 0.7
-"""Distance at which a measured call counts half: a factor of two in one size."""
+"""Distance at which a measured call counts half: a factor of two in one size. Two operators of a
+kind in `_BY_BYTES` are as far apart."""
+_SAME = 1e-9
+"""Distance below which two calls have the same sizes."""
 _KEYS = ("device", "datasheet", "torch", "cudnn", "launch_seconds", "rows")
+
+
+class Similar(NamedTuple):
+    """What measured calls say of other calls.
+
+    Attributes:
+        ratio: (N,); the logarithm by which the modelled time of each call is multiplied.
+        trust: (N,); from 0, if nothing similar was measured, to 1, if the call itself was.
+    """
+
+    ratio: NDArray[np.float64]
+    trust: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -91,68 +108,82 @@ class Measured:
         return found
 
     @cached_property
+    def _names(self) -> NDArray[np.str_]:
+        return np.array([call.op.name for call in self.calls])
+
+    @cached_property
     def _places(self) -> NDArray[np.float64]:
         return np.array([_place(call.op) for call in self.calls])
 
-    def corrections(
-        self, calls: Sequence[Call], *, tf32: bool, without: Sequence[int | None] | None = None
-    ) -> NDArray[np.float64]:
-        """Return by what the modelled time of each call is multiplied.
+    def similar(self, calls: Sequence[Call], *, tf32: bool, held_out: bool = False) -> Similar:
+        """Return what the measured calls say of the calls of a step.
 
         Args:
-            calls: The calls of a step.
+            calls: The calls of the step.
             tf32: Whether products of fp32 tensors run in TF32.
-            without: For each call, the measured one that is left out, to test the interpolation.
+            held_out: Whether to leave out the measured calls with the sizes of a call, to test the
+                interpolation.
         """
-        found = np.zeros(len(calls))
-        for row, call in enumerate(calls):
-            known = self._classes.get(_class(call.op, tf32=tf32 and call.op.format == "fp32"), [])
-            if without is not None:
-                known = [at for at in known if at != without[row]]
-            if known:
-                found[row] = self._interpolated(call.op, np.array(known))
-        return np.exp(found)
+        found = np.zeros((2, len(calls)))
+        for at, call in enumerate(calls):
+            alike = self._classes.get(_class(call.op, tf32=tf32 and call.op.format == "fp32"), [])
+            if alike:
+                found[:, at] = self._interpolated(call.op, np.array(alike), held_out=held_out)
+        return Similar(*found)
 
-    def _interpolated(self, op: Op, known: NDArray[np.intp]) -> float:
+    def _interpolated(
+        self, op: Op, known: NDArray[np.intp], *, held_out: bool
+    ) -> tuple[float, float]:
+        """Return the logarithm of a call's ratio, from measured ones of its class, and the trust."""
         far = np.abs(self._places[known] - _place(op)).sum(axis=1)
+        if op.kind in _BY_BYTES:
+            far += _NEAR * (self._names[known] != op.name)
+        itself = far < _SAME
+        if itself.any() and not held_out:
+            return float(self.ratios[known[itself]].mean()), 1.0
+        known, far = known[~itself], far[~itself]
+        if not len(known):
+            return 0.0, 0.0
         near = np.argsort(far, kind="stable")[:_NEIGHBOURS]
-        if far[near[0]] < 1e-9:  # measured itself
-            return float(self.ratios[known[near[0]]])
         weights = 1 / far[near] ** 2
-        trust = 1 / (1 + (far[near[0]] / _NEAR) ** 2)
-        return float(trust * (weights @ self.ratios[known[near]]) / weights.sum())
+        trust = float(1 / (1 + (far[near[0]] / _NEAR) ** 2))
+        return trust * float(weights @ self.ratios[known[near]] / weights.sum()), trust
 
-    @cache  # noqa: B019  (a file is read once, and lives as long as the process)
-    def width(self, share: int) -> float:
-        """Return the half-width that covers a share of the measured time, each call left out."""
-        sizes, weights = np.abs(self.errors()), np.array(self.seconds)
-        order = np.argsort(sizes)
-        below = np.cumsum(weights[order]) / weights.sum()
-        return float(np.interp(share / 100, below, sizes[order]))
+    @cached_property
+    def widths(self) -> tuple[float, float] | None:
+        """The half-widths that cover 80 % and 90 % of the measured time, each call held out.
 
-    def errors(self) -> NDArray[np.float64]:
-        """Return the logarithmic error of each call's time, predicted from the others."""
-        flags = np.array(self.tf32)
-        found = np.empty(len(self.calls))
+        A call counts by its time and by the trust in what is similar to it. None if no two measured
+        calls are similar.
+        """
+        flags, errors = np.array(self.tf32), np.zeros(len(self.calls))
+        weights = np.array(self.seconds)
         for tf32 in (False, True):
             where = np.flatnonzero(flags == tf32)
-            chosen = [self.calls[at] for at in where]
-            given = self.corrections(chosen, tf32=tf32, without=list(map(int, where)))
-            found[where] = np.log(given) - self.ratios[where]
-        return found
+            found = self.similar([self.calls[at] for at in where], tf32=tf32, held_out=True)
+            errors[where] = np.abs(found.ratio - self.ratios[where])
+            weights[where] *= found.trust
+        if not weights.sum():
+            return None
+        order = np.argsort(errors)
+        below = np.cumsum(weights[order]) / weights.sum()
+        low, high = (float(np.interp(share / 100, below, errors[order])) for share, _ in _SHARES)
+        return low, high
 
 
 def _class(op: Op, *, tf32: bool) -> tuple[Any, ...]:
     """Return what two calls must share for one to say something of the other."""
-    name = "" if op.kind in PRODUCTS else op.name
+    name = "" if op.kind in (*PRODUCTS, *_BY_BYTES) else op.name
     return op.kind, op.role, name, "tf32" if tf32 and op.flops else op.format, op.channels_last
 
 
 def _place(op: Op) -> NDArray[np.float64]:
     """Return the place of a call among others of its class: the logarithms of its sizes."""
-    sizes = (op.m, op.n, op.k, op.groups, op.window) if op.kind in PRODUCTS else (op.groups,)
-    moved = op.read + op.written
-    return np.log([*(max(1, each) for each in (*sizes, moved)), *([1] * (5 - len(sizes)))])
+    if op.kind in PRODUCTS:
+        sizes = op.m, op.n, op.k, op.groups, op.window
+    else:
+        sizes = op.read + op.written, op.groups, 1, 1, 1
+    return np.log(np.maximum(sizes, 1))
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -216,14 +247,18 @@ def own_folder() -> Path:
     return kept / "halfstep" / "operators"
 
 
+def files() -> list[Path]:
+    """Return the files of the user's measurements, then the shipped ones."""
+    return [*sorted(own_folder().glob("*.json")), *sorted(SHIPPED.glob("*.json"))]
+
+
 def every() -> list[Measured]:
-    """Return the user's own files, then the shipped ones.
+    """Return the contents of all files.
 
     Raises:
         UserError: If a file is wrong.
     """
-    own = [read(path, own=True) for path in sorted(own_folder().glob("*.json"))]
-    return own + [read(path, own=False) for path in sorted(SHIPPED.glob("*.json"))]
+    return [read(path, own=path.parent != SHIPPED) for path in files()]
 
 
 def distance(measured: Gpu, gpu: Gpu) -> Distance | None:
@@ -240,10 +275,27 @@ def distance(measured: Gpu, gpu: Gpu) -> Distance | None:
 
 
 def nearest(found: Sequence[Measured], gpu: Gpu) -> Measured | None:
-    """Return the measured device that says most of a GPU; of equally near ones, the user's own."""
+    """Return the measured device that says most of a GPU; None if none says anything.
+
+    Of devices at the same distance, the user's own one comes first, then the one with the most
+    similar datasheet.
+    """
+
+    def order(each: Measured) -> tuple[int, bool, float]:
+        far = distance(each.gpu, gpu)
+        rates = ((each.gpu.fp16, gpu.fp16), (each.gpu.bandwidth, gpu.bandwidth))
+        apart = sum(abs(math.log(one / other)) for one, other in rates)
+        return [*CARRIED].index(str(far)), not each.own, apart
+
     near = [each for each in found if distance(each.gpu, gpu) is not None]
-    order = list(CARRIED)
-    return min(near, key=lambda each: order.index(str(distance(each.gpu, gpu))), default=None)
+    return min(near, key=order, default=None)
+
+
+def caution(near: Measured | None, gpu: Gpu) -> str:
+    """Return what is not known of a GPU; "" if operators of its architecture were measured."""
+    if near is not None and near.gpu.architecture == gpu.architecture:
+        return ""
+    return gpu.caution
 
 
 def corrected(
@@ -260,7 +312,15 @@ def corrected(
     """
     far = distance(near.gpu, gpu)
     assert far is not None
-    low, high = (math.hypot(near.width(share), CARRIED[far] * times) for share, times in _SHARES)
+    similar = near.similar(calls, tf32=tf32)
+    correction = work.correction * np.exp(similar.ratio)
     launch = near.launch if near.own and far == "same" else 0.0
-    correction = near.corrections(calls, tf32=tf32)
-    return replace(work, correction=correction, widths=(low, high), launch=launch)
+    if near.widths is None:
+        return replace(work, correction=correction, launch=launch)
+    low, high = (
+        math.hypot(width, CARRIED[far] * times)
+        for width, (_, times) in zip(near.widths, _SHARES, strict=True)
+    )
+    return replace(
+        work, correction=correction, trust=similar.trust, widths=(low, high), launch=launch
+    )

@@ -1,8 +1,4 @@
-"""Tells which layers of a subject would be faster in FP8 on a GPU, layer by layer.
-
-The cost of a whole step in FP8 is not predicted, because the constants of the cost model are not
-fitted to FP8. The gain of single layers is, by their shapes (`Recipe.explained`).
-"""
+"""Tells which layers of a subject are faster in FP8 on a GPU, and where FP8 is not predicted."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from halfstep.advise.predict.float8 import why_not
 from halfstep.advise.predict.step import fake_forward
 from halfstep.plurals import counted
 from halfstep.recipe import recipe
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def lines(subject: Subject, gpus: Sequence[Gpu], batch: int | None = None) -> list[str]:
-    """Return a line for each GPU of the table of gains: how many layers gain from native products.
+    """Return how many layers gain from native products, for each GPU of the table of gains.
 
     Args:
         subject: The subject; it is not modified.
@@ -36,11 +33,21 @@ def lines(subject: Subject, gpus: Sequence[Gpu], batch: int | None = None) -> li
     """
     with_units = [gpu for gpu in gpus if gpu.fp8 is not None]
     counts = samples_of_layers(subject, batch) if with_units else {}
-    found = []
+    found: dict[str, list[str]] = {}
     for gpu in with_units:
         with suppress(ValueError):  # the table does not have the GPU
-            found.append(_line(subject.model, counts, gpu))
-    return found
+            found.setdefault(_line(subject.model, counts, gpu), []).append(gpu.name)
+    return [f"fp8 on {', '.join(names)}: {said}" for said, names in found.items()]
+
+
+def not_predicted(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
+    """Return a line for each reason for which recipes are not predicted on some of the GPUs."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        for gpu in gpus:
+            if reason := why_not(recipe(name), gpu):
+                found.setdefault(reason, []).append(f"{name} on {gpu.name}")
+    return [f"not predicted: {', '.join(which)}: {reason}" for reason, which in found.items()]
 
 
 def samples_of_layers(subject: Subject, batch: int | None = None) -> dict[str, int]:
@@ -65,9 +72,7 @@ def samples_of_layers(subject: Subject, batch: int | None = None) -> dict[str, i
 def _line(model: nn.Module, counts: dict[str, int], gpu: Gpu) -> str:
     layers = recipe("fp8").explained(model, gpu.key, counts)
     faster = [each for each in layers if each.computes == "native" and each.gain is not None]
-    said = (
-        f"fp8 on {gpu.name}: {len(faster)} of {counted(len(layers), 'layer')} would multiply in FP8"
-    )
+    said = f"{len(faster)} of {counted(len(layers), 'layer')} would multiply in FP8"
     if not faster:
         return f"{said}, because none is predicted to be faster so"
     gains = sorted(each.gain or 0 for each in faster)

@@ -69,6 +69,7 @@ class Op:
         window: Positions of a convolution's filter: 9 for 3x3.
         channels_last: Whether images are in NHWC.
         launches: Number of kernels.
+        gain: How many times as fast the product is in FP8, with the casts around it; 1 elsewhere.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Op:
     window: int = 1
     channels_last: bool = False
     launches: int = 1
+    gain: float = 1.0
 
 
 _FOREACH_LAUNCH = 2**16 * 320

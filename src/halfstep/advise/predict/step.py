@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from halfstep.advise.budget import BudgetSpentError
+from halfstep.advise.predict.float8 import on_gpu
 from halfstep.advise.predict.operators import is_channels_last
 from halfstep.advise.predict.recurrent import Recurrent
 from halfstep.advise.predict.trace import recorded
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from halfstep.advise.predict.trace import Trace
     from halfstep.advise.subject import Subject
+    from halfstep.mechanisms.float8.gain import Gains
     from halfstep.recipe import Recipe
 
 
@@ -63,6 +65,7 @@ def traced_at(
     batches: Sequence[int],
     *,
     exact: bool = False,
+    gains: Gains | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[Trace, ...]:
     """Trace a step at each of several batch sizes, after a step that creates the optimizer's state.
@@ -73,6 +76,7 @@ def traced_at(
         batches: The batch sizes: samples of a micro-step.
         exact: Whether to count the exact sizes of storages, rather than sizes that are rounded up
             as by CUDA's allocator.
+        gains: For a recipe in FP8: what decides on a GPU which layers multiply natively.
         check: Called before each operator; raises to end the trace.
 
     Raises:
@@ -80,7 +84,7 @@ def traced_at(
         BudgetSpentError: If `check` raises it.
     """
     found = find_recipe(recipe)
-    if found.untraceable:
+    if found.untraceable and gains is None:
         raise UserError(
             f"the cost of {found.name} cannot be predicted: a CPU and a GPU run different "
             f"operators for this part of the recipe: {', '.join(found.untraceable)}; leave "
@@ -88,7 +92,7 @@ def traced_at(
         )
     try:
         with _quiet(), FakeTensorMode(allow_non_fake_inputs=True):
-            return _steps(subject, found, batches, exact=exact, check=check)
+            return _steps(subject, found, batches, exact=exact, gains=gains, check=check)
     except (UserError, BudgetSpentError):
         raise
     except Exception as error:
@@ -119,11 +123,14 @@ def _steps(
     batches: Sequence[int],
     *,
     exact: bool,
+    gains: Gains | None,
     check: Callable[[], None],
 ) -> tuple[Trace, ...]:
     size = samples(subject.batches[0])
     found = []
     with recorded(exact=exact, check=check) as recorder, Recurrent(recorder.record):
+        if gains is not None:
+            recipe = on_gpu(recipe, gains, recorder.record)
         model = _fake_model(subject.model)
         optimizer = as_on_a_gpu(subject.optimizer(model))
         # Closed while the recorder is active: closing reads a value of a fake tensor, which fails

@@ -44,6 +44,7 @@ class Workload:
         kind: Index of the kind in `KINDS`.
         half: Whether `half_data` is true and the GPU has units for products in the format.
         tf32: Whether products run in TF32.
+        fp8: Whether products run in FP8.
         half_data: Whether an element has at most two bytes.
         channels_last: Whether images are in NHWC.
         converted: Whether images are copied from NHWC to NCHW and back, because the kernel supports
@@ -73,11 +74,12 @@ class Workload:
             units.
         cache: Size of the last cache level, in MiB.
         tiling: The split of matrix products into tiles.
-        correction: By what measured operators multiply the modelled time of a call.
+        correction: By what measured operators, and gains of FP8, multiply the modelled time.
+        trust: From 0, if no operator like the call was measured, to 1, if the call itself was.
         architecture: The architecture of the GPU; "" for the workloads of several GPUs.
         launch: Seconds of this host to launch a kernel; 0 if it was not measured.
-        widths: The half-widths of intervals of 80 % and 90 % that measured operators give, as
-            natural logarithms; None without them.
+        widths: The half-widths of 80 % and 90 % of the times of measured calls, as natural
+            logarithms; None without them.
     """
 
     count: NDArray[np.float64]
@@ -89,6 +91,7 @@ class Workload:
     kind: NDArray[np.intp]
     half: NDArray[np.bool_]
     tf32: NDArray[np.bool_]
+    fp8: NDArray[np.bool_]
     half_data: NDArray[np.bool_]
     channels_last: NDArray[np.bool_]
     converted: NDArray[np.bool_]
@@ -109,6 +112,7 @@ class Workload:
     load: NDArray[np.float64]
     cache: NDArray[np.float64]
     correction: NDArray[np.float64]
+    trust: NDArray[np.float64]
     tiling: Tiling
     architecture: str = ""
     launch: float = 0.0
@@ -165,6 +169,7 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         kind=kind,
         half=half,
         tf32=np.array([each == "tf32" for each in formats], dtype=np.bool_),
+        fp8=numbers("gain") != 1,
         half_data=half_data,
         channels_last=channels_last,
         converted=np.array(
@@ -192,7 +197,8 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         / (1e12 * gpu.power)
         * gpu.energy,
         cache=rows * gpu.cache,
-        correction=np.ones(len(calls)),
+        correction=1 / numbers("gain"),
+        trust=np.zeros(len(calls)),
         tiling=tiling(m, n, k, groups, rows * gpu.sms),
         architecture=gpu.architecture,
     )

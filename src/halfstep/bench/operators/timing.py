@@ -16,6 +16,10 @@ _WARM = 2
 _REPEATS = 20
 _ENOUGH = 0.05
 """Seconds of repeats after which a call is not repeated again."""
+_EVENT = 20e-6
+"""Seconds of the host to record an event."""
+_CYCLES = 2e9
+"""Clock cycles of a device in a second, at most."""
 _LAUNCHES = 200
 _ELEMENTS = 2**10
 
@@ -23,17 +27,22 @@ _ELEMENTS = 2**10
 def seconds(call: Callable[[], Any], device: torch.device) -> float:
     """Return the median seconds of a call, from repeats on an otherwise idle device.
 
-    On CUDA, repeats are enqueued without waiting in between, so that the time of the host does not
-    count where it is shorter than that of the kernels.
+    On CUDA, the repeats are enqueued while the device sleeps, so that the time of the host does not
+    count, even where it is longer than that of the kernels.
     """
     for _ in range(_WARM):
+        began = time.perf_counter()
         call()
     if device.type != "cuda":
         return _on_host(call)
+    host = time.perf_counter() - began  # of the last call, which is warm
     stream = torch.cuda.current_stream(device)
     events = [torch.cuda.Event(enable_timing=True)]
     torch.cuda.synchronize(device)
     began = time.perf_counter()
+    ahead = min(_ENOUGH, (host + _EVENT) * _REPEATS)
+    with torch.cuda.device(device):
+        torch.cuda._sleep(int(ahead * _CYCLES))  # noqa: SLF001  (as the tests of torch do)
     events[0].record(stream)
     while len(events) <= _REPEATS:
         call()

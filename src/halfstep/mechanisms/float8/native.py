@@ -68,20 +68,33 @@ class NativeFloat8:
         computed = torch.bfloat16 if self.rowwise else dtype
         # Those that return fp32 take no bias.
         inside = bias is not None and computed != torch.float32
-        product = scaled_mm(
+        added = bias.detach().to(computed) if bias is not None and inside else None
+        product = self.product(left, right, added, computed, fast=not gradient)
+        if bias is not None and not inside:
+            product = product + bias.detach()
+        return product.to(dtype)
+
+    def product(
+        self,
+        left: Operand,
+        right: Operand,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+        *,
+        fast: bool,
+    ) -> torch.Tensor:
+        """Return the product in `dtype`; `fast` sums are not exact in fp32."""
+        return scaled_mm(
             left.values,
             right.values.t(),
             left.decode,
             self._kind,
             right.decode.t(),
             self._kind,
-            bias=bias.detach().to(computed) if bias is not None and inside else None,
-            output_dtype=computed,
-            use_fast_accum=not gradient,
+            bias=bias,
+            output_dtype=dtype,
+            use_fast_accum=fast,
         )
-        if bias is not None and not inside:
-            product = product + bias.detach()
-        return product.to(dtype)
 
 
 def has_native(device: torch.device) -> bool:
