@@ -52,7 +52,7 @@ class RecipePrecision(Precision):
         self._recipe, self._settings = recipe, settings
 
     @property
-    def precision(self) -> str:  # type: ignore[override]
+    def precision(self) -> str:
         """The name of the recipe."""
         return str(getattr(self._recipe, "name", self._recipe))
 
@@ -64,7 +64,7 @@ class RecipePrecision(Precision):
         Raises:
             ValueError: If the module optimizes by hand, or overrides what the engine does.
         """
-        clipping: dict[str, float] = {}
+        clipping: dict[str, Any] = {}
         if isinstance(model, pl.LightningModule):
             _refuse_own_steps(model)
             if limit := model.trainer.gradient_clip_val:
