@@ -22,7 +22,7 @@ from halfstep.compare.output.report.curves import read_curves
 from halfstep.compare.plan.grid import flat
 from halfstep.compare.rows import predicted as of_gpus
 from halfstep.compare.rows.one_seed import conclusions
-from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
+from halfstep.compare.rows.rows import COMPARABLE, rows_by_arm, rows_by_seed
 from halfstep.compare.rows.verdict import verdicts
 from halfstep.show.document import CHART, TableCell, document
 from halfstep.show.table import REHEARSED, one_line
@@ -283,12 +283,12 @@ def _differences(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _span(rows: Sequence[Row]) -> float:
-    """Return the half width of the plot of differences around 0, as an accuracy from 0 to 1."""
-    ends = [
-        abs(end)
-        for row in rows
-        if row.difference is not None and not row.is_baseline
-        for end in (row.difference.low, row.difference.mean, row.difference.high)
-        if end is not None
-    ]
-    return max([*ends, 0.0005])
+    """Return the half width of the plot of differences around 0, as an accuracy from 0 to 1.
+
+    A row that is far from its baseline, such as a control, would leave no room for the others. It
+    is drawn at the edge, unless all rows are far from it.
+    """
+    found = [row.difference for row in rows if row.difference and not row.is_baseline]
+    near = [each for each in found if abs(each.mean) <= COMPARABLE]
+    ends = [end for each in near or found for end in (each.low, each.mean, each.high)]
+    return max([*(abs(end) for end in ends if end is not None), 0.0005])
