@@ -68,13 +68,15 @@ def main() -> None:
     line = command()
     with tempfile.TemporaryDirectory() as scratch, quiet_machine.watched() as seen:
         found, took = run(line, Path(scratch, "demo"))
-        sets = [{"seeds": found["seeds"], **took, "answers": answers(found)}]
+        sets = [{"seeds": found["seeds"], "answers": answers(found)}]
         for first in OTHERS:
-            seeds = ",".join(str(first + each) for each in found["seeds"])
-            other, took = run([*line, "--seeds", seeds], Path(scratch, str(first)))
-            sets.append({"seeds": other["seeds"], **took, "answers": answers(other)})
+            seeds = [first + each for each in found["seeds"]]
+            given = [*line, "--seeds", ",".join(map(str, seeds))]
+            other, _ = run(given, Path(scratch, str(first)))
+            sets.append({"seeds": seeds, "answers": answers(other)})
         kept = {name: Path(scratch, "demo", name).read_bytes() for name in FILES}
-    quiet_machine.keep(RESULTS, {"command": "halfstep " + " ".join(line), "sets": sets}, seen)
+    document = {"command": "halfstep " + " ".join(line), **took, "sets": sets}
+    quiet_machine.keep(RESULTS, document, seen)
     for name, content in kept.items():
         (KEPT / name).write_bytes(content)
 

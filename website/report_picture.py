@@ -1,24 +1,27 @@
 """Draws the pictures in the README: the first screen of a comparison's report, light and dark.
 
-    python website/report_picture.py runs/compare/digits
+    python website/report_picture.py docs/experiments/demo
 
 Writes the pictures, and the comparison.json that they show, to docs/images. Each picture contains
-the checksum of that file, so that a test can check that they belong together. Needs playwright,
-pillow and Chromium.
+the checksum of that file, so that a test can check that they belong together. Needs pillow and
+Chromium.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SOURCE = IMAGES / "report.json"
 CHECKSUM = "comparison-sha256"
 SIZE = {"width": 1280, "height": 980}
+_SCHEMES = {"dark": 0, "light": 1}
+"""Chromium's numbers of the colour schemes."""
 
 
 def pictures() -> dict[str, Path]:
@@ -34,22 +37,25 @@ def checksum() -> str:
 def draw(directory: Path) -> None:
     """Draw the report in a comparison's directory, and copy its comparison.json to the pictures."""
     from PIL import Image, PngImagePlugin
-    from playwright.sync_api import sync_playwright
 
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        raise FileNotFoundError("Chromium is not installed")
     SOURCE.write_bytes((directory / "comparison.json").read_bytes())
     mark = PngImagePlugin.PngInfo()
     mark.add_text(CHECKSUM, checksum())
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium") or shutil.which("chromium-browser"),
-            args=["--no-sandbox", "--disable-gpu"],
-        )
-        for scheme, target in pictures().items():
-            page = browser.new_page(viewport=SIZE, color_scheme=scheme)
-            page.goto((directory.resolve() / "report.html").as_uri())
-            drawn = Image.open(io.BytesIO(page.screenshot()))
-            drawn.convert("RGB").save(target, optimize=True, pnginfo=mark)
-        browser.close()
+    for scheme, target in pictures().items():
+        with tempfile.TemporaryDirectory() as scratch:
+            drawn = Path(scratch, "drawn.png")
+            size = ",".join(map(str, SIZE.values()))
+            settings = (
+                *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+                *(f"--window-size={size}", f"--screenshot={drawn}"),
+                f"--blink-settings=preferredColorScheme={_SCHEMES[scheme]}",
+            )
+            uri = (directory.resolve() / "report.html").as_uri()
+            subprocess.run([browser, *settings, uri], check=True, capture_output=True)
+            Image.open(drawn).convert("RGB").save(target, optimize=True, pnginfo=mark)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,9 @@ def why_not(recipe: Recipe, gpu: Gpu) -> str:
     if gpu.fp8 is None:
         return "the GPU has no FP8 units, and no trace on a CPU tells what emulation costs there"
     if gpu.architecture.startswith("cdna"):
-        return "FP8 is native on NVIDIA's GPUs only, and no trace on a CPU tells what emulation costs"
+        return (
+            "FP8 is native on NVIDIA's GPUs only, and no trace on a CPU tells what emulation costs"
+        )
     return ""
 
 

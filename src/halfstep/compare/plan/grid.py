@@ -166,6 +166,15 @@ class Grid:
         """The keys of the config that differ between points."""
         return tuple(override.partition("=")[0] for override in self.points[0])
 
+    @property
+    def comparable(self) -> float:
+        """The largest difference from the baseline in any seed, of a row whose noise is pooled.
+
+        A model that has failed to learn has a noise of its own, or none. Of an accuracy, it is as
+        much under any margin.
+        """
+        return 10 * (MARGIN if self.score.is_accuracy else self.margin)
+
     def confidence(self, seeds: int) -> float:
         """Return the confidence of the interval of a row that is judged after so many seeds.
 

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from halfstep.compare.cells.results import Spread
-from halfstep.compare.plan.grid import MARGIN
 from halfstep.compare.rows.measures import measures_of
 from halfstep.disturbance import DISTURBED
 from halfstep.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto, pooled_sd
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
     from halfstep.compare.cells.results import Result
     from halfstep.compare.plan.grid import Arm, Grid
 
-COMPARABLE = 10
-"""The largest difference from the baseline in any seed, in margins, of a row whose noise is pooled.
-
-A model that has failed to learn has a noise of its own, or none.
-"""
 _FRONT = (("train_seconds", -1.0), ("peak_memory_bytes", -1.0))
 
 
@@ -226,15 +220,13 @@ def _step(grid: Grid, results: Sequence[Result]) -> float:
 def _noise(grid: Grid, by_arm: Mapping[Arm, Sequence[Result]], step: float) -> dict[Arm, float]:
     """Return the noise that the rows of each baseline have in common."""
     groups: dict[Arm, list[list[float]]] = {}
-    # Of an accuracy, as much under any margin.
-    comparable = COMPARABLE * (MARGIN if grid.score.is_accuracy else grid.margin)
     for arm, own in by_arm.items():
         base = grid.baseline(arm)
         if arm == base or any(each.status in ("nonfinite", "collapsed") for each in own):
             continue
         finished = [each for each in own if each.status == "finished"]
         differences = _differences(grid, _pairs(finished, by_arm[base]))
-        if max(map(abs, differences), default=0.0) <= comparable:
+        if max(map(abs, differences), default=0.0) <= grid.comparable:
             groups.setdefault(base, []).append(differences)
     found = {base: pooled_sd(each, step) for base, each in groups.items()}
     return {base: sd for base, sd in found.items() if sd is not None}

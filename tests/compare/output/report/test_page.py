@@ -138,3 +138,19 @@ def test_a_step_that_was_not_finite_links_to_its_explanation_and_says_it_inline(
     assert "the loss was nan at step 12; doctor found EPS: eps is &lt;zero&gt;" in text
     assert [each["cause"] for each in flat_records(grid, results)] == list(cause.values())
     assert any("EPS: eps is <zero>" in note for note in notes(grid, results))
+
+
+def test_a_row_far_from_its_baseline_leaves_room_for_the_others(make_grid):
+    grid = make_grid(("fp32", "fp16", "o3"), (0, 1, 2))
+
+    def drawn(**accuracies):
+        results = [
+            Result(cell, "finished", summary={"best_accuracy": accuracies[cell.recipe]})
+            for cell in grid.cells
+        ]
+        text = page(grid, results)
+        places = [float(x) for x in re.findall(r'class="mean" cx="([-\d.]+)"', text)]
+        return float(re.search(r"scale, from −([\d.]+) to", text)[1]), places
+
+    assert drawn(fp32=0.9, fp16=0.91, o3=0.5) == (1.0, [pytest.approx(100), -105])
+    assert drawn(fp32=0.9, fp16=0.7, o3=0.5) == (40.0, [pytest.approx(-50), pytest.approx(-100)])

@@ -71,7 +71,7 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
         conclusions=found,
         verdicts=_verdicts(rows, shown_verdicts),
         differences=_differences(grid, rows),
-        span=max(_span(rows), grid.margin),
+        span=max(_span(grid, rows), grid.margin),
         margin=grid.score.margin(grid.margin),
         score=grid.score,
         text_headers=["recipe", *grid.axes, "seed", "status"],
@@ -287,13 +287,13 @@ def _differences(grid: Grid, rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _span(rows: Sequence[Row]) -> float:
-    """Return the half width of the plot of differences around 0, in the unit of the score."""
-    ends = [
-        abs(end)
-        for row in rows
-        if row.difference is not None and not row.is_baseline
-        for end in (row.difference.low, row.difference.mean, row.difference.high)
-        if end is not None
-    ]
-    return max(ends, default=0.0)
+def _span(grid: Grid, rows: Sequence[Row]) -> float:
+    """Return the half width of the plot of differences around 0, in the unit of the score.
+
+    A row that is far from its baseline, such as a control, would leave no room for the others. It
+    is drawn at the edge, unless all rows are far from it.
+    """
+    found = [row.difference for row in rows if row.difference and not row.is_baseline]
+    near = [each for each in found if abs(each.mean) <= grid.comparable]
+    ends = [end for each in near or found for end in (each.low, each.mean, each.high)]
+    return max((abs(end) for end in ends if end is not None), default=0.0)
