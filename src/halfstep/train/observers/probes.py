@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.train.build import models
+from halfstep.train.build.classification import Classification
 from halfstep.train.observers.probe import Probe
 from halfstep.train.run.microbatch import is_out_of_memory
 from halfstep.train.run.observer import Observer
@@ -139,17 +140,18 @@ class Probes(Observer):
 
     def _build(self) -> Probe:
         """Build a probe with a new fp32 twin, which is freed afterwards to save memory."""
-        config, setup = self._config, self._setup
+        config, setup, task = self._config, self._setup, self._setup.task
+        assert isinstance(task, Classification)  # `Config` has no other
         if self._batch is None:
-            images, labels = next(setup.data.train.epoch(1))
-            self._batch = setup.data.prepare(
+            images, labels = next(task.data.train.epoch(1))
+            self._batch = task.data.prepare(
                 images, labels, device=setup.device, train=True, epoch=1, number=0
             )
         with torch.random.fork_rng([setup.device] if setup.device.type == "cuda" else []):
             twin = models.build(
                 config.model,
-                classes=len(setup.data.classes),
-                image_shape=setup.data.image_shape,
+                classes=len(task.data.classes),
+                image_shape=task.data.image_shape,
                 initial_weights=False,
             )
-        return Probe(setup.engine, twin.to(setup.device), *self._batch, setup.task.loss)
+        return Probe(setup.engine, twin.to(setup.device), *self._batch, task.loss)
