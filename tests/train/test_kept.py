@@ -31,9 +31,9 @@ def test_the_model_and_the_images_stay_where_they_are(pictures):
         for seed in SEEDS:
             setup = set_up(pictures(*options, seed=seed), torch.device("cpu"))
             with setup.engine:
-                images = next(setup.data.train.epoch())[0]
+                images = next(setup.task.data.train.epoch())[0]
                 places = [each.data_ptr() for each in setup.engine.bare_model.parameters()]
-                held = setup.data.train._loader._all().images.data_ptr()
+                held = setup.task.data.train._loader._all().images.data_ptr()
                 found.append((setup.engine.bare_model, places, held, images))
     (one, places, held, first), (other, again, held_again, second) = found
     assert one is other

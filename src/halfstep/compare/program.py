@@ -148,7 +148,7 @@ def compare(  # noqa: PLR0913  (the options of the command)
         **({"control": CONTROL} if control else {}),
     }
     kind, score = _looked_at(build, numbers[0], device)
-    called = name or getattr(build, "__name__", "build")
+    called = str(name or getattr(build, "__name__", "build"))
     place = (
         Path(out)
         if out is not None

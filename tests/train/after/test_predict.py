@@ -22,8 +22,8 @@ def scans(finished_run, tmp_path_factory):
     setup = set_up(
         config_of(finished_run), torch.device("cpu"), weights=open_run(finished_run).stored.weights
     )
-    (mean,), (std,) = setup.data.normalisation
-    images = torch.cat([images for images, _ in setup.data.val.epoch()])
+    (mean,), (std,) = setup.task.data.normalisation
+    images = torch.cat([images for images, _ in setup.task.data.val.epoch()])
     with setup.engine as engine, engine.evaluating():
         said = engine.model(images).argmax(1).tolist()
     for index, image in enumerate(images):

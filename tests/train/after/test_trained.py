@@ -27,8 +27,8 @@ def test_model_has_the_validated_weights_and_what_belongs_to_them(pictures_run):
 def test_logits_are_those_of_the_runs_own_validation(pictures_run):
     trained = open_run(pictures_run)
     setup = set_up(config_of(pictures_run), CPU, weights=trained.stored.weights)
-    images, labels = next(iter(setup.data.val.epoch()))
-    prepared, _ = setup.data.prepare(images, labels, device=CPU, train=False)
+    images, labels = next(iter(setup.task.data.val.epoch()))
+    prepared, _ = setup.task.data.prepare(images, labels, device=CPU, train=False)
     with setup.engine as engine, engine.evaluating():
         wanted = engine.model(prepared)
     assert wanted.dtype == torch.bfloat16

@@ -21,7 +21,7 @@ def test_initial_weights_and_order_are_the_seeds_alone(tiny):
     assert same(weights(tiny()), weights(tiny(recipe="bf16")))
     assert not same(weights(tiny()), weights(tiny(seed=1)))
     orders = [
-        torch.cat([labels for _, labels in set_up(tiny(recipe=name), CPU).data.train.epoch()])
+        torch.cat([labels for _, labels in set_up(tiny(recipe=name), CPU).task.data.train.epoch()])
         for name in ("fp32", "fp16")
     ]
     assert torch.equal(*orders)

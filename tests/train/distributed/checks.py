@@ -73,7 +73,7 @@ def first_gradients(
             grads.extend(p.grad.clone() for p in engine.bare_model.parameters())
 
         engine.optimizer.register_step_pre_hook(noted)
-        for portion in engine.batches(in_step(processes, setup.data.train, 1, start)):
+        for portion in engine.batches(in_step(processes, setup.task.data.train, 1, start)):
             if processes.size > 1:
                 micro.expect(portion)
             micro.add(*portion.batch)

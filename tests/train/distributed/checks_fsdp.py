@@ -216,7 +216,7 @@ def check_activations_are_computed_again_if_asked_for(processes, given) -> None:
             seen: list[None] = []
             layer = next(m for m in engine.bare_model.layer2.modules() if hasattr(m, "kernel_size"))
             layer.register_forward_hook(lambda *_, seen=seen: seen.append(None))
-            engine.backward(engine.model(torch.ones(2, *setup.data.image_shape)).sum())
+            engine.backward(engine.model(torch.ones(2, *setup.task.data.image_shape)).sum())
             engine.zero_grad()
         assert len(seen) == calls
 

@@ -47,7 +47,7 @@ def timms_losses(config, given):
     losses = []
     model.train()
     for epoch in range(1, EPOCHS + 1):
-        for images, labels in setup.data.train.epoch(epoch):
+        for images, labels in setup.task.data.train.epoch(epoch):
             loss = criterion(model(images), labels)
             optimizer.zero_grad()
             loss.backward()

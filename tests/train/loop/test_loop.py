@@ -258,7 +258,7 @@ def test_label_smoothing_is_torchs_and_not_part_of_validation(tiny, tmp_path, mo
     train(tiny("epochs=1", "max_steps=1", "log_every=1"), tmp_path / "hard", quiet=True)
     config = tiny("epochs=1", "max_steps=1", "log_every=1", "label_smoothing=0.1")
     setup = set_up(config, torch.device("cpu"))
-    images, labels = next(setup.data.train.epoch(1))
+    images, labels = next(setup.task.data.train.epoch(1))
     with setup.engine:
         logits = setup.engine.model(images)
     wanted = functional.cross_entropy(logits, labels, label_smoothing=0.1)

@@ -95,10 +95,10 @@ class OfASetup:
         self.epoch = number
 
     def __len__(self):
-        return len(self.setup.data.train)
+        return len(self.setup.task.data.train)
 
     def __iter__(self):
-        data = self.setup.data
+        data = self.setup.task.data
         for number, batch in enumerate(data.train.epoch(self.epoch)):
             yield data.prepare(*batch, device=CPU, train=True, epoch=self.epoch, number=number)
 
@@ -110,7 +110,8 @@ def test_the_loop_is_that_of_a_config(tiny, tmp_path, recipe):
     setup = set_up(config, CPU)
     model, optimizer = setup.engine.bare_model, setup.engine.optimizer
     held_out = [
-        setup.data.prepare(*each, device=CPU, train=False) for each in setup.data.val.epoch()
+        setup.task.data.prepare(*each, device=CPU, train=False)
+        for each in setup.task.data.val.epoch()
     ]
     setup.engine.close()
     fitted = halfstep.fit(

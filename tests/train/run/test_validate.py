@@ -9,7 +9,7 @@ from halfstep.train.task import sample_sheet
 @pytest.mark.parametrize("recipe", ["fp32", "bf16"])
 def test_figures_are_those_of_the_whole_split_at_once(tiny, recipe):
     setup = set_up(tiny(recipe=recipe), torch.device("cpu"))
-    images, labels = (torch.cat(parts) for parts in zip(*setup.data.val.epoch(), strict=True))
+    images, labels = (torch.cat(parts) for parts in zip(*setup.task.data.val.epoch(), strict=True))
     model = setup.engine.model.eval()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=recipe == "bf16"):
         logits = model(images)
@@ -27,15 +27,15 @@ def test_figures_are_those_of_the_whole_split_at_once(tiny, recipe):
 def test_samples_show_the_first_images_and_scalars_are_numbers(tiny):
     setup = set_up(tiny(), torch.device("cpu"))
     figures = validate(setup)
-    images, labels = next(iter(setup.data.val.epoch()))
+    images, labels = next(iter(setup.task.data.val.epoch()))
     with setup.engine.evaluating():
         predictions = setup.engine.model(images[:8]).argmax(1)
     wanted = sample_sheet.draw(
         images[:8],
         labels[:8],
         predictions,
-        classes=setup.data.classes,
-        normalisation=setup.data.normalisation,
+        classes=setup.task.data.classes,
+        normalisation=setup.task.data.normalisation,
     )
     assert torch.equal(figures.samples, wanted)
     assert figures.scalars() == {

@@ -7,7 +7,7 @@ errors in a config are found here, before anything is written.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -61,14 +61,9 @@ class Setup:
     compiled_for: int | None = None
 
     @property
-    def data(self) -> Any:
-        """The data of the task."""
-        return self.task.data
-
-    @property
     def steps_per_epoch(self) -> int:
         """Number of optimizer steps of an epoch."""
-        return steps_per_epoch(self.data.train, self.engine.accumulate)
+        return steps_per_epoch(self.task.data.train, self.engine.accumulate)
 
     @property
     def model_is_shared(self) -> bool:

@@ -291,7 +291,7 @@ def _finish_epoch(loop: Loop) -> None:
         names.append("last")
         monitor, best = setup.task.monitor, progress.best
         value = progress.final.figures()[monitor.name]
-        if monitor.is_better(value, best and best.figures()[monitor.name]):
+        if monitor.is_better(value, best.figures()[monitor.name] if best else None):
             progress.best = progress.final
             names.append("best")
             confusion = figures.confusion

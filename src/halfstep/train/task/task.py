@@ -92,10 +92,8 @@ class Task(ABC):
         """Return the number of samples that a batch with these targets has."""
 
     @abstractmethod
-    def forward(
-        self, model: nn.Module, inputs: Any, targets: Any
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the mean loss of a batch, a scalar, and the model's outputs if there are any."""
+    def forward(self, model: nn.Module, inputs: Any, targets: Any) -> tuple[torch.Tensor, Any]:
+        """Return the mean loss of a batch, a scalar, and the model's outputs; None without any."""
 
     @abstractmethod
     def validate(self, engine: Engine, compiled_for: int | None = None) -> Figures:

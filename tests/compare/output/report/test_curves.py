@@ -2,6 +2,7 @@ import json
 import math
 
 from halfstep.compare.output.report.curves import MOST_POINTS, read_curves
+from halfstep.compare.plan.score import ACCURACY
 
 
 def log(run, lines):
@@ -10,7 +11,7 @@ def log(run, lines):
 
 
 def test_a_run_without_metrics_has_no_curves(tmp_path):
-    assert read_curves(tmp_path / "none") == {}
+    assert read_curves(tmp_path / "none", ACCURACY) == {}
 
 
 def test_values_that_are_not_finite_leave_gaps_and_are_named(tmp_path):
@@ -19,7 +20,7 @@ def test_values_that_are_not_finite_leave_gaps_and_are_named(tmp_path):
     log(run, [{"kind": "train", "step": n, "loss": loss} for n, loss in enumerate(losses, 1)])
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "tra')
-    assert read_curves(run) == {
+    assert read_curves(run, ACCURACY) == {
         "train_loss": {"x": [1, 2, 3, 4], "y": [1.0, None, 0.5, None], "nonfinite": [2, 4]}
     }
 
@@ -29,7 +30,7 @@ def test_long_curves_are_thinned_and_keep_their_extremes(tmp_path):
     losses[1234], losses[7777] = 99.0, -99.0
     lines = [{"kind": "train", "step": n, "loss": loss} for n, loss in enumerate(losses, 1)]
     log(tmp_path / "run", lines)
-    curve = read_curves(tmp_path / "run")["train_loss"]
+    curve = read_curves(tmp_path / "run", ACCURACY)["train_loss"]
     assert len(curve["x"]) <= MOST_POINTS + 2
     assert (curve["x"][0], curve["x"][-1]) == (1, 10_000)
     assert curve["x"] == sorted(curve["x"])
