@@ -128,8 +128,7 @@ def _peak(start: Callable[[ExitStack], Step], at: At) -> int:
         step = start(opened)
         step()
         step()  # with the momentum, and masks that are taken from the second step on
-        found = peak(step, before, at) or 0
-    return found
+        return peak(step, before, at) or 0
 
 
 def _selective(forward: Forward, values: torch.Tensor) -> torch.Tensor:
