@@ -152,14 +152,18 @@ def _started(variant: Variant, at: At, opened: ExitStack) -> _Running:
     taken, began = [], time.perf_counter()
     while not at.toy and (len(taken) < WARM_STEPS or time.perf_counter() - began < WARM_SECONDS):
         taken.append(milliseconds(step, 1, at)[0])
-    peak = None
-    if at.on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-        milliseconds(step, 1, at)
-        peak = torch.cuda.max_memory_allocated() - before
     usual = min(taken[1:], default=1e3 * TURN)
     steps = max(1, min(MOST_STEPS, math.ceil(1e3 * TURN / usual)))
-    return _Running(step, steps, first, peak)
+    return _Running(step, steps, first, peak(step, before, at))
+
+
+def peak(step: Step, before: int, at: At) -> int | None:
+    """Return the peak of bytes in a step above `before`, those of others; None on a CPU."""
+    if not at.on_gpu:
+        return None
+    torch.cuda.reset_peak_memory_stats()
+    milliseconds(step, 1, at)
+    return torch.cuda.max_memory_allocated() - before
 
 
 def _turn(variant: Variant, one: _Running, number: int, at: At) -> None:

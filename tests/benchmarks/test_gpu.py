@@ -114,10 +114,8 @@ def test_the_items_measure_what_they_promise(dry_run):
     assert all(row["gain"] > 0 for row in shapes)
     assert signs["shapes"] == len(shapes) == 2
     assert {f"engine, fp16+act{bits}" for bits in (2, 4, 8)} <= variants("activations")
-    ways = ("checkpointing", "selective checkpointing", "offload")
-    assert {f"engine, fp16, {way}" for way in ways} <= variants("activations")
     kernels = [row for row in items["packing"]["rows"] if row["variant"] != "copy"]
-    assert len(kernels) == 3 * (2 * 4 + 2) <= 40, "each is compiled once"
+    assert len(kernels) == 3 * (2 * 4 + 2) + 2 <= 40, "each is compiled once"
     assert all(row["GB_per_s"]["median"] > 0 for row in kernels)
     assert {"engine, bf16-sr", "engine, bf16-kahan", "engine, bf16-true"} <= variants("rounding")
     assert {f"engine, {way}, moments in 8 bits" for way in ("bf16-sr", "split8")} <= variants(
@@ -138,6 +136,15 @@ def test_the_items_measure_what_they_promise(dry_run):
     assert tests["skipped"] > 0
     assert (tests["passed"], tests["failed"], tests["not_run"]) == (0, 0, 0)
     assert {*tests["reasons_of_skipped"].values()} == {"Skipped: needs a GPU"}
+
+
+def test_other_ways_to_save_memory_are_beside_compressed_activations(dry_run):
+    _, items = dry_run
+    rows = {row["variant"]: row for row in items["activations"]["rows"]}
+    for way in ("checkpointing", "selective checkpointing", "offload"):
+        row = rows[f"engine, fp16, {way}, peak of act2"]
+        assert row["blocks"] == row["of_blocks"] > 1, "on a CPU, no peak is known"
+        assert not row["suffices"]
 
 
 def test_shapes_were_chosen_by_the_table_of_gains(script):
@@ -509,6 +516,43 @@ def test_no_variant_starts_when_the_time_is_over(script, monkeypatch):
     at = script("gpu_items").At("cuda", toy=False, deadline=0.0)
     (row,) = turns.alternate([turns.Variant("late", lambda _: pytest.fail)], at)
     assert row == {"variant": "late", "refused": "no time was left for it"}
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_others_treat_as_few_blocks_as_have_the_peak_of_compressed_activations(script, monkeypatch):
+    """Blocks of 10 MiB each, which are not kept if they are treated; the other layers are 25."""
+    item = script("gpu_items.activations")
+    gpu, log = Gpu(monkeypatch), []
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
+
+    def by_engine(task, recipe, opened):
+        model, _ = task.make()
+        treated = [block.forward.func.__self__ for stage in model.stages for block in stage]
+
+        def step():
+            whole = sum(each.count <= index for index, each in enumerate(treated))
+            gpu.step(1.0, 25 + 10 * whole, log)()
+
+        return step
+
+    class Block:
+        def forward(self, values):
+            return values
+
+    class Model:
+        def __init__(self):
+            self.stages = [[Block(), Block()] for _ in range(4)]
+            self.layer1, self.layer2, self.layer3, self.layer4 = self.stages
+
+    monkeypatch.setattr(item, "by_engine", by_engine)
+    task = script("gpu_items.steps").Task("it", lambda: (Model(), None), lambda _: None)
+    at = script("gpu_items").At("cuda", toy=False, deadline=float("inf"))
+    limits = {"act8": 66 * 2**20, "act4": 35 * 2**20, "act2": 24 * 2**20}
+    found = item._blocks_for(task, "offload", limits, at)
+    assert [each["blocks"] for each in found.values()] == [4, 7, 8]
+    assert [each["suffices"] for each in found.values()] == [True, True, False]
+    assert {each["of_blocks"] for each in found.values()} == {8}
+    assert len(log) < 2 * 9, "each number of blocks is measured once, and not all are"
 
 
 @pytest.mark.filterwarnings("ignore:CUDA is not available")

@@ -74,7 +74,9 @@ def _update(tensors: Tensors, index: int, rule: Rule, device: Device) -> None:
             new += _stored(mean, first, first_scale, drawn(OF_FIRST))
         value = value - rate * change
     rounded = _rounded(value, weight, correction, partial(drawn, OF_WEIGHT))
-    new += [pair for pair in zip((weight, correction), rounded, strict=True) if pair[0] is not None]
+    new.append((weight, rounded[0]))
+    if correction is not None and rounded[1] is not None:
+        new.append((correction, rounded[1]))
     skipped = device.found_inf
     if device.lost is not None:
         lost = ((value != before) & (exact(*rounded) == before)).sum()

@@ -140,10 +140,10 @@ def _of_packed(
     else:  # as the rectifier's backward has returned it, and no other operator used the result
         partial = summed[2]
     flat = in_memory_order(gradient)
-    of_values, *of_parameters = norm_backward.gradients(
+    of_values, of_weight, of_bias = norm_backward.gradients(
         flat, partial, channels.of(stored, flat), deviation, weight
     )
-    return of_values.as_strided(gradient.size(), gradient.stride()), *of_parameters
+    return of_values.as_strided(gradient.size(), gradient.stride()), of_weight, of_bias
 
 
 def _summed(

@@ -65,20 +65,18 @@ def _kernels(device: str) -> Any:
     return reference
 
 
-def _packed(stored: torch.Tensor, bits: int, group: int, gradient: torch.Tensor) -> Packed:
-    return Packed(stored, bits, group, gradient.numel(), gradient.dtype)
-
-
-def _sums(device: str, gradient: Any, mask: Any, *packed: Any) -> Any:
-    *form, channels = packed
-    return _kernels(device).sums(gradient, mask, _packed(*form, gradient), channels)
+def _sums(device: str, gradient: Any, mask: Any, *given: Any) -> Any:
+    stored, bits, group, channels = given
+    packed = Packed(stored, bits, group, gradient.numel(), gradient.dtype)
+    return _kernels(device).sums(gradient, mask, packed, channels)
 
 
 def _gradients(device: str, gradient: Any, partial: Any, *given: Any) -> Any:
-    *form, deviation, weight = given
+    stored, bits, group, deviation, weight = given
+    packed = Packed(stored, bits, group, gradient.numel(), gradient.dtype)
     kernels, share = _kernels(device), len(deviation) / gradient.numel()
     of_weight, of_bias, factors = kernels.totals(partial, share, deviation, weight)
-    return kernels.values(gradient, _packed(*form, gradient), factors), of_weight, of_bias
+    return kernels.values(gradient, packed, factors), of_weight, of_bias
 
 
 def _fake_sums(gradient: Any, mask: Any, _: Any, __: int, group: int, channels: int) -> Any:

@@ -58,8 +58,8 @@ def _sums_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
     row = start + stride * tl.arange(0, at_once)
     column = tl.arange(0, size)[None, :]
     place = (row * group)[:, None] + first * size + column
-    of_gradient = ()
-    of_product = ()
+    of_gradient: tl.tuple = ()
+    of_product: tl.tuple = ()
     for _ in tl.static_range(some):
         of_gradient = of_gradient + (tl.zeros((1, at_once, size), tl.float32),)  # noqa: RUF005
         of_product = of_product + (tl.zeros((1, at_once, size), tl.float32),)  # noqa: RUF005
@@ -71,8 +71,8 @@ def _sums_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
         if masks:
             bit = mask + begin * size + (row * size)[:, None] + column
             kept = tl.load(bit, mask=(row < groups - begin)[:, None], other=0).to(tl.int32)
-        new_gradient = ()
-        new_product = ()
+        new_gradient: tl.tuple = ()
+        new_product: tl.tuple = ()
         for part in tl.static_range(some):
             inside = place + part * size < left
             at = begin * group + place + part * size
