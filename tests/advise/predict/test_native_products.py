@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,7 +36,7 @@ TOKENS, WIDE, NARROW = 8192, 4096, 2048
 
 
 def subject(*widths: int) -> Subject:
-    model = nn.Sequential(*(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False)))
+    model = nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
     batch = torch.zeros(1).expand(TOKENS, widths[0])
     return Subject(
         "layers",
@@ -114,8 +115,9 @@ def test_wide_layers_are_faster_than_in_bf16_and_narrow_ones_are_left_in_it() ->
 def test_a_gpu_decides_which_layers_are_in_fp8(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(
-        '[mine]\narchitecture = "hopper"\nprocess = 4\nfp16 = 900\nfp8 = 1800\ntf32 = 450\nfp32 = 60\n'
-        "bandwidth = 10\nmemory = 80\ncache = 50\nsms = 132\nclock = 1800\npower = 700\n"
+        '[mine]\narchitecture = "hopper"\nprocess = 4\nfp16 = 900\nfp8 = 1800\n'
+        "tf32 = 450\nfp32 = 60\nbandwidth = 10\n"
+        "memory = 80\ncache = 50\nsms = 132\nclock = 1800\npower = 700\n"
     )
     (slow,) = read(file).values()
     assert recipe("fp8").untraceable_on(slow) == ""

@@ -1,12 +1,12 @@
 """FP8 layers on a GPU that is not here: the step runs on tensors without values.
 
-The table of gains decides which layers these are. Their products are counted as those in bf16, with the
-gain of the layer, which includes the casts. What is saved in FP8 has the size that it has on the GPU.
+The table of gains decides which layers these are. Their products are counted as those in bf16, with
+the gain of the layer, which includes the casts. What is saved in FP8 has its size on the GPU.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def gains_of(gpu: Datasheet) -> Gains:
     """Return the gains on a GPU; one that the table does not have is predicted by its datasheet."""
-    sheet = {"bf16": gpu.fp16, "fp8": gpu.fp8, "bandwidth": gpu.bandwidth, "measured": []}
+    sheet: dict[str, Any] = {"bf16": gpu.fp16, "fp8": gpu.fp8, "bandwidth": gpu.bandwidth, "measured": []}
     return Gains(gpu.key, table()["gpus"].get(gpu.key, sheet))
 
 

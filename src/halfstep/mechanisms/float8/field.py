@@ -68,7 +68,9 @@ class Float8(QuantisedProducts):
         if self.value not in _NATIVE:
             return super().untraceable_on(gpu)
         if gpu.fp8 is None:
-            return "the GPU has no FP8 units, and no trace on a CPU tells what emulation costs there"
+            return (
+                "the GPU has no FP8 units, and no trace on a CPU tells what emulation costs there"
+            )
         if gpu.architecture.startswith("cdna"):
             return "FP8 is emulated on AMD's GPUs, and no trace on a CPU tells what that costs"
         return ""
