@@ -3,10 +3,10 @@
     python benchmarks/operator_list.py
 
 A step of each model is traced under autocast and in fp32. The predicted time on an H200 is shared
-out among the calls, so that every model counts as much as any other; the calls with the largest
-sums are listed in `src/halfstep/bench/operators/commonest.json`, after the steps of optimizers, and
-`halfstep bench operators` measures them. The twelve models of `gpu_items/models.py` that score predictions have no part in it. It
-takes about ten minutes of a CPU.
+out among the calls, so that every model counts as much as any other. The calls with the largest
+sums are listed in `src/halfstep/bench/operators/commonest.json`, after the steps of optimizers;
+`halfstep bench operators` measures them. The twelve models of `gpu_items/models.py` that score
+predictions have no part in it. It takes about ten minutes of a CPU.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def optimizers() -> Iterator[Spec]:
 
 
 def calls(subject: Subject, recipe: str) -> list[tuple[str, Call]]:
-    """Return the calls of a step as JSON, each with its work; those of `optimizers` are left out."""
+    """Return the calls of a step, but not of its optimizer, as JSON, each with its work."""
     seen: list[tuple[str, Call]] = []
     whole = trace.described
 

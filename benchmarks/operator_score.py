@@ -2,8 +2,8 @@
 
     python benchmarks/operator_score.py h200    # reads results/gpu/items/held-out-*.json
 
-The operators are those of the file that `operator_file.py` has written for the GPU. Steps count that
-the GPU limits, because the time of a host is no property of a GPU. Result:
+The operators are those of the file that `operator_file.py` has written for the GPU. Only steps that
+the GPU limits count, because the time of a host is no property of a GPU. Result:
 `results/advise_operators.json`, with the errors, the share of intervals that contain the measured
 time, and every step.
 """

@@ -9,6 +9,7 @@ import pytest
 
 from halfstep.advise import compared
 from halfstep.advise.compared import predict
+from halfstep.advise.predict import forecast, measured
 from halfstep.advise.predict.gpus import gpu, parse_gpus
 from halfstep.compare.cells.directory import COMPARISON
 from halfstep.compare.cells.results import Result
@@ -63,6 +64,16 @@ def test_rows_are_traced_once_for_all_gpus_and_read_back_later(
     # More epochs and other seeds change no step; larger batches do.
     assert predict(planned(tmp_path, "fp32,fp16,fp8", "epochs=2"), there, told.append) == first
     assert not told
+    # So do operators that the user has measured since.
+    own = tmp_path / "h100.json"
+    own.write_text("{}")
+    with monkeypatch.context() as since:
+        since.setattr(measured, "files", lambda: [own])
+        since.setattr(measured, "every", list)
+        since.setattr(forecast, "every", list)
+        predict(planned(tmp_path, "fp16"), there[:1], told.append)
+    assert {*told} == {"cost of fp32", "cost of fp16"}
+    told.clear()
     larger = predict(planned(tmp_path, "fp32,fp16", "batch_size=64"), there[:1], told.append)
     assert told
     assert larger[0].rows[1].seconds != first[0].rows[1].seconds

@@ -104,7 +104,9 @@ def test_steps_are_predicted_from_operators_of_other_models_and_compared(
 
     images, labels = torch.randn(8, 3, 16, 16), torch.zeros(8, dtype=torch.int64)
     task = steps.Task("a net", make, lambda model: functional.cross_entropy(model(images), labels))
-    rows = turns.alternate([models.variant(task, "fp32")], items.At("cpu", True, math.inf))
+    rows = turns.alternate(
+        [models.variant(task, "fp32")], items.At("cpu", toy=True, deadline=math.inf)
+    )
     taken = score.steps([{"rows": [{"of": task.of, **row} for row in rows]}])
     (row,) = score.scored(taken, gpu, near, lambda of: subject(OTHER))
     assert row["predicted_ms"] == pytest.approx(1e3 * after.seconds.value)

@@ -12,14 +12,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.predict import cost, measured
-from halfstep.advise.predict.float8 import why_not
 from halfstep.advise.predict.forecast import SHARE, Forecaster
 from halfstep.advise.subject import of_config
 from halfstep.compare.cells.directory import COMPARISON, read, versions
 from halfstep.compare.plan.grid import Arm
 from halfstep.compare.rows.predicted import Figure, Predicted, Prediction
 from halfstep.errors import in_a_line
-from halfstep.mechanisms.float8 import gain
 from halfstep.recipe import recipe as find_recipe
 from halfstep.train.config.schema import Config
 
@@ -47,7 +45,7 @@ def predict(
         tell: Called with a description of the next trace.
     """
     known, operators = _known(plan), measured.every()
-    model = [file.read_text() for file in (cost.FILE, gain.TABLE, *measured.files())]
+    model = [file.read_text() for file in (cost.FILE, *measured.files())]
     cells = {cell.arm: cell for cell in reversed(plan.grid.cells)}
     arms = [arm for arm in plan.grid.arms if arm.recipe not in plan.grid.checks]
     one_of_each_point = {arm.point: arm for arm in arms}.values()
@@ -87,7 +85,7 @@ def _predict(
 ) -> Predicted:
     is_run = arm == cell.arm
     recipe = find_recipe(cell.config["recipe"]) if is_run else find_recipe(arm.recipe)
-    if reason := why_not(recipe, gpu):
+    if reason := recipe.untraceable_on(gpu):
         return Predicted(arm, fingerprint, reason=reason)
     try:
         if arm.point not in forecasters:

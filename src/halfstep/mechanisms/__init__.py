@@ -9,10 +9,28 @@ from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
 
-from halfstep.mechanisms.part import PARTS, ExplainedLayer, Part, Samples, Use
+from halfstep.mechanisms.part import (
+    PARTS,
+    Count,
+    CountedProduct,
+    Datasheet,
+    ExplainedLayer,
+    Part,
+    Samples,
+    Use,
+)
 
 for _folder in iter_modules(__path__):
     if _folder.ispkg and find_spec(f"{__name__}.{_folder.name}.field"):
         import_module(f"{__name__}.{_folder.name}.field")
 
-__all__ = ["PARTS", "ExplainedLayer", "Part", "Samples", "Use"]
+__all__ = [
+    "PARTS",
+    "Count",
+    "CountedProduct",
+    "Datasheet",
+    "ExplainedLayer",
+    "Part",
+    "Samples",
+    "Use",
+]

@@ -11,9 +11,9 @@ Defining a subclass of `Part` adds the field to all recipes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from halfstep.errors import closest
 
@@ -80,6 +80,51 @@ class ExplainedLayer:
 
 Samples = Mapping[str, int] | int | None
 """The samples (tokens or pixels) of each layer by its name, or those of every layer."""
+
+
+class Datasheet(Protocol):
+    """A GPU that need not be here: its name, and its rates in TFLOP/s and GB/s."""
+
+    @property
+    def key(self) -> str:
+        """The name in the table of GPUs."""
+
+    @property
+    def architecture(self) -> str:
+        """The architecture, such as "hopper"."""
+
+    @property
+    def fp16(self) -> float:
+        """The peak rate of half-precision products."""
+
+    @property
+    def fp8(self) -> float | None:
+        """The peak rate of FP8 products; None without units for FP8."""
+
+    @property
+    def bandwidth(self) -> float:
+        """The bandwidth of the memory."""
+
+
+class CountedProduct(NamedTuple):
+    """A product that a GPU would run natively in a narrow format.
+
+    Attributes:
+        m: Rows of the result.
+        n: Columns of the result.
+        k: Length of the sum.
+        size: Bytes of an element of the result.
+        gain: How many times as fast it is as in bf16, with the casts around it.
+    """
+
+    m: int
+    n: int
+    k: int
+    size: int
+    gain: float
+
+
+Count = Callable[[CountedProduct], None]
 
 PARTS: dict[str, type[Part]] = {}
 """The class of each field that a recipe may set, by the field's name."""
@@ -213,6 +258,23 @@ class Part:
         """
         del model, whole, device, samples
         return None
+
+    def untraceable_on(self, gpu: Datasheet) -> str:
+        """Return why no trace on a CPU tells what this part costs on a GPU; "" if one does."""
+        del gpu
+        if self.traceable:
+            return ""
+        return f"a CPU and a GPU run different operators for this part of the recipe: {self}"
+
+    def traced_on(self, gpu: Datasheet, count: Count) -> Part:
+        """Return the part to trace on tensors without values, for a GPU that has a trace.
+
+        Args:
+            gpu: The GPU.
+            count: Called with each product that a CPU does not run as the GPU does.
+        """
+        del gpu, count
+        return self
 
     def own_formats(self, model: nn.Module) -> Mapping[nn.Module, str]:
         """Return the modules of `model` to which this part gives a format of their own, with it."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from halfstep.loss_scale import LossScale
-    from halfstep.mechanisms import ExplainedLayer, Samples
+    from halfstep.mechanisms import Count, Datasheet, ExplainedLayer, Samples
     from halfstep.mechanisms.technique import Technique
 
 
@@ -178,6 +178,20 @@ class Recipe:
     def untraceable(self) -> list[str]:
         """The fields, as text, for which a CPU runs different operators from a GPU."""
         return [str(part) for part in self.parts if not part.traceable]
+
+    def untraceable_on(self, gpu: Datasheet) -> str:
+        """Return why no trace on a CPU tells the cost on a GPU; "" if one does."""
+        reasons = (part.untraceable_on(gpu) for part in self.parts)
+        return "; ".join(dict.fromkeys(filter(None, reasons)))
+
+    def traced_on(self, gpu: Datasheet, count: Count) -> Recipe:
+        """Return the recipe to trace on tensors without values, for a GPU that need not be here.
+
+        Args:
+            gpu: The GPU.
+            count: Called with each product that a CPU does not run as the GPU does.
+        """
+        return Recipe(self.name, parts=[part.traced_on(gpu, count) for part in self.parts])
 
     @property
     def forward_format(self) -> str | None:

@@ -153,8 +153,10 @@ def test_times_are_interpolated_in_what_is_measured_and_nothing_else() -> None:
     assert ratio(known, product(2**20)) == pytest.approx(1.0, abs=0.05)
     assert ratio(known, replace(product(64), format="fp16")) == 1.0
     assert ratio(known, product(64), tf32=True) == 1.0
-    trusts = [known.similar([Call(product(size), "forward", 1)], tf32=False).trust[0]
-              for size in (64, 72, 96, 2**20)]
+    trusts = [
+        known.similar([Call(product(size), "forward", 1)], tf32=False).trust[0]
+        for size in (64, 72, 96, 2**20)
+    ]
     assert trusts == sorted(trusts, reverse=True)
     assert trusts[-1] < 0.01
 
@@ -322,3 +324,14 @@ def test_a_gpu_is_found_by_the_name_that_torch_gives_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA Z1")
     with pytest.raises(UserError, match=r"calls itself 'NVIDIA Z1'.*add --gpu"):
         here.gpu_of(torch.device("cuda"))
+
+
+def test_a_time_is_carried_over_in_proportion_to_the_datasheets() -> None:
+    near = replace(times(3.0, 3.0), gpu=gpu("h200"))
+    for name in ("h200", "h100", "b200"):
+        model = constants(gpu(name).architecture)
+        plain = workload(near.calls, gpu(name), tf32=False)
+        made = measured.corrected(plain, near.calls, gpu(name), near, tf32=False)
+        taken = kernels(made, model).total / kernels(plain, model).total
+        # The ratio is that on the measured device, by the constants of its own architecture.
+        assert taken == pytest.approx(np.exp(near.ratios))

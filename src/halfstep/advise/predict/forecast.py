@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from halfstep.advise.budget import BudgetSpentError
 from halfstep.advise.eps import why_unsafe
 from halfstep.advise.predict.cost import step_time
-from halfstep.advise.predict.float8 import gains, why_not
 from halfstep.advise.predict.interval import around, half_width, speed_up
 from halfstep.advise.predict.measured import caution, corrected, every, nearest
 from halfstep.advise.predict.memory import CONTEXT, largest_batch, needed, usable
@@ -198,7 +197,7 @@ class Forecaster:
         Raises:
             UserError: If a step cannot be traced, or if a trace does not tell the cost on the GPU.
         """
-        if reason := why_not(recipe, gpu):
+        if reason := recipe.untraceable_on(gpu):
             raise UserError(
                 f"the cost of {recipe.name} on {gpu.name} cannot be predicted: {reason}; leave "
                 f"{recipe.name} out of --recipes"
@@ -251,15 +250,13 @@ class Forecaster:
             recipe = find_recipe("fp32")
         # The value of the loss scale does not affect the cost.
         scaling = recipe.scaling and replace(recipe.scaling, init=1.0)
-        known = gains(recipe, gpu) if gpu else None
-        of_gpu = repr(known and known.row)
-        key = json_text({**recipe.settings(), "loss_scale": repr(scaling), "gains": of_gpu})
+        if not recipe.untraceable:  # every GPU runs the same operators
+            gpu = None
+        key = json_text({**recipe.settings(), "loss_scale": repr(scaling), "gpu": repr(gpu)})
         if key not in self._traces:
             self.tell(f"cost of {recipe.name}")
             sizes = (self._batch, 2 * self._batch) if self._largest else (self._batch,)
-            self._traces[key] = traced_at(
-                self._subject, recipe, sizes, gains=known, check=self.check
-            )
+            self._traces[key] = traced_at(self._subject, recipe, sizes, gpu=gpu, check=self.check)
         return self._traces[key]
 
     def _one(
@@ -342,7 +339,7 @@ def forecasts(
         ValueError: If a recipe is unknown, or a step cannot be traced.
     """
     wanted = {
-        name: (found, [gpu for gpu in gpus if not why_not(found, gpu)])
+        name: (found, [gpu for gpu in gpus if not found.untraceable_on(gpu)])
         for name, found in ((found.name, found) for found in map(find_recipe, recipes))
     }
     for found, there in wanted.values():

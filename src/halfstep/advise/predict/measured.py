@@ -134,7 +134,7 @@ class Measured:
     def _interpolated(
         self, op: Op, known: NDArray[np.intp], *, held_out: bool
     ) -> tuple[float, float]:
-        """Return the logarithm of a call's ratio, from measured ones of its class, and the trust."""
+        """Return the logarithm of a call's ratio, from those of its class, and the trust in it."""
         far = np.abs(self._places[known] - _place(op)).sum(axis=1)
         if op.kind in _BY_BYTES:
             far += _NEAR * (self._names[known] != op.name)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from halfstep.advise.predict.float8 import why_not
 from halfstep.advise.predict.step import fake_forward
 from halfstep.plurals import counted
 from halfstep.recipe import recipe
@@ -45,7 +44,7 @@ def not_predicted(names: Sequence[str], gpus: Sequence[Gpu]) -> list[str]:
     found: dict[str, list[str]] = {}
     for name in names:
         for gpu in gpus:
-            if reason := why_not(recipe(name), gpu):
+            if reason := recipe(name).untraceable_on(gpu):
                 found.setdefault(reason, []).append(f"{name} on {gpu.name}")
     return [f"not predicted: {', '.join(which)}: {reason}" for reason, which in found.items()]
 

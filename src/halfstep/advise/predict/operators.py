@@ -20,6 +20,8 @@ from halfstep.advise.predict.kinds import KIND_OF, NOTHING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from halfstep.mechanisms import CountedProduct
+
 aten = torch.ops.aten
 
 PRODUCTS = ("conv", "depthwise", "grouped", "gemm", "attention", "recurrent")
@@ -260,6 +262,24 @@ def _matrix_product(name: str, args: Any, out: Any) -> Op:
         n=n,
         k=k,
         groups=groups,
+    )
+
+
+def native_product(given: CountedProduct) -> Op:
+    """Return the work of a native product in a narrow format: that in bf16, with its gain."""
+    m, n, k, size, gain = given
+    return Op(
+        name="_scaled_mm",
+        kind="gemm",
+        format="bf16",
+        flops=2 * m * n * k,
+        read=2 * (m * k + n * k),
+        written=m * n * size,
+        elements=max(m * k, n * k, m * n),
+        m=m,
+        n=n,
+        k=k,
+        gain=gain,
     )
 
 

@@ -19,8 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from halfstep.advise.budget import BudgetSpentError
-from halfstep.advise.predict.float8 import on_gpu
-from halfstep.advise.predict.operators import is_channels_last
+from halfstep.advise.predict.operators import is_channels_last, native_product
 from halfstep.advise.predict.recurrent import Recurrent
 from halfstep.advise.predict.trace import recorded
 from halfstep.engine import Engine
@@ -30,9 +29,9 @@ from halfstep.recipe import recipe as find_recipe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from halfstep.advise.predict.gpus import Gpu
     from halfstep.advise.predict.trace import Trace
     from halfstep.advise.subject import Subject
-    from halfstep.mechanisms.float8.gain import Gains
     from halfstep.recipe import Recipe
 
 
@@ -65,7 +64,7 @@ def traced_at(
     batches: Sequence[int],
     *,
     exact: bool = False,
-    gains: Gains | None = None,
+    gpu: Gpu | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[Trace, ...]:
     """Trace a step at each of several batch sizes, after a step that creates the optimizer's state.
@@ -76,7 +75,7 @@ def traced_at(
         batches: The batch sizes: samples of a micro-step.
         exact: Whether to count the exact sizes of storages, rather than sizes that are rounded up
             as by CUDA's allocator.
-        gains: For a recipe in FP8: what decides on a GPU which layers multiply natively.
+        gpu: For a recipe whose operators depend on it, as in FP8: the GPU.
         check: Called before each operator; raises to end the trace.
 
     Raises:
@@ -84,7 +83,7 @@ def traced_at(
         BudgetSpentError: If `check` raises it.
     """
     found = find_recipe(recipe)
-    if found.untraceable and gains is None:
+    if found.untraceable and gpu is None:
         raise UserError(
             f"the cost of {found.name} cannot be predicted: a CPU and a GPU run different "
             f"operators for this part of the recipe: {', '.join(found.untraceable)}; leave "
@@ -92,7 +91,7 @@ def traced_at(
         )
     try:
         with _quiet(), FakeTensorMode(allow_non_fake_inputs=True):
-            return _steps(subject, found, batches, exact=exact, gains=gains, check=check)
+            return _steps(subject, found, batches, exact=exact, gpu=gpu, check=check)
     except (UserError, BudgetSpentError):
         raise
     except Exception as error:
@@ -123,14 +122,14 @@ def _steps(
     batches: Sequence[int],
     *,
     exact: bool,
-    gains: Gains | None,
+    gpu: Gpu | None,
     check: Callable[[], None],
 ) -> tuple[Trace, ...]:
     size = samples(subject.batches[0])
     found = []
     with recorded(exact=exact, check=check) as recorder, Recurrent(recorder.record):
-        if gains is not None:
-            recipe = on_gpu(recipe, gains, recorder.record)
+        if gpu is not None:
+            recipe = recipe.traced_on(gpu, lambda each: recorder.record(native_product(each), 1))
         model = _fake_model(subject.model)
         optimizer = as_on_a_gpu(subject.optimizer(model))
         # Closed while the recorder is active: closing reads a value of a fake tensor, which fails

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,6 @@ import torch
 from torch import nn
 
 from halfstep.advise.predict.cost import constants, kernels
-from halfstep.advise.predict.float8 import _Counted, gains, why_not
 from halfstep.advise.predict.forecast import Forecaster, forecast, forecasts
 from halfstep.advise.predict.gpus import gpu, read
 from halfstep.advise.predict.step import traced_at
@@ -21,6 +21,7 @@ from halfstep.advise.predict.workload import workload
 from halfstep.advise.subject import Subject
 from halfstep.cli import main
 from halfstep.errors import UserError
+from halfstep.mechanisms.float8.counted import CountedFloat8, gains_of
 from halfstep.mechanisms.float8.gain import Gains
 from halfstep.mechanisms.float8.native import NativeFloat8
 from halfstep.recipe import recipe
@@ -35,7 +36,7 @@ TOKENS, WIDE, NARROW = 8192, 4096, 2048
 
 
 def subject(*widths: int) -> Subject:
-    model = nn.Sequential(*(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False)))
+    model = nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
     batch = torch.zeros(1).expand(TOKENS, widths[0])
     return Subject(
         "layers",
@@ -47,8 +48,7 @@ def subject(*widths: int) -> Subject:
 
 
 def trace(given: Subject, name: str = "fp8") -> Trace:
-    found = recipe(name)
-    return traced_at(given, found, [TOKENS], gains=gains(found, H200))[0]
+    return traced_at(given, recipe(name), [TOKENS], gpu=H200)[0]
 
 
 def products(found: Trace) -> Counter[tuple[int, ...]]:
@@ -90,7 +90,7 @@ def test_counted_casts_return_what_casts_do(scaling: str, sides: tuple[bool, boo
     matrix = torch.randn(24, 16)
     native = NativeFloat8(scaling)  # type: ignore[arg-type]
     real = native.cast(matrix, "gradient", rows=rows, columns=columns)
-    counted = _Counted(native, (16, 24), Gains.named("h200"), lambda op, times: None)
+    counted = CountedFloat8(native, (16, 24), gains_of(H200), lambda each: None)
     made = counted.cast(matrix, "gradient", rows=rows, columns=columns)
     for mine, theirs in zip(made, real, strict=True):
         assert (mine is None) == (theirs is None)
@@ -115,11 +115,12 @@ def test_wide_layers_are_faster_than_in_bf16_and_narrow_ones_are_left_in_it() ->
 def test_a_gpu_decides_which_layers_are_in_fp8(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(
-        '[mine]\narchitecture = "hopper"\nprocess = 4\nfp16 = 900\nfp8 = 1800\ntf32 = 450\nfp32 = 60\n'
-        "bandwidth = 10\nmemory = 80\ncache = 50\nsms = 132\nclock = 1800\npower = 700\n"
+        '[mine]\narchitecture = "hopper"\nprocess = 4\nfp16 = 900\nfp8 = 1800\n'
+        "tf32 = 450\nfp32 = 60\nbandwidth = 10\n"
+        "memory = 80\ncache = 50\nsms = 132\nclock = 1800\npower = 700\n"
     )
     (slow,) = read(file).values()
-    assert why_not(recipe("fp8"), slow) == ""
+    assert recipe("fp8").untraceable_on(slow) == ""
     one = Forecaster(subject(WIDE, NARROW), largest=False)
 
     def in_fp8(on: str) -> bool:
@@ -137,9 +138,9 @@ def test_fp8_is_refused_with_the_reason_where_it_is_emulated(
     given = subject(64, 64)
     with pytest.raises(UserError, match=r"cost of fp8 on A100.*has no FP8 units.*--recipes"):
         forecast(given, ["fp8"], [A100])
-    assert "NVIDIA" in why_not(recipe("fp8"), gpu("mi300x"))
+    assert "AMD" in recipe("fp8").untraceable_on(gpu("mi300x"))
     for name in ("fp8-delayed", "mxfp8", "fp8+act4"):
-        assert "run different operators" in why_not(recipe(name), H200)
+        assert "run different operators" in recipe(name).untraceable_on(H200)
     found = forecasts(Forecaster(given, largest=False), ["fp8"], [A100, H200])
     assert [(each.gpu.key, each.recipe) for each in found] == [
         ("a100_80_sxm", "tf32"), ("h200", "tf32"), ("h200", "fp8"),
@@ -161,5 +162,5 @@ def test_fp8_is_refused_with_the_reason_where_it_is_emulated(
 def test_exceptions_stay_out_of_fp8() -> None:
     given = replace(subject(WIDE, NARROW), name="kept")
     found = recipe({"base": "fp8", "exceptions": {"0": "fp32"}})
-    kept = traced_at(given, found, [TOKENS], gains=gains(found, H200))[0]
+    kept = traced_at(given, found, [TOKENS], gpu=H200)[0]
     assert not any(call.op.name == "_scaled_mm" for call in kept.calls)
