@@ -30,6 +30,8 @@ class Finding:
         site: The line to change; None if unknown.
         module: Path of the module concerned; "" for none.
         ruled_out: Causes that were ruled out, with the reasons.
+        otherwise: Other changes, which are tried in this order if the first is not sufficient.
+        tried: What became of the step when it was run with the change; "" if it was not tried.
     """
 
     summary: str
@@ -39,6 +41,8 @@ class Finding:
     site: Site | None = None
     module: str = ""
     ruled_out: tuple[str, ...] = ()
+    otherwise: tuple[tuple[str, ...], ...] = ()
+    tried: str = ""
 
 
 @dataclass(frozen=True, slots=True)

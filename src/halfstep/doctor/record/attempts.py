@@ -66,7 +66,7 @@ class Attempt:
         if self.apart is None:
             return "tried: finite"
         if self.apart <= CLOSE:
-            return f"tried: finite, within {CLOSE:g} of fp32"
+            return "tried: finite, within 1e-3 of fp32"
         return f"tried: finite; the loss differs from that in fp32 by {self.apart:.1%}"
 
 

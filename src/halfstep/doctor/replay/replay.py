@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from halfstep.doctor.record import Grown
+    from halfstep.doctor.record.attempts import Edit
     from halfstep.doctor.signals.positions import Positions
 
 
@@ -171,6 +172,11 @@ class Replayer(Runs):
             scale: A loss scale for a step that has none; None for none.
         """
         return self._run(scale=scale, leaves=leaves)
+
+    def can_change(self, edits: Iterable[Edit]) -> bool:
+        """Return whether none of the lines is one of the loop, which a replay does not run."""
+        lines = {entry.mark[:2] for entry in self._entries if entry.mark is not None}
+        return not any((each.file, each.line) in lines for each in edits)
 
     def exact_step(self, leaves: dict[int, torch.Tensor]) -> Outcome:
         """Run the step in fp32 with other values of its parameters, without compiled code.

@@ -1,7 +1,8 @@
 """Tries the changes that rules suggest for a bad step, by running the step with changed lines.
 
-An insufficient change is followed by the change that rules suggest for the changed step, for
-example for a second operator that overflows.
+If the step then fails at another line, the change that rules suggest there is made, too, for
+example at a second operator that overflows. If it still fails at the same line, or cannot run, the
+next change for this line is tried, for example a clamp.
 """
 
 from __future__ import annotations
@@ -10,82 +11,120 @@ import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import Precision, recorded
-from halfstep.doctor.record.attempts import Attempt, Edit, Suggestion
+from halfstep.doctor.record.attempts import Attempt
 from halfstep.doctor.replay.edits import in_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from halfstep.doctor.record import Birth, Evidence, Replay
+    from halfstep.doctor.record.attempts import Edit, Suggestion
+    from halfstep.doctor.record.sites import Site
     from halfstep.doctor.replay.replay import Replayer
 
-MOST = 4
+MOST = 6
 
 
-def attempt(
-    replayer: Replayer,
-    births: Sequence[Birth],
-    replays: Sequence[Replay],
-    suggest: Callable[[Evidence], Suggestion | None],
-    *,
-    scaled: bool,
-) -> Attempt | None:
-    """Try the suggested changes of a step one after the other, until it is finite.
+class Trying:
+    """Tries changes of one step.
 
     Args:
         replayer: Runs the step.
-        births: The births in the step.
-        replays: The replays of the step.
-        suggest: Returns the change that rules suggest for the evidence of a step.
+        suggest: Returns the changes that rules suggest for the evidence of a step, in the order to
+            try them.
         scaled: Whether the step has a loss scale, which may be too high for it.
-
-    Returns:
-        The attempt; None if no change is suggested, or if it cannot be put into effect.
     """
-    made: dict[tuple[str, int], tuple[Edit, Suggestion]] = {}
-    first: Suggestion | None = None
-    for _ in range(MOST):
-        found = suggest(
+
+    def __init__(
+        self,
+        replayer: Replayer,
+        suggest: Callable[[Evidence], Sequence[Suggestion]],
+        *,
+        scaled: bool,
+    ) -> None:
+        self._replayer = replayer
+        self._suggest = suggest
+        self._scale = 1.0 if scaled else None
+        self._left = MOST
+        self._exact: float | None = None
+
+    def attempt(self, births: Sequence[Birth], replays: Sequence[Replay]) -> Attempt | None:
+        """Try the suggested changes until the step is finite.
+
+        Args:
+            births: The births in the step.
+            replays: The replays of the step.
+
+        Returns:
+            The attempt; None if no change is suggested, or if none can be put into effect.
+        """
+        first = self._suggested(births, replays)
+        if not first or not self._replayer.can_change(first[0].edits):
+            return None
+        code, change = first[0].code, first[0].change
+        self._exact = next((each.loss for each in replays if _is_finite_in_fp32(each)), None)
+        found = self._search([], births, replays)
+        if found is None:
+            return Attempt(code, change, change, finite=False)
+        made, apart = found
+        return Attempt(code, change, _lines(made), finite=True, apart=apart)
+
+    def _suggested(
+        self, births: Sequence[Birth], replays: Sequence[Replay]
+    ) -> Sequence[Suggestion]:
+        return self._suggest(
             recorded(births=tuple(births), replays=tuple(replays), precision=Precision())
         )
-        if found is None:
-            break
-        new = {(each.file, each.line): (each, found) for each in found.edits}
-        if all(place in made and made[place][0] == each for place, (each, _) in new.items()):
-            break
-        first, made = first or found, made | new
-        edits = [each for each, _ in made.values()]
-        if not replayer.can_change(edits):
-            return None
-        try:
-            with in_effect(edits):
-                plain = replayer.at_scale(1.0) if scaled else replayer.plain()
-                exact = replayer.fp32()
-                if plain.finite:
-                    apart = _apart(plain.loss, exact.loss)
-                    return Attempt(first.code, first.change, _lines(made), finite=True, apart=apart)
-                births = replayer.traced(scale=1.0 if scaled else None)[0]
-        except ValueError:
-            return None
-        replays = (plain, exact)
-    if first is None:
+
+    def _search(
+        self, made: list[Suggestion], births: Sequence[Birth], replays: Sequence[Replay]
+    ) -> tuple[list[Suggestion], float | None] | None:
+        """Return changes that make the step finite, and how far its loss then is from fp32."""
+        for each in self._suggested(births, replays):
+            edits = [edit for one in (*made, each) for edit in one.edits]
+            if self._left == 0 or _overlap(edits) or not self._replayer.can_change(edits):
+                continue
+            self._left -= 1
+            try:
+                with in_effect(edits):
+                    plain, exact = self._run(), self._replayer.fp32()
+                    if plain.finite:
+                        return [*made, each], _apart(plain.loss, self._exact or exact.loss)
+                    later = () if plain.note else self._replayer.traced(scale=self._scale)[0]
+            except ValueError:
+                continue
+            if _place(later) not in (None, _place(births)):
+                found = self._search([*made, each], later, (plain, exact))
+                if found is not None:
+                    return found
         return None
-    return Attempt(first.code, first.change, _lines(made), finite=False)
+
+    def _run(self) -> Replay:
+        scale = self._scale
+        return self._replayer.plain() if scale is None else self._replayer.at_scale(scale)
 
 
-def _lines(made: dict[tuple[str, int], tuple[Edit, Suggestion]]) -> tuple[str, ...]:
+def _is_finite_in_fp32(replay: Replay) -> bool:
+    return replay.name == "fp32" and replay.finite
+
+
+def _place(births: Sequence[Birth]) -> Site | None:
+    """Return the line that first makes inf or NaN."""
+    return next((each.user_site for each in births if each.culprit), None)
+
+
+def _overlap(edits: list[Edit]) -> bool:
+    return len({(each.file, each.line) for each in edits}) < len(edits)
+
+
+def _lines(made: list[Suggestion]) -> tuple[str, ...]:
     """Return the lines of all changes, each with its place except the first."""
-    changes = list(dict.fromkeys(each.change for _, each in made.values()))
-    lines = [*changes[0]]
-    for change in changes[1:]:
-        edit = next(edit for edit, each in made.values() if each.change == change)
-        headed = change[0].startswith("@ ")
-        lines += [*(() if headed else (f"@ {_name(edit)}",)), *change]
+    lines = [*made[0].change]
+    for each in made[1:]:
+        file, line = each.edits[0].file, each.edits[0].line
+        place = () if each.change[0].startswith("@ ") else (f"@ {file.rpartition('/')[2]}:{line}",)
+        lines += [*place, *each.change]
     return tuple(lines)
-
-
-def _name(edit: Edit) -> str:
-    return f"{edit.file.rpartition('/')[2]}:{edit.line}"
 
 
 def _apart(loss: float | None, exact: float | None) -> float | None:

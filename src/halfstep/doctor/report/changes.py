@@ -46,8 +46,19 @@ def checked(finding: Finding, evidence: Evidence, listing: Listing) -> Finding:
         listing: The lines of the program.
     """
     placed = _found(finding, evidence, listing)
-    if placed is not None:
-        return replace(finding, change=tuple(text for text, _ in placed))
+    if placed is None:
+        return in_words(finding, evidence, listing)
+    return replace(finding, change=tuple(text for text, _ in placed))
+
+
+def in_words(finding: Finding, evidence: Evidence, listing: Listing) -> Finding:
+    """Return a finding whose change is in words.
+
+    Args:
+        finding: A finding, as for `checked`.
+        evidence: The evidence of the program.
+        listing: The lines of the program.
+    """
     lines = [*_whole(finding.change, finding.site, listing)]
     words = in_its_words(lines, evidence) or [*_in_words(lines, finding.site, listing)]
     return replace(finding, change=tuple(words))
@@ -110,6 +121,8 @@ def _is_code(lines: list[str]) -> bool:
         if kind == _DELETED and next_ == _ADDED and not any(_code(each[2:]) for each in added):
             return False
     new = [each[2:] for each in lines if not each.startswith(_DELETED)]
+    if any(each.startswith(_DELETED) and each.endswith(":") for each in lines):
+        new.append("    pass")  # The change is in the first line of a block.
     added = [each[2:] for each in lines if each.startswith(_ADDED)]
     if not any(_code(each[2:]) for each in lines if each[0] in "-+"):
         return False
@@ -183,6 +196,13 @@ def _code(text: str) -> str:
     return "" if text.lstrip().startswith("#") else text.partition("  #")[0].rstrip()
 
 
+def _place(following: list[tuple[str, list[str]]]) -> str:
+    """Return the word for lines of the program, by what follows them in a change."""
+    if not following or following[0][0] != _ADDED:
+        return "before"
+    return "after" if _code(following[0][1][0][2:]) else "at"
+
+
 def _in_words(lines: list[str], site: Site | None, listing: Listing) -> Iterator[str]:
     """Yield a change that does not apply as advice; code that the program lacks is an example."""
     runs = [(kind, [*run]) for kind, run in groupby(lines, key=lambda line: line[:2])]
@@ -191,14 +211,14 @@ def _in_words(lines: list[str], site: Site | None, listing: Listing) -> Iterator
         for is_code, part in groupby(texts_of_run, key=lambda text: bool(_code(text))):
             texts = [*part]
             if not is_code:
-                yield from (each.strip().removeprefix("#").strip() for each in texts)
+                leave_out = "leave out " if kind == _DELETED else ""
+                yield from (leave_out + each.strip().removeprefix("#").strip() for each in texts)
                 continue
             if kind == _ADDED:
                 known = not _unknown_names([_ADDED + each for each in texts], site, listing)
                 yield "write" if known else "write code such as"
             else:
-                follows = number + 1 < len(runs) and runs[number + 1][0] == _ADDED
-                place = "in place of" if kind == _DELETED else "after" if follows else "before"
+                place = "in place of" if kind == _DELETED else _place(runs[number + 1 :])
                 stands = all(listing.find(each, site) for each in texts)
                 yield place if stands else f"{place} code such as"
             yield from (f"    {each}" for each in texts)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES, from_json
 from halfstep.doctor.record.order import lines_of, names
-from halfstep.doctor.report.changes import checked
 from halfstep.doctor.report.harm import weighed
 from halfstep.doctor.report.imbalances import imbalances
 from halfstep.doctor.report.listing import Listing
+from halfstep.doctor.report.tried import with_attempt
 from halfstep.doctor.rules import rules
 from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 from halfstep.plurals import counted
@@ -102,7 +102,7 @@ def _diagnosis(evidence: Evidence) -> Diagnosis:
                     for each in finding.change
                 ),
             )
-            finding = checked(finding, evidence, listing)
+            finding = with_attempt(finding, rule.code, evidence, listing)
             found.append(Verdict(rule.code, rule.name, rule.rows, rule.citations, finding))
             explained |= set(rule.explains)
             symptoms |= {rule.code} if rule.symptom else set()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.record import Evidence
 
-_ACTIONS = ("backward", "step", "scaler step", "zero")
+_ACTIONS = {"backward": "backward", "step": "step", "scaler step": "step"}
 
 # What a change is about, by the functions that occur in it; the first that fits counts.
 _SUBJECTS = (
@@ -59,13 +59,14 @@ _FRAMEWORKS = {
 def is_driven(evidence: Evidence, lines: Iterable[str]) -> bool:
     """Return whether one of these lines runs the whole loop, such as `trainer.fit(model)`.
 
-    Such a line is the place of different actions. To move or replace it changes none of them.
+    Such a line is the place of backward passes and of steps, but calls neither itself. To move or
+    replace it changes none of them.
     """
     kinds: dict[str, set[str]] = {}
-    for kind in _ACTIONS:
+    for kind, action in _ACTIONS.items():
         for _, event in evidence.loop.of(kind):
             if event.site is not None:
-                kinds.setdefault(event.site.text, set()).add(kind)
+                kinds.setdefault(event.site.text, set()).add(action)
     return any(len(kinds.get(each, ())) > 1 and not _acts(each) for each in lines)
 
 

@@ -67,6 +67,8 @@ def _verdict(verdict: Verdict) -> Group:
         is_code = any(each[:2] in ("- ", "+ ") for each in finding.change)
         lines.append(Padding(Text("change:" if is_code else "advice:"), (0, 2)))
         lines += [_code(each, indent=4) for each in finding.change]
+    if finding.tried:
+        lines.append(Padding(Text(finding.tried), (0, 2)))
     lines += [Padding(Text(f"ruled out: {each}"), (0, 2)) for each in finding.ruled_out]
     lines.append(Padding(Text(f"see {', '.join(verdict.citations)}", style="dim"), (0, 2)))
     return Group(*lines)

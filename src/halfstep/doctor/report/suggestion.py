@@ -1,7 +1,8 @@
-"""The change that rules suggest for a bad step while the program runs, so that it can be tried."""
+"""The changes that rules suggest for a bad step while the program runs, so that they can be tried."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.attempts import Suggestion
@@ -13,8 +14,10 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 
-def suggested(evidence: Evidence) -> Suggestion | None:
-    """Return the change of the first cause that a step shows; None if it is not of certain lines.
+def suggested(evidence: Evidence) -> list[Suggestion]:
+    """Return the changes for the first cause that a step shows, in the order to try them.
+
+    Changes that are not of certain lines of the program are left out.
 
     Args:
         evidence: The evidence of the step; rules that need more signals are left out.
@@ -27,8 +30,12 @@ def suggested(evidence: Evidence) -> Suggestion | None:
     explained = {code for rule, _ in found for code in rule.explains}
     listing = Listing(evidence)
     for rule, finding in found:
-        if rule.code not in explained:
-            edits = edits_of(finding, evidence, listing)
-            change = checked(finding, evidence, listing).change
-            return Suggestion(rule.code, change, edits) if edits else None
-    return None
+        if rule.code in explained:
+            continue
+        each_change = [replace(finding, change=each) for each in finding.otherwise]
+        return [
+            Suggestion(rule.code, checked(each, evidence, listing).change, edits)
+            for each in (finding, *each_change)
+            if (edits := edits_of(each, evidence, listing))
+        ]
+    return []

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from halfstep.doctor.internals import current_node, is_loss
 from halfstep.doctor.record.sites import Mark, calling_line, library_here
 from halfstep.doctor.replay.investigation import Investigation
+from halfstep.doctor.report.suggestion import suggested
 from halfstep.doctor.signals.bus import Bus
 from halfstep.doctor.signals.calls import Calls
 from halfstep.doctor.signals.casts import Casts
@@ -85,7 +86,7 @@ class Receiver(Bus):
         self.tape.on_copy = origins.copied
         self.hold_back = HoldBack(on=hold_back)
         self.investigation = Investigation(
-            self.stack, self[Positions], self.registry.sizes, origins, bundle
+            self.stack, self[Positions], self.registry.sizes, origins, bundle, suggested
         )
         self.measuring = Measuring(
             self.grammar, self.tape, self.registry, self.investigation, whole=hold_back

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from halfstep.doctor.internals import keep_compiled_buffers, raising_function
 from halfstep.doctor.record import Ending, Evidence, recorded
+from halfstep.doctor.record.attempts import Attempts
 from halfstep.doctor.record.sites import passed_optimizer, raising_line, site
 from halfstep.doctor.signals.facts import environment
 from halfstep.doctor.signals.graphs import Graphs
@@ -246,5 +247,6 @@ class Watch:
             ending=self._ending,
             growth=found.growth,
             children=receiver.children.records(),
+            attempts=Attempts(tuple(found.attempts)),
             **receiver.freeze(),
         )
