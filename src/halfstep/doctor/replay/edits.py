@@ -35,15 +35,17 @@ def in_effect(edits: Sequence[Edit]) -> Iterator[None]:
     """Let the functions that contain the lines run with the changed lines.
 
     Raises:
-        ValueError: If a changed file is not valid, or if a changed function needs other variables
-            of the functions around it.
+        ValueError: If a changed file is not valid, if a line is not in the body of a function, or
+            if a changed function needs other variables of the functions around it.
     """
     old: list[tuple[FunctionType, CodeType]] = []
     try:
         for file in {each.file for each in edits}:
             mine = [each for each in edits if each.file == file]
-            new = _new_code(file, mine)
-            for function in _functions_with(file, {each.line for each in mine}):
+            new, found = _new_code(file, mine), _functions_with(file, {each.line for each in mine})
+            if not all(any(_covers(each.__code__, edit.line) for each in found) for edit in mine):
+                raise ValueError(f"a changed line of {file} is not in the body of a function")
+            for function in found:
                 code = new.get(_key(function.__code__))
                 if code is not None:
                     old.append((function, function.__code__))
@@ -90,7 +92,9 @@ def _functions_with(file: str, lines: set[int]) -> list[FunctionType]:
 
 def _covers(code: CodeType, line: int) -> bool:
     numbers = [each for one in (code, *_inside(code)) for *_, each in one.co_lines() if each]
-    return bool(numbers) and min(numbers) <= line <= max(numbers)
+    # A default in the first line of a function has its value already.
+    first = code.co_firstlineno + (code.co_name != "<lambda>")
+    return bool(numbers) and first <= line <= max(numbers)
 
 
 def statement_at(file: str, edits: Sequence[Edit], line: int) -> ast.stmt | None:

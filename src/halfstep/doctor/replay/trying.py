@@ -47,6 +47,7 @@ class Trying:
         self._scale = 1.0 if scaled else None
         self._left = MOST
         self._exact: float | None = None
+        self._has_run = False
 
     def attempt(self, births: Sequence[Birth], replays: Sequence[Replay]) -> Attempt | None:
         """Try the suggested changes until the step is finite.
@@ -65,7 +66,7 @@ class Trying:
         self._exact = next((each.loss for each in replays if _is_finite_in_fp32(each)), None)
         found = self._search([], births, replays)
         if found is None:
-            return Attempt(code, change, change, finite=False)
+            return Attempt(code, change, change, finite=False) if self._has_run else None
         made, apart = found
         return Attempt(code, change, _lines(made), finite=True, apart=apart)
 
@@ -87,6 +88,7 @@ class Trying:
             self._left -= 1
             try:
                 with in_effect(edits):
+                    self._has_run = True
                     plain, exact = self._run(), self._replayer.fp32()
                     if plain.finite:
                         return [*made, each], _apart(plain.loss, self._exact or exact.loss)

@@ -49,7 +49,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _trial(_: Evidence) -> tuple[Variation, Variation]:
     """Return steps as they are, and steps with a loss scale."""
-    return Variation(), Variation(scale=_SCALE)
+    return Variation(exact=True), Variation(exact=True, scale=_SCALE)
 
 
 RULE = Rule(
