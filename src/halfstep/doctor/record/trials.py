@@ -23,13 +23,11 @@ class Variation:
         rounded: The format to which the weights are rounded in between ("fp16"); "" for none.
         every: Number of steps from one such rounding to the next.
         exact: Whether the optimizer keeps the weights in fp32, whatever their format.
-        scale: The loss scale of steps that have none.
     """
 
     rounded: str = ""
     every: int = 1
     exact: bool = False
-    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

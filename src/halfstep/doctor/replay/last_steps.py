@@ -138,7 +138,7 @@ class LastSteps:
             if variation.rounded and number % variation.every == 0:
                 optimizer.round(torch_dtype(variation.rounded))
             replayer = self._replayers[number % len(self._replayers)]
-            outcome = self._run(replayer, optimizer, variation.scale)
+            outcome = self._run(replayer, optimizer)
             gradients = {
                 key: each.float() / outcome.scale if outcome.scale != 1 else each
                 for key, each in outcome.gradients.items()
@@ -146,10 +146,8 @@ class LastSteps:
             optimizer.step(gradients, self._norm)
         return first, self._loss(optimizer)
 
-    def _run(
-        self, replayer: Replayer, optimizer: OptimizerCopy, scale: float | None = None
-    ) -> Outcome:
-        outcome = replayer.step(optimizer.leaves(self._form), None if scale == 1.0 else scale)
+    def _run(self, replayer: Replayer, optimizer: OptimizerCopy) -> Outcome:
+        outcome = replayer.step(optimizer.leaves(self._form))
         if outcome.note or not outcome.losses:
             raise CannotBeTakenError(outcome.note or "the last steps had no backward")
         return outcome

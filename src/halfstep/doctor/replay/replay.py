@@ -164,14 +164,13 @@ class Replayer(Runs):
         }
         return self._replay("first size", self._run(leaves=leaves))
 
-    def step(self, leaves: dict[int, torch.Tensor], scale: float | None = None) -> Outcome:
+    def step(self, leaves: dict[int, torch.Tensor]) -> Outcome:
         """Run the step with other values of its parameters.
 
         Args:
             leaves: The other parameters, by identity.
-            scale: A loss scale for a step that has none; None for none.
         """
-        return self._run(scale=scale, leaves=leaves)
+        return self._run(leaves=leaves)
 
     def can_change(self, edits: Iterable[Edit]) -> bool:
         """Return whether none of the lines is one of the loop, which a replay does not run."""

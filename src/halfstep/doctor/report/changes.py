@@ -21,7 +21,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.attempts import Edit
-from halfstep.doctor.report.frameworks import in_its_words, is_driven
+from halfstep.doctor.report.frameworks import in_its_words, is_driven, is_for_framework
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,8 @@ def in_words(finding: Finding, evidence: Evidence, listing: Listing) -> Finding:
         listing: The lines of the program.
     """
     lines = [*_whole(finding.change, finding.site, listing)]
-    words = in_its_words(lines, evidence) or [*_in_words(lines, finding.site, listing)]
+    words = in_its_words(lines, finding.summary, evidence)
+    words = words or [*_in_words(lines, finding.site, listing)]
     return replace(finding, change=tuple(words))
 
 
@@ -92,6 +93,8 @@ def _found(finding: Finding, evidence: Evidence, listing: Listing) -> list[_Plac
     """Return a change with the places of its lines; None if it does not apply."""
     lines = [*_whole(finding.change, finding.site, listing)]
     if not _is_code(lines) or is_driven(evidence, {each[2:] for each in lines}):
+        return None
+    if is_for_framework(evidence, [each[2:] for each in lines if each.startswith(_ADDED)]):
         return None
     return _placed(lines, finding.site, listing)
 

@@ -17,9 +17,10 @@ _SUBJECTS = (
     ("clip", r"clip_grad|clip\("),
     ("schedule", r"schedule"),
     ("precision", r"autocast|GradScaler|scaler\.|unscale_|\.half\(|bfloat16|float16"),
-    ("accumulate", r"zero_grad|micro_batch|accumul"),
+    ("accumulate", r"zero_grad|micro_batch|accumul|are cleared"),
     ("rate", r"\blr="),
 )
+_ITS_OWN = r"clip_grad|GradScaler|unscale_|scaler\."
 _LIGHTNING = {
     "clip": "give Trainer the argument gradient_clip_val=1.0; it clips unscaled gradients",
     "precision": 'give Trainer the argument precision="16-mixed" or "bf16-mixed", and the model '
@@ -75,11 +76,23 @@ def _acts(line: str) -> bool:
     return len(re.findall(r"\.(?:backward|step|zero_grad)\(", line)) > 1
 
 
-def in_its_words(lines: list[str], evidence: Evidence) -> list[str]:
-    """Return a change in the words of the framework that makes the steps; empty without one."""
+def is_for_framework(evidence: Evidence, added: Iterable[str]) -> bool:
+    """Return whether added lines clip or scale what the framework itself clips and scales."""
+    text = "\n".join(each for each in added if not each.startswith("#"))
+    return evidence.environment.framework in _FRAMEWORKS and bool(re.search(_ITS_OWN, text))
+
+
+def in_its_words(lines: list[str], summary: str, evidence: Evidence) -> list[str]:
+    """Return a change in the words of the framework that makes the steps; empty without one.
+
+    Args:
+        lines: The lines of the change.
+        summary: The summary of the finding, for a change whose lines do not show its subject.
+        evidence: The evidence of the program.
+    """
     name, settings = _FRAMEWORKS.get(evidence.environment.framework, ("", {}))
-    text = "\n".join(lines)
-    for subject, pattern in _SUBJECTS:
-        if subject in settings and re.search(pattern, text):
-            return [f"with {name}: {settings[subject]}"]
+    for text in ("\n".join(lines), summary):
+        for subject, pattern in _SUBJECTS:
+            if subject in settings and re.search(pattern, text):
+                return [f"with {name}: {settings[subject]}"]
     return []

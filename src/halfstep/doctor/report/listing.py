@@ -89,7 +89,7 @@ class Listing:
         files = [place.file] if place and place.file in self._lines else [*self._lines]
         text = "".join(line for file in files for line in self._lines[file])
         text += "\n".join(each.text for each in self._sites.values())
-        return set(re.findall(r"[A-Za-z_]\w*", text))
+        return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
 
     def _as_written(self, site: Site) -> Site:
         """Return a line with its comment."""
