@@ -61,9 +61,10 @@ class Rule:
         symptom: Whether the rule recognises only a symptom, which several causes can have. A
             symptom is reported only if no cause of inf or NaN is found.
         harmless: Whether the cause makes neither inf nor NaN, so that it explains no symptom.
-        trial: For a cause that only rounds the weights or their updates, and so may do no harm: a function that returns how the last steps were taken with the cause
-            and how they are taken without it, or None if it does not apply. A certain finding then
-            says what the cause cost, or becomes a note; if this cannot be measured, it is possible.
+        trial: For a cause that only rounds the weights or their updates, and so may do no harm: a
+            function that returns how the last steps were taken with the cause and how they are
+            taken without it, or None if it does not apply. A certain finding then says what the
+            cause cost, or becomes a note; if this cannot be measured, it is possible.
     """
 
     code: str

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import Precision, recorded
 from halfstep.doctor.record.attempts import Attempt
-from halfstep.doctor.replay.edits import in_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +59,7 @@ class Trying:
             The attempt; None if no change is suggested, or if none can be put into effect.
         """
         first = self._suggested(births, replays)
-        if not first or not self._replayer.can_change(first[0].edits):
+        if not first:
             return None
         code, change = first[0].code, first[0].change
         self._exact = next((each.loss for each in replays if _is_finite_in_fp32(each)), None)
@@ -83,11 +82,11 @@ class Trying:
         """Return changes that make the step finite, and how far its loss then is from fp32."""
         for each in self._suggested(births, replays):
             edits = [edit for one in (*made, each) for edit in one.edits]
-            if self._left == 0 or _overlap(edits) or not self._replayer.can_change(edits):
+            if self._left == 0 or _overlap(edits):
                 continue
             self._left -= 1
             try:
-                with in_effect(edits):
+                with self._replayer.changed(edits):
                     self._has_run = True
                     plain, exact = self._run(), self._replayer.fp32()
                     if plain.finite:

@@ -1,4 +1,4 @@
-"""The changes that rules suggest for a bad step while the program runs, so that they can be tried."""
+"""The changes that rules suggest for a bad step while the program runs, to be tried."""
 
 from __future__ import annotations
 
