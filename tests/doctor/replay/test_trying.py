@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import linecache
+import sys
 
 import pytest
 import torch
 
+from doctor.loops import batches
 from halfstep.doctor import Watch, diagnose
 from halfstep.doctor.record.attempts import Attempts, Edit
 from halfstep.doctor.replay.edits import in_effect
@@ -46,13 +48,13 @@ def program(tmp_path, body: str):
     path.write_text(TRAINING.replace("BODY", body))
     spec = importlib.util.spec_from_file_location("program", path)
     module = importlib.util.module_from_spec(spec)
+    sys.modules["program"] = module
+    linecache.checkcache(str(path))
     spec.loader.exec_module(module)
     return module
 
 
 def diagnosed(tmp_path, body: str):
-    from doctor.loops import batches
-
     module, watch = program(tmp_path, body), Watch()
     with watch:
         module.train(batches(4))
@@ -85,8 +87,6 @@ def test_the_changed_program_is_as_finite_as_the_attempt_says(tmp_path) -> None:
     for before, after in zip(changes[::2], changes[1::2], strict=True):
         assert before[2:] in text
         text = text.replace(before[2:], after[2:])
-    from doctor.loops import batches
-
     watch = Watch()
     with watch:
         program(tmp_path, text).train(batches(4))
@@ -123,3 +123,62 @@ def test_a_line_that_no_call_would_run_cannot_be_changed(tmp_path, line: int, te
         in_effect([Edit(module.__file__, line, (text,))]),
     ):
         pass
+
+
+LOOP = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+FACTOR = 400
+
+def energy(outputs, factor):
+    scaled = outputs * factor
+    return STATEMENT
+
+def train(batches):
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for images, labels in batches:
+        optimizer.zero_grad()
+        loss = energy(model(images), FACTOR) + functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "changed"),
+    [
+        ("(1 - (scaled.exp() + 1).log()).square().mean()", "scaled.float().clamp(max=87).exp()"),
+        (
+            "(torch.exp(scaled) / 3 @ torch.ones(3)).log().sum()",
+            "exp(scaled.float().clamp(max=87))",
+        ),
+        ("(-scaled).exp().amax() ** 0.5", "(-scaled).float().clamp(max=87)).exp()"),
+        ("functional.relu((scaled[:, 0] / 0.25).exp()).log1p().sum()", "/ 0.25).float().clamp(max"),
+    ],
+)
+def test_a_statement_of_the_loop_runs_with_the_values_that_its_calls_had(
+    tmp_path, monkeypatch, statement: str, changed: str
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "TRAINING", LOOP.replace("STATEMENT", statement))
+    finding, (attempt,) = diagnosed(tmp_path, "")
+    assert changed in finding.change[-1]
+    assert (attempt.finite, finding.tried[:13]) == (True, "tried: finite")
+    with_change = LOOP.replace("STATEMENT", finding.change[-1].removeprefix("+ return "))
+    monkeypatch.setattr(sys.modules[__name__], "TRAINING", with_change)
+    watch = Watch()
+    with watch:
+        program(tmp_path, "").train(batches(1))
+    assert not [each for each in watch.close().births if each.culprit]
+
+
+def test_a_statement_whose_calls_are_not_all_known_is_not_tried(tmp_path, monkeypatch) -> None:
+    statement = "max(scaled.exp().mean(), torch.zeros(()))"
+    monkeypatch.setattr(sys.modules[__name__], "TRAINING", LOOP.replace("STATEMENT", statement))
+    finding, attempts = diagnosed(tmp_path, "")
+    assert attempts == ()
+    assert finding.change[0] == f"- return {statement}"
+    assert finding.tried == ""

@@ -1,4 +1,4 @@
-"""A change stands in the program letter by letter, with file and line, or the advice is in words."""
+"""A change stands in the program letter by letter, with its place, or the advice is in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cause that may do no harm costs: measured after the run, by taking the last steps twice."""
+"""What a cause that may do no harm costs: measured after the run, by taking the steps twice."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class LastSteps:
                 key: each.float() / outcome.scale if outcome.scale != 1 else each
                 for key, each in outcome.gradients.items()
             }
-            optimizer.step(gradients, self._norm)
+            optimizer.update(gradients, self._norm)
         return first, self._loss(optimizer)
 
     def _run(self, replayer: Replayer, optimizer: OptimizerCopy) -> Outcome:

@@ -103,7 +103,7 @@ class OptimizerCopy:
             each.copy_(each.to(form))
 
     @torch.no_grad()
-    def step(self, gradients: dict[int, torch.Tensor], norm: float | None) -> None:
+    def update(self, gradients: dict[int, torch.Tensor], norm: float | None) -> None:
         """Make a step.
 
         Args:

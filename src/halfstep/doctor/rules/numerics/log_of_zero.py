@@ -48,9 +48,7 @@ def _change(birth: Birth) -> tuple[str, ...]:
             "+ loss = torch.nn.functional.cross_entropy(logits, labels)",
         )
     elif birth.upstream("aten.sigmoid"):
-        change = (
-            "+ # use logsigmoid or binary_cross_entropy_with_logits, which take logits",
-        )
+        change = ("+ # use logsigmoid or binary_cross_entropy_with_logits, which take logits",)
     else:
         limited = f".float().clamp(min={'-1 + ' * (birth.op == _PLUS_ONE)}1e-6)"
         changed = with_converted_argument(line, birth.operator, limited)
