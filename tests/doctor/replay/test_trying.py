@@ -156,7 +156,7 @@ def train(batches):
             "(torch.exp(scaled) / 3 @ torch.ones(3)).log().sum()",
             "exp(scaled.float().clamp(max=87))",
         ),
-        ("(-scaled).exp().amax() ** 0.5", "(-scaled).float().clamp(max=87)).exp()"),
+        ("(-scaled).exp().amax() ** 0.5", "(-scaled).float().clamp(max=87).exp()"),
         ("functional.relu((scaled[:, 0] / 0.25).exp()).log1p().sum()", "/ 0.25).float().clamp(max"),
     ],
 )

@@ -141,7 +141,7 @@ def with_converted_argument(text: str, function: str, conversion: str) -> str | 
     source = None if given is None else ast.get_source_segment(text, given)
     if given is None or source is None or isinstance(given, ast.Starred):
         return None
-    return replaced(text, given, f"{_in_brackets(given, source)}{conversion}")
+    return _converted(text, given, source, conversion)
 
 
 def with_converted_receiver(text: str, method: str, conversion: str) -> str | None:
@@ -164,7 +164,7 @@ def with_converted_receiver(text: str, method: str, conversion: str) -> str | No
     source = ast.get_source_segment(text, given)
     if is_module or source is None:
         return None
-    return replaced(text, given, f"{_in_brackets(given, source)}{conversion}")
+    return _converted(text, given, source, conversion)
 
 
 def with_converted_divisor(text: str, conversion: str) -> str | None:
@@ -188,7 +188,7 @@ def with_converted_divisor(text: str, conversion: str) -> str | None:
     )
     if source is None or is_number:
         return None
-    return replaced(text, divisor, f"{_in_brackets(divisor, source)}{conversion}")
+    return _converted(text, divisor, source, conversion)
 
 
 def scaled_before_product(text: str) -> str | None:
@@ -327,10 +327,14 @@ def _nodes_in(text: str) -> list[ast.AST]:
         return []
 
 
-def _in_brackets(node: ast.expr, source: str) -> str:
-    """Return the source code of a node, so that a method of its value can be called."""
-    is_simple = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    return source if is_simple else f"({source})"
+def _converted(text: str, node: ast.expr, source: str, conversion: str) -> str:
+    """Return a text in which methods convert the value of a node."""
+    if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+        return replaced(text, node, f"{source}{conversion}")
+    converted = f"({source}){conversion}"
+    # An expression that has brackets already, other than those of a call, needs no second ones.
+    twice = rf"(?<![\w)\]])\({re.escape(converted)}\)"
+    return re.sub(twice, lambda _: converted, replaced(text, node, converted), count=1)
 
 
 def _calls(node: ast.Call, function: str) -> bool:

@@ -212,8 +212,9 @@ def _expression(text: str, line: int) -> ast.expr | None:
     value = inner.body if isinstance(inner, ast.Lambda) else getattr(inner, "value", None)
     if isinstance(inner, ast.AugAssign) or not isinstance(value, ast.expr):
         return None
-    is_method = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
-    return value.func.value if is_method and value.func.attr == "backward" else value
+    method = value.func if isinstance(value, ast.Call) else None
+    is_backward = isinstance(method, ast.Attribute) and method.attr == "backward"
+    return method.value if isinstance(method, ast.Attribute) and is_backward else value
 
 
 def _parts(node: ast.AST) -> Iterator[ast.AST]:

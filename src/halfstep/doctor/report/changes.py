@@ -199,11 +199,13 @@ def _code(text: str) -> str:
     return "" if text.lstrip().startswith("#") else text.partition("  #")[0].rstrip()
 
 
-def _place(following: list[tuple[str, list[str]]]) -> str:
-    """Return the word for lines of the program, by what follows them in a change."""
-    if not following or following[0][0] != _ADDED:
+def _place(runs: list[tuple[str, list[str]]], number: int) -> str:
+    """Return the word for lines around others in a change, by the lines before and after them."""
+    around = [runs[at] for at in (number - 1, number + 1) if 0 <= at < len(runs)]
+    added = [run for kind, run in around if kind == _ADDED]
+    if not added or (number and runs[number - 1][0] == _ADDED):
         return "before"
-    return "after" if _code(following[0][1][0][2:]) else "at"
+    return "after" if _code(added[-1][0][2:]) else "at"
 
 
 def _in_words(lines: list[str], site: Site | None, listing: Listing) -> Iterator[str]:
@@ -221,7 +223,7 @@ def _in_words(lines: list[str], site: Site | None, listing: Listing) -> Iterator
                 known = not _unknown_names([_ADDED + each for each in texts], site, listing)
                 yield "write" if known else "write code such as"
             else:
-                place = "in place of" if kind == _DELETED else _place(runs[number + 1 :])
+                place = "in place of" if kind == _DELETED else _place(runs, number)
                 stands = all(listing.find(each, site) for each in texts)
                 yield place if stands else f"{place} code such as"
             yield from (f"    {each}" for each in texts)

@@ -87,13 +87,11 @@ def _diagnosis(evidence: Evidence) -> Diagnosis:
     harmless: set[str] = set()
     harmful: set[str] = set()
     for rule in rules():
-        finding = rule.read(evidence)
-        if finding is None:
-            continue
-        finding = weighed(finding, rule, evidence)
+        read = rule.read(evidence)
+        finding = weighed(read, rule, evidence) if read is not None else None
         if isinstance(finding, str):
             harmless.add(finding)
-        else:
+        elif finding is not None:
             own = lines | {finding.site.text} if finding.site else lines
             finding = replace(
                 finding,
