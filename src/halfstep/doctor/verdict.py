@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.trials import Variation
 
 CERTAIN, LIKELY, POSSIBLE = "certain", "likely", "possible"
 ORDER = (CERTAIN, LIKELY, POSSIBLE)
@@ -29,6 +30,8 @@ class Finding:
         site: The line to change; None if unknown.
         module: Path of the module concerned; "" for none.
         ruled_out: Causes that were ruled out, with the reasons.
+        otherwise: Other changes, which are tried in this order if the first is not sufficient.
+        tried: What became of the step when it was run with the change; "" if it was not tried.
     """
 
     summary: str
@@ -38,6 +41,8 @@ class Finding:
     site: Site | None = None
     module: str = ""
     ruled_out: tuple[str, ...] = ()
+    otherwise: tuple[tuple[str, ...], ...] = ()
+    tried: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,10 @@ class Rule:
         symptom: Whether the rule recognises only a symptom, which several causes can have. A
             symptom is reported only if no cause of inf or NaN is found.
         harmless: Whether the cause makes neither inf nor NaN, so that it explains no symptom.
+        trial: For a cause that only rounds the weights or their updates, and so may do no harm: a
+            function that returns how the last steps were taken with the cause and how they are
+            taken without it, or None if it does not apply. A certain finding then says what the
+            cause cost, or becomes a note; if this cannot be measured, it is possible.
     """
 
     code: str
@@ -67,6 +76,7 @@ class Rule:
     explains: tuple[str, ...] = ()
     symptom: bool = False
     harmless: bool = False
+    trial: Callable[[Evidence], tuple[Variation, Variation] | None] | None = None
 
     @property
     def topic(self) -> str:

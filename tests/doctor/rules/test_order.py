@@ -86,8 +86,9 @@ def test_a_larger_eps_is_put_into_the_program_s_own_call_or_beside_it(tmp_path) 
     assert finding.site.text == finding.change[1][2:]
     (found,) = ran(HIDDEN_EPS, tmp_path / "hidden.py")
     assert found.finding.change[1:] == (
-        "  optimizer = torch.optim.Adam(model.parameters(), **settings)",
-        "+ # give Adam the argument eps=1e-4",
+        "at",
+        "    optimizer = torch.optim.Adam(model.parameters(), **settings)",
+        "give Adam the argument eps=1e-4",
     )
 
 
@@ -148,6 +149,8 @@ def changed(source: str, change: tuple[str, ...]) -> str:
     added: list[str] = []
     for each in change:
         mark, text = each[0], each[2:]
+        if mark == "@":  # the place of the next line
+            continue
         if mark == "+":
             added.append(text)
             continue
@@ -190,9 +193,9 @@ def test_a_limit_written_by_hand_in_an_accumulation_is_not_moved_line_by_line(
     clip = "    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"
     by_hand = "    for each in net.parameters():\n        each.grad.clamp_(-1.0, 1.0)\n"
     (found,) = ran(ACCUMULATING.replace(clip, by_hand), tmp_path / "by_hand.py")
-    assert [each[0] for each in found.finding.change] == ["+", "+", " "]
+    assert [each[0] for each in found.finding.change] == ["+", "+", "@", " "]
     assert found.finding.change[0].startswith("+ scaler.unscale_(opt)")
-    assert found.finding.change[2] == "  scaler.step(opt)"
+    assert found.finding.change[2:] == ("@ by_hand.py:12", "  scaler.step(opt)")
 
 
 def test_gradients_never_cleared_are_scaled_again_by_every_backward_pass() -> None:
@@ -223,6 +226,7 @@ def test_an_unscale_after_the_step_is_moved_before_it() -> None:
     unscale = "scaler.unscale_(optimizer)"
     assert found["UNSCALED_AFTER_STEP"].change == (
         f"+ {unscale}",
+        "@ unscaled_after_step.py:19",
         "  scaler.step(optimizer)",
         f"- {unscale}",
     )

@@ -74,7 +74,7 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
     [
         ("LEARNING_RATE_TOO_HIGH", "broken_by_a_schedule_that_falls_below_zero", "schedule at 0"),
         ("LEARNING_RATE_TOO_HIGH", "broken_by_a_weight_decay", "weight_decay=0.005"),
-        ("LEARNING_RATE_TOO_HIGH", "broken_beside_a_weight_decay", "+ lr=2 "),
+        ("LEARNING_RATE_TOO_HIGH", "broken_beside_a_weight_decay", "lr=2 "),
         ("SCALE_COLLAPSED", "broken_by_a_gradient_above_the_maximum_of_fp16", "above fp16's max"),
         ("LOG_OF_ZERO", "broken_in_a_softmax_by_hand", "functional.cross_entropy(logits"),
         ("REPEATED_EIGENVALUES", "broken", "torch.linalg.eigvalsh("),
@@ -82,13 +82,13 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
         ("REPEATED_EIGENVALUES", "broken_by_a_singular_value_of_0", "none is 0"),
         ("PARAMETERS_NOT_FINITE", "broken_by_a_division_before_the_first_step", "writes to"),
         ("UPDATE_NOT_FINITE", "broken_by_the_rate_of_the_second_group", "# inf in step 3"),
-        ("UPDATE_NOT_FINITE", "broken_by_a_rate_near_the_maximum_of_fp32", "- lr=1e+38"),
+        ("UPDATE_NOT_FINITE", "broken_by_a_rate_near_the_maximum_of_fp32", "lr=1e+38"),
         ("UPDATE_NOT_FINITE", "broken_by_a_division_after_the_step", "or other code that writes"),
         ("UPDATE_NOT_FINITE", "broken_by_an_eps_that_is_the_sixth_argument", ", 0, 0, 0, 1e-8)"),
         ("COMPUTED_INPUT_NOT_FINITE", "broken_by_the_spread_of_one_sample", "correction=0"),
         ("DIVISION_BY_ZERO", "broken_by_a_norm_without_an_eps", "eps=1e-5"),
         ("UPDATE_SKIPPED", "broken_by_an_update_before_the_step", "+ scaler.update()"),
-        ("POSITIONS_IN_HALF", "broken", "+ positions = torch.arange("),
+        ("POSITIONS_IN_HALF", "broken", "positions = torch.arange("),
         ("POSITIONS_IN_HALF", "broken_by_autocast", "+     angles = positions @ torch.tensor("),
         ("EPS_ROUNDS_TO_ZERO", "broken_in_one_of_two_lines", "+ def own(features, eps=1e-4):"),
         ("EPS_ROUNDS_TO_ZERO", "broken_in_a_deviation", ".std(-1, keepdim=True) + 1e-4)"),
@@ -101,13 +101,13 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
         (
             "DIVISION_BY_ZERO",
             "broken_by_a_divisor_that_underflows_below_a_square",
-            "# compute the divisor in fp32",
+            "compute the divisor in fp32",
         ),
         ("UPDATE_SKIPPED", "broken_without_any_update", "# once per step"),
         ("SUM_OVERFLOW", "broken", ", dtype=torch.float32)"),
-        ("MASK_OVERFLOWS", "broken", "+ scores = torch.where(mask"),
+        ("MASK_OVERFLOWS", "broken", "scores = torch.where(mask"),
         ("EPS_ROUNDS_TO_ZERO", "broken_under_a_root", "keepdim=True) + 1e-4).sqrt()"),
-        ("SCALER_STATE_NOT_RESTORED", "broken_by_one_for_each_epoch", "- scaler = torch.amp.Grad"),
+        ("SCALER_STATE_NOT_RESTORED", "broken_by_one_for_each_epoch", "scaler = torch.amp.Grad"),
     ],
 )
 def test_the_change_fits_the_fault(code, name, said) -> None:
@@ -127,8 +127,8 @@ def test_a_product_in_half_whose_rounding_error_reaches_the_argument_is_named() 
     assert any(
         "from the result of mm in fp16 at outside_domain.py" in each for each in finding.facts
     )
-    assert "- products = rows @ rows.T" in finding.change
-    assert any("its argument clamped: x.clamp(" in each for each in finding.change)
+    assert "    products = rows @ rows.T" in finding.change
+    assert any("(squared + 1e-6).clamp(min=1e-6)" in each for each in finding.change)
 
 
 @pytest.mark.parametrize("name", ["broken_by_arccosine", "broken_in_one_batch_without_a_scaler"])
@@ -282,7 +282,7 @@ def test_a_sum_whose_format_the_program_chose_is_not_said_to_be_fp32_on_cuda() -
 def test_inputs_that_exceed_the_range_of_fp16_are_to_be_normalised() -> None:
     evidence = watched("ACTIVATIONS_TOO_LARGE", "broken_by_inputs_beyond_fp16", errors=())
     finding = diagnose(evidence).verdicts[0].finding
-    assert finding.change == ("+ # normalise the inputs before the model: (inputs - mean) / std",)
+    assert finding.change == ("normalise the inputs before the model: (inputs - mean) / std",)
 
 
 def test_the_derivative_of_an_arccosine_is_not_called_one_at_zero() -> None:
@@ -346,8 +346,7 @@ def test_an_exponential_is_clamped_only_beyond_the_range_of_fp32(largest, argume
     watch = Watch()
     with contextlib.suppress(Exception), watch:
         half_steps(Around(step))
-    verdicts = {each.code: each.finding for each in diagnose(watch.close()).verdicts}
-    last = verdicts["EXP_OVERFLOW"].change[-1]
+    last = RULES["EXP_OVERFLOW"].read(watch.close()).change[-1]
     assert argument in last
     assert ("clamp" in last) is (largest > 88)
 

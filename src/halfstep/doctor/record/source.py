@@ -19,6 +19,7 @@ _HALF_CASTS = {
     "fp16": (r"\.half\(\)", r"\btorch\.(float16|half)\b"),
     "bf16": (r"\.bfloat16\(\)", r"\btorch\.bfloat16\b"),
 }
+_MODULES = {"torch", "F", "nn", "functional", "linalg", "np", "numpy", "math"}
 _EPS = re.compile(r"(.*_)?eps(ilon)?\d*(_.*)?", re.IGNORECASE)
 
 
@@ -140,9 +141,88 @@ def with_converted_argument(text: str, function: str, conversion: str) -> str | 
     source = None if given is None else ast.get_source_segment(text, given)
     if given is None or source is None or isinstance(given, ast.Starred):
         return None
-    if not isinstance(given, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
-        source = f"({source})"
-    return replaced(text, given, f"{source}{conversion}")
+    return _converted(text, given, source, conversion)
+
+
+def with_converted_receiver(text: str, method: str, conversion: str) -> str | None:
+    """Return a statement in which the tensor whose method is called is converted first.
+
+    Args:
+        text: The statement.
+        method: The method's name; it may have arguments.
+        conversion: Calls of methods that convert the tensor, such as ".float()".
+
+    Returns:
+        The changed statement; None if it does not contain exactly one call of this name, or if the
+        call is one of a function of a module.
+    """
+    call = _only_call(text, method)
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return None
+    given = call.func.value
+    is_module = isinstance(given, ast.Name) and given.id in _MODULES
+    source = ast.get_source_segment(text, given)
+    if is_module or source is None:
+        return None
+    return _converted(text, given, source, conversion)
+
+
+def with_converted_divisor(text: str, conversion: str) -> str | None:
+    """Return a statement in which the divisor of its only division is converted first.
+
+    Args:
+        text: The statement.
+        conversion: Calls of methods that convert the divisor.
+    """
+    divisions = [
+        each
+        for each in _nodes_in(text)
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div)
+    ]
+    if len(divisions) != 1:
+        return None
+    divisor = divisions[0].right
+    source = ast.get_source_segment(text, divisor)
+    is_number = isinstance(divisor, ast.Constant) or (
+        isinstance(divisor, ast.Call) and isinstance(divisor.func, ast.Name)  # len(values)
+    )
+    if source is None or is_number:
+        return None
+    return _converted(text, divisor, source, conversion)
+
+
+def scaled_before_product(text: str) -> str | None:
+    """Return a statement that scales the left factor of its only matrix product, not the result.
+
+    Args:
+        text: The statement, such as "scores = q @ k.T / math.sqrt(d)".
+
+    Returns:
+        The changed statement, such as "scores = (q / math.sqrt(d)) @ k.T"; None without one.
+    """
+    products = [
+        each
+        for each in _nodes_in(text)
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.MatMult)
+    ]
+    scalings = [
+        each
+        for each in _nodes_in(text)
+        if isinstance(each, ast.BinOp)
+        and isinstance(each.op, ast.Mult | ast.Div)
+        and isinstance(each.left, ast.BinOp)
+        and isinstance(each.left.op, ast.MatMult)
+    ]
+    if len(products) != 1 or len(scalings) != 1:
+        return None
+    (scaling,) = scalings
+    product = scaling.left
+    assert isinstance(product, ast.BinOp)
+    left, right, by = (
+        ast.get_source_segment(text, each) for each in (product.left, product.right, scaling.right)
+    )
+    sign = "*" if isinstance(scaling.op, ast.Mult) else "/"
+    return replaced(text, scaling, f"({left} {sign} {by}) @ {right}")
 
 
 def argument(text: str, function: str | None, given: int, at: int | str) -> str:
@@ -236,10 +316,25 @@ def _only_call(text: str, function: str) -> ast.Call | None:
 
 def _calls_in(text: str) -> list[ast.Call]:
     """Return the calls in a statement; none if it cannot be parsed."""
+    return [each for each in _nodes_in(text) if isinstance(each, ast.Call)]
+
+
+def _nodes_in(text: str) -> list[ast.AST]:
+    """Return the nodes of a statement; none if it cannot be parsed."""
     try:
-        return [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Call)]
+        return [*ast.walk(ast.parse(text))]
     except (SyntaxError, ValueError, RecursionError):
         return []
+
+
+def _converted(text: str, node: ast.expr, source: str, conversion: str) -> str:
+    """Return a text in which methods convert the value of a node."""
+    if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+        return replaced(text, node, f"{source}{conversion}")
+    converted = f"({source}){conversion}"
+    # An expression that has brackets already, other than those of a call, needs no second ones.
+    twice = rf"(?<![\w)\]])\({re.escape(converted)}\)"
+    return re.sub(twice, lambda _: converted, replaced(text, node, converted), count=1)
 
 
 def _calls(node: ast.Call, function: str) -> bool:

@@ -19,18 +19,20 @@ from halfstep.doctor.record import (
 )
 from halfstep.doctor.replay.inputs import Inputs
 from halfstep.doctor.replay.replay import Replayer
+from halfstep.doctor.replay.trying import Trying
 from halfstep.doctor.signals.facts import environment
 from halfstep.doctor.signals.targets import target_ranges
 from halfstep.doctor.tensors.summary import summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import torch
 
     from halfstep.doctor.bundle.recorder import Recorder
-    from halfstep.doctor.record import Bad
+    from halfstep.doctor.record import Bad, Evidence
+    from halfstep.doctor.record.attempts import Attempt, Suggestion
     from halfstep.doctor.signals.origins import Origins
     from halfstep.doctor.signals.positions import Positions
     from halfstep.doctor.signals.sizes import Sizes
@@ -56,6 +58,7 @@ class Investigation:
         origins: Contains the calls outside of an autograd graph that made a tensor.
         bundle: Directory for a bundle of the first bad step that can be recorded; None for no
             bundle.
+        suggest: Returns the changes that rules suggest for the evidence of a step; they are tried.
 
     Attributes:
         note: The reason why a bad step has no bundle; "" if there is no such step.
@@ -69,8 +72,11 @@ class Investigation:
         sizes: Sizes,
         origins: Origins,
         bundle: Path | None = None,
+        suggest: Callable[[Evidence], Sequence[Suggestion]] | None = None,
     ) -> None:
         self._bundle = bundle
+        self._suggest = suggest
+        self.attempts: list[Attempt] = []
         self.note = ""
         self.repeats: int | None = None
         self._stack = stack
@@ -142,7 +148,7 @@ class Investigation:
             )
             self.replays.append(overwritten)
             return
-        replayer = self._replayer(entries, parameters, iteration, why)
+        replayer = self.replayer(entries, parameters, iteration, why)
         with self._repeating(iteration):
             self._replay(replayer, parameters, scale)
 
@@ -163,8 +169,10 @@ class Investigation:
             self._was_only_scale = not plain.finite and lower.finite
         elif scale is None and not plain.finite and _is_number(plain.loss):
             self.replays.append(replayer.with_smaller_loss())
-        self.replays.append(replayer.fp32())
+        exact = replayer.fp32()
+        self.replays.append(exact)
         if not plain.finite:
+            self._try(replayer, [plain, exact], lower)
             self._look_at_sizes(replayer, parameters)
         if environment(parameters.values()).tf32:
             self.replays.append(replayer.without_tf32())
@@ -190,6 +198,15 @@ class Investigation:
         if tracer.recorder is not None:
             self._keep(tracer.recorder, replayer)
 
+    def _try(self, replayer: Replayer, replays: Sequence[Replay], lower: Replay | None) -> None:
+        """Try the changes that rules suggest for a bad step, unless a lower loss scale mends it."""
+        if self._suggest is None or (lower is not None and lower.finite):
+            return
+        births = [each for each in self.births if each.iteration == replayer.iteration]
+        trying = Trying(replayer, self._suggest, scaled=lower is not None)
+        found = trying.attempt(births, replays)
+        self.attempts += [found] if found is not None else []
+
     def evaluation(
         self, entries: list[Entry], parameters: dict[str, torch.Tensor], iteration: int
     ) -> None:
@@ -197,7 +214,7 @@ class Investigation:
         if self.done:
             return
         self._inputs.examine(entries, parameters, iteration)
-        replayer = self._replayer(entries, parameters, iteration, "evaluation gave NaN")
+        replayer = self.replayer(entries, parameters, iteration, "evaluation gave NaN")
         with self._repeating(iteration):
             births, _, traced = replayer.traced()
             self.births += [_in_evaluation(each) for each in births]
@@ -225,7 +242,7 @@ class Investigation:
         """
         if not entries:
             return
-        replayer = self._replayer(entries, parameters, iteration, "the last step")
+        replayer = self.replayer(entries, parameters, iteration, "the last step")
         with self._repeating(iteration):
             plain = replayer.plain()
         is_bad = not plain.note and not plain.finite and plain.same is not False
@@ -248,9 +265,17 @@ class Investigation:
                 self.precision, births = replayer.precision()
             self.births += [replace(each, is_last=True) for each in births]
 
-    def _replayer(
+    def replayer(
         self, entries: list[Entry], parameters: dict[str, torch.Tensor], iteration: int, why: str
     ) -> Replayer:
+        """Return what runs a step again.
+
+        Args:
+            entries: The calls of the step.
+            parameters: The parameters of models and optimizers, by name.
+            iteration: Number of the step.
+            why: The reason for running it again.
+        """
         computed = frozenset(self._inputs.computed)
         stack, positions = self._stack, self._positions
         return Replayer(entries, parameters, stack, positions, iteration, why, computed)

@@ -19,8 +19,10 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from halfstep.doctor.bundle.recorder import Recorder
 from halfstep.doctor.internals import no_reentrant_checkpoints
 from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
+from halfstep.doctor.replay.edits import in_effect
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.replay.runs import Outcome, Runs, no_cudnn, no_hooks
+from halfstep.doctor.replay.statements import Changed, changed_statements
 from halfstep.doctor.replay.tracer import COMPUTED, Tracer
 from halfstep.doctor.tape.modules import ModuleStack, unwrapped
 from halfstep.doctor.tape.tape import Entry, Slot, changed_since, given_tensors, random_state
@@ -30,9 +32,10 @@ from halfstep.formats.dtypes import HALVES
 from halfstep.mechanisms.cpu_half import cpu_half
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from halfstep.doctor.record import Grown
+    from halfstep.doctor.record.attempts import Edit
     from halfstep.doctor.signals.positions import Positions
 
 
@@ -79,6 +82,7 @@ class Replayer(Runs):
         self._stack = stack
         self._positions = positions
         self._computed = computed
+        self._statements: list[Changed] = []
         backward = next((each for each in reversed(entries) if each.kind == "backward"), None)
         super().__init__(iteration, why, backward.value if backward else None)
         self.models = [
@@ -163,6 +167,47 @@ class Replayer(Runs):
         }
         return self._replay("first size", self._run(leaves=leaves))
 
+    def step(self, leaves: dict[int, torch.Tensor]) -> Outcome:
+        """Run the step with other values of its parameters.
+
+        Args:
+            leaves: The other parameters, by identity.
+        """
+        return self._run(leaves=leaves)
+
+    @contextmanager
+    def changed(self, edits: Sequence[Edit]) -> Iterator[None]:
+        """Let the step run with changed lines, of its functions or of the loop.
+
+        Args:
+            edits: The changes of the lines.
+
+        Raises:
+            ValueError: If a line cannot be changed.
+        """
+        lines = {entry.mark[:2] for entry in self._entries if entry.mark is not None}
+        of_loop = [each for each in edits if (each.file, each.line) in lines]
+        for each in of_loop:
+            mine = [one for one in of_loop if one.file == each.file]
+            found = changed_statements(self._entries, each.file, mine, each.line)
+            if found is None or any(len(one.new) != 1 for one in mine):
+                raise ValueError(f"line {each.line} of {each.file} cannot be changed")
+            self._statements += found
+        try:
+            with in_effect([each for each in edits if each not in of_loop]):
+                yield
+        finally:
+            self._statements = []
+
+    def exact_step(self, leaves: dict[int, torch.Tensor]) -> Outcome:
+        """Run the step in fp32 with other values of its parameters, without compiled code.
+
+        Args:
+            leaves: The other parameters, in fp32, by identity.
+        """
+        with torch.compiler.set_stance("force_eager"):
+            return self._run(Widen(), leaves=_widened_leaves(self._parameters.values()) | leaves)
+
     def _names(self) -> dict[int, str]:
         names = {
             storage_key(each): _BATCH if entry.kind == "module" else _CONSTANT
@@ -232,7 +277,11 @@ class Replayer(Runs):
         fill = _filling(slots, leaves, wide=isinstance(mode, Widen))
         result: Any = None
         for entry in self._entries:
-            args, kwargs = exchange((entry.args, entry.kwargs), fill)
+            changed = next((each for each in self._statements if id(entry) in each.entries), None)
+            if changed is not None and entry is not changed.last:
+                continue
+            given = ((), {}) if changed is not None else (entry.args, entry.kwargs)
+            args, kwargs = exchange(given, fill)
             if isinstance(mode, Tracer):
                 mode.begin(entry)
             if entry.random is not None:
@@ -244,14 +293,14 @@ class Replayer(Runs):
                 self._differentiate(outcome, losses, kwargs.get("grad_tensors"), leaves)
                 continue
             with _autocast(entry.autocast), torch.enable_grad():
-                if entry.kind == "scale":
+                if changed is not None:
+                    result = changed.value(fill)
+                elif entry.kind == "scale":
                     assert entry.value is not None
                     outcome.scale = float(entry.value) if scale is None else scale
                     result = _multiplied(args[0], outcome.scale)
-                elif entry.kind == "module":
-                    result = _call_module(entry, args, kwargs, leaves)
                 else:
-                    result = entry.function(*args, **kwargs)
+                    result = _called(entry, args, kwargs, leaves)
             slots |= zip(entry.results, tensors_in(result), strict=False)
         if not outcome.losses:
             outcome.ends += [each.detach() for each in tensors_in(result)]
@@ -323,6 +372,14 @@ def _widened_leaves(parameters: Iterable[torch.Tensor]) -> dict[int, torch.Tenso
         for each in parameters
         if each.dtype in HALVES
     }
+
+
+def _called(
+    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: dict[int, torch.Tensor]
+) -> Any:
+    if entry.kind != "module":
+        return entry.function(*args, **kwargs)
+    return _call_module(entry, args, kwargs, leaves)
 
 
 def _call_module(

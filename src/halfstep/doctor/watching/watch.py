@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from halfstep.doctor.internals import keep_compiled_buffers, raising_function
 from halfstep.doctor.record import Ending, Evidence, recorded
+from halfstep.doctor.record.attempts import Attempts
 from halfstep.doctor.record.sites import passed_optimizer, raising_line, site
 from halfstep.doctor.signals.facts import environment
 from halfstep.doctor.signals.graphs import Graphs
@@ -24,6 +25,7 @@ from halfstep.doctor.signals.switched_off import SwitchedOff
 from halfstep.doctor.watching.attach import Attachment
 from halfstep.doctor.watching.engine import EngineObserver
 from halfstep.doctor.watching.receiver import Receiver
+from halfstep.doctor.watching.weighing import weighed
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -172,7 +174,7 @@ class Watch:
         self._look_back()
         try:
             with receiver.guard.own():
-                self._evidence = self._freeze()
+                self._evidence = weighed(self._freeze(), receiver)
         finally:
             self._end()
         return self._evidence or Evidence()
@@ -231,6 +233,7 @@ class Watch:
                 autocast_off=receiver[SwitchedOff].autocast,
                 autocast_on=receiver[SwitchedOff].on,
                 graphs=receiver[Graphs].begun,
+                framework=receiver.framework or "",
             ),
             static=receiver.registry.freeze(),
             loop=receiver.grammar.freeze(),
@@ -244,5 +247,6 @@ class Watch:
             ending=self._ending,
             growth=found.growth,
             children=receiver.children.records(),
+            attempts=Attempts(tuple(found.attempts)),
             **receiver.freeze(),
         )

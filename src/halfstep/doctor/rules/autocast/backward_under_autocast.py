@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.verdict import POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -26,6 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "+ # outside the block:",
             f"  {event.site.text if event.site else 'loss.backward()'}",
         ),
+        confidence=POSSIBLE,  # many programs train well all the same
         site=event.site,
     )
 

@@ -38,8 +38,9 @@ def judge(evidence: Evidence) -> Finding | None:
             "+     if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):",
             "+         module.float()",
         ),
-        # Training uses the statistics of the batch, so NaN in parameters has another cause.
-        confidence=POSSIBLE if broken else CERTAIN,
+        # Training uses the statistics of the batch, so NaN in parameters has another cause, and
+        # steps do not show what a rounded average costs.
+        confidence=CERTAIN if overflowed and not broken else POSSIBLE,
         module=found[0].path,
     )
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.sites import place
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.verdict import CERTAIN, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, RoundedCount
@@ -35,6 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"rounded {place(each.module, each.site)}",
             ),
             change=_change(each),
+            confidence=CERTAIN if each.distinct < each.count else POSSIBLE,
             site=each.site,
             module=each.module,
         )

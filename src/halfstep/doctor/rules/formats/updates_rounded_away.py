@@ -6,6 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import difference, in_fp32
+from halfstep.doctor.record.trials import Variation
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -92,6 +93,11 @@ def _change(evidence: Evidence, format_: str) -> tuple[str, ...]:
     )
 
 
+def _trial(_: Evidence) -> tuple[Variation, Variation]:
+    """Return steps as they are, and steps of an optimizer that keeps fp32 weights."""
+    return Variation(), Variation(exact=True)
+
+
 RULE = Rule(
     code="UPDATES_ROUNDED_AWAY",
     name="weight updates lost to rounding",
@@ -100,4 +106,5 @@ RULE = Rule(
     needs=frozenset({"samples", "numbers", "static", "casts", "environment"}),
     judge=judge,
     harmless=True,
+    trial=_trial,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import with_converted_divisor
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
@@ -30,16 +31,28 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary=f"the loss is 0/0: {what}",
             facts=(birth.appears,),
-            change=(
-                "+ total = cross_entropy(logits, labels, ignore_index=-100, reduction='sum')",
-                "+ loss = total / (labels != -100).sum().clamp(min=1)",
-            )
-            if birth.op not in _VARIANCES
-            else ("+ # drop a last batch of one sample: DataLoader(..., drop_last=True)",),
+            change=_change(birth),
             site=birth.user_site,
             module=birth.module,
         )
     return None
+
+
+def _change(birth: Birth) -> tuple[str, ...]:
+    line = birth.user_site.text if birth.user_site else ""
+    if birth.op in _VARIANCES:
+        return ("+ # drop a last batch of one sample: DataLoader(..., drop_last=True)",)
+    if "nll_loss" in birth.op:
+        return (
+            "+ total = cross_entropy(logits, labels, ignore_index=-100, reduction='sum')",
+            "+ loss = total / (labels != -100).sum().clamp(min=1)",
+        )
+    if birth.op == "aten.div" and (changed := with_converted_divisor(line, ".clamp(min=1)")):
+        return f"- {line}", f"+ {changed}"
+    return (
+        *((f"  {line}",) if line else ()),
+        "+ # divide a sum by a count of at least 1: values.sum() / max(1, values.numel())",
+    )
 
 
 def _is_count(birth: Birth) -> bool:

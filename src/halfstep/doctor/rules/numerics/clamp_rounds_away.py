@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES
+from halfstep.doctor.record.source import with_converted_receiver
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.sites import Site
 
 _BOUNDS = ("aten.full", "aten.new_full", "aten.scalar_tensor")
 _CLAMPS = ("aten.clamp", "aten.hardtanh", "aten.minimum")
@@ -55,11 +57,19 @@ def judge(evidence: Evidence) -> Finding | None:
                 "the same step in fp32 is finite",
                 f"the largest {form} number below 1 is {1 - FORMATS[form].eps / 2:.6g}",
             ),
-            change=("- p.clamp(max=1 - 1e-6)", "+ p.float().clamp(max=1 - 1e-6)"),
+            change=_change(site or birth.user_site),
             site=site or birth.user_site,
             module=birth.module,
         )
     return None
+
+
+def _change(site: Site | None) -> tuple[str, ...]:
+    line = site.text if site else ""
+    conversions = [with_converted_receiver(line, name, ".float()") for name in ("clamp", "clip")]
+    if changed := next(filter(None, conversions), None):
+        return f"- {line}", f"+ {changed}"
+    return "- p.clamp(max=1 - 1e-6)", "+ p.float().clamp(max=1 - 1e-6)"
 
 
 def _is_one(bound: float, form: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import with_converted_divisor
 from halfstep.doctor.remedies import squares_in_fp32
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _NORMS = {"aten.native_layer_norm", "aten.native_group_norm", "aten.native_batch_norm"}
 _IN_FP32 = "# compute the divisor in fp32, with its inputs cast by .float(): it is not 0 there"
+_ABOVE_0 = ".float().clamp(min=1e-6)"
 _RECIPROCALS = {"aten.reciprocal", "aten.rsqrt"}
 
 
@@ -45,7 +47,9 @@ def judge(evidence: Evidence) -> Finding | None:
 def _change(birth: Birth, evidence: Evidence) -> tuple[str, ...]:
     line = birth.user_site.text if birth.user_site else ""
     if not evidence.exact_is_finite(birth.iteration):
-        changed = "# the same line with a divisor above 0: divisor.float().clamp(min=1e-6)"
+        changed = with_converted_divisor(line, _ABOVE_0) or (
+            f"# the same line with a divisor above 0: divisor{_ABOVE_0}"
+        )
     else:
         dividend, slash, divisor = line.rpartition("/")
         divisor = squares_in_fp32(divisor) if slash else ""

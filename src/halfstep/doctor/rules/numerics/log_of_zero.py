@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import with_converted_argument
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
@@ -39,13 +40,27 @@ def judge(evidence: Evidence) -> Finding | None:
 def _change(birth: Birth) -> tuple[str, ...]:
     if birth.op == _LOGIT:
         return ("+ # use the logits themselves, or limit the argument: torch.logit(x, eps=1e-3)",)
-    change: tuple[str, ...] = (
-        "+ # use log_softmax or a loss that takes logits: neither computes the probability",
-        "+ loss = torch.nn.functional.cross_entropy(logits, labels)",
-    )
+    line = birth.user_site.text if birth.user_site else ""
+    change: tuple[str, ...]
+    if birth.upstream("aten._softmax", "aten._safe_softmax") or _is_softmax_by_hand(birth):
+        change = (
+            "+ # use log_softmax or a loss that takes logits: neither computes the probability",
+            "+ loss = torch.nn.functional.cross_entropy(logits, labels)",
+        )
+    elif birth.upstream("aten.sigmoid"):
+        change = ("+ # use logsigmoid or binary_cross_entropy_with_logits, which take logits",)
+    else:
+        limited = f".float().clamp(min={'-1 + ' * (birth.op == _PLUS_ONE)}1e-6)"
+        changed = with_converted_argument(line, birth.operator, limited)
+        change = (f"- {line}", f"+ {changed}" if changed else f"+ # limit its argument: x{limited}")
     if "aten.div" in birth.producers[:1]:
         change += ("+ # or, for p * log(p / q) with p = 0: torch.xlogy(p, p) - p * torch.log(q)",)
     return change
+
+
+def _is_softmax_by_hand(birth: Birth) -> bool:
+    """Return whether the argument is an exponential that is divided by a sum."""
+    return bool(birth.upstream("aten.exp") and birth.upstream("aten.div", "aten.sum"))
 
 
 def _is_of_zero(birth: Birth) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES, PRODUCTS
 from halfstep.doctor.record.sites import place
+from halfstep.doctor.record.source import with_converted_argument
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
@@ -67,8 +68,13 @@ def judge(evidence: Evidence) -> Finding | None:
             in_fp32, cast = (
                 ("", "") if birth.inputs[0].format == "fp32" else (" in fp32 and", ".float()")
             )
+            conversion = f"{cast}.clamp({limits})"
+            line = birth.user_site.text if birth.user_site else ""
+            changed = with_converted_argument(line, birth.operator, conversion)
             change.append(
-                f"+ # the same line with its argument{in_fp32} clamped: x{cast}.clamp({limits})"
+                f"+ {changed}"
+                if changed
+                else f"+ # the same line with its argument{in_fp32} clamped: x{conversion}"
             )
         if rounded and rounded.site:
             facts.append(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import with_converted_argument
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Birth, Evidence
 
 _ROOTS = {
     "aten.sqrt",
@@ -20,6 +21,8 @@ _ROOTS = {
     "aten._cdist_forward",
 }
 _ARCS = {"aten.acos", "aten.asin"}
+_LIMITS = dict.fromkeys(("acos", "asin"), "-1 + 1e-6, 1 - 1e-6")
+_ABOVE_0 = "min=1e-6"
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -47,16 +50,27 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             change=(
                 *((f"- {birth.user_site.text}",) if birth.user_site else ()),
-                f"+ # the same line with an argument away from 1 and -1: "
-                f"torch.{op}(x.float().clamp(-1 + 1e-6, 1 - 1e-6))"
-                if is_arc
-                else "+ # the same line with an argument above 0, in fp32: "
-                "torch.sqrt(x.float() + 1e-6)",
+                f"+ {_changed(birth, op) or _in_words(op)}",
             ),
             site=birth.user_site,
             module=birth.module,
         )
     return None
+
+
+def _changed(birth: Birth, op: str) -> str | None:
+    """Return the line with an argument at which the derivative is finite; None if unknown."""
+    line = birth.user_site.text if birth.user_site else ""
+    return with_converted_argument(line, op, f".float().clamp({_LIMITS.get(op, _ABOVE_0)})")
+
+
+def _in_words(op: str) -> str:
+    if op in _LIMITS:
+        return (
+            f"# the same line with an argument away from 1 and -1: torch.{op}(x.float()"
+            f".clamp({_LIMITS[op]}))"
+        )
+    return "# the same line with an argument above 0, in fp32: torch.sqrt(x.float() + 1e-6)"
 
 
 RULE = Rule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import scaled_before_product
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
@@ -30,14 +31,20 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"largest inputs: {' and '.join(f'{each:.3g}' for each in largest)}",
                 birth.appears,
             ),
-            change=(
-                "- scores = (q @ k.transpose(-2, -1)) * scale",
-                "+ scores = (q * scale) @ k.transpose(-2, -1)",
-            ),
+            change=_change(birth.user_site.text if birth.user_site else ""),
             site=birth.user_site,
             module=birth.module,
         )
     return None
+
+
+def _change(line: str) -> tuple[str, ...]:
+    if changed := scaled_before_product(line):
+        return f"- {line}", f"+ {changed}"
+    return (
+        "- scores = (q @ k.transpose(-2, -1)) * scale",
+        "+ scores = (q * scale) @ k.transpose(-2, -1)",
+    )
 
 
 RULE = Rule(

@@ -33,23 +33,39 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"{birth.called} of {birth.inputs[0].largest:.4g} is inf in {form}; "
             f"{birth.called} overflows above {limit:.4g}",
             facts=(birth.appears, *evidence.fp32_facts(birth.iteration)),
-            change=_change(birth),
+            change=_change(birth, _conversion(birth)),
+            otherwise=(_change(birth, f".clamp(max={math.floor(limit) - 1})"),)
+            if math.isfinite(limit)
+            else (),
             site=birth.user_site,
             module=birth.module,
         )
     return None
 
 
-def _change(birth: Birth) -> tuple[str, ...]:
-    conversion = _conversion(birth)
+def _change(birth: Birth, conversion: str) -> tuple[str, ...]:
     line = birth.user_site.text if birth.user_site else f"torch.{birth.operator}(x)"
     changed = with_converted_argument(line, birth.operator, conversion)
     return (
         f"- {line}",
-        "+ # for a softmax or a logarithm of a sum of exponentials: torch.softmax(x, -1),",
-        "+ # torch.logsumexp(x, -1), cross_entropy; they subtract the maximum. Otherwise:",
+        *_instead(birth),
         f"+ {changed or f'torch.{birth.operator}(x{conversion})'}",
     )
+
+
+def _instead(birth: Birth) -> tuple[str, ...]:
+    """Return a comment on the function of torch that computes the same without overflow."""
+    after = [each.removeprefix("aten.") for each in birth.consumers]
+    first = after[0] if after else ""
+    if first == "log1p" or (first == "add" and "log" in after[:2]):
+        return ("+ # log(1 + exp(x)) is torch.nn.functional.softplus(x), which does not overflow;",)
+    if first == "add" and after[1:2] == ["reciprocal"]:
+        return ("+ # 1 / (1 + exp(x)) is torch.sigmoid(-x), which does not overflow;",)
+    if first != "sum":
+        return ()
+    if "log" in after[:3]:
+        return ("+ # log(sum(exp(x))) is torch.logsumexp(x, dim), which does not overflow;",)
+    return ("+ # exp(x) / sum(exp(x)) is torch.softmax(x, dim), which does not overflow;",)
 
 
 def _conversion(birth: Birth) -> str:

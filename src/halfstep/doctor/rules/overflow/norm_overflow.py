@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import with_converted_receiver
+from halfstep.doctor.remedies import squares_in_fp32
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 if birth.culprit
                 else "division by inf gives 0: the layer returns zeros",
             ),
-            change=("- features = norm(features)", "+ features = norm(features.float())"),
+            change=_change(birth.user_site.text if birth.user_site else ""),
             site=birth.user_site,
             module=birth.module,
         )
@@ -48,6 +50,14 @@ def _is_of_variance(birth: Birth) -> bool:
         return True
     near = [each.op for each in birth.lineage if each.distance <= 2]
     return "aten.sub" in near and any("mean" in each.op for each in birth.lineage)
+
+
+def _change(line: str) -> tuple[str, ...]:
+    conversions = [with_converted_receiver(line, name, ".float()") for name in ("var", "std")]
+    changed = squares_in_fp32(line) or next(filter(None, conversions), None)
+    if changed:
+        return f"- {line}", f"+ {changed}"
+    return "- features = norm(features)", "+ features = norm(features.float())"
 
 
 RULE = Rule(
