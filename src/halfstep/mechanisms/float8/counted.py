@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 def gains_of(gpu: Datasheet) -> Gains:
     """Return the gains on a GPU; one that the table does not have is predicted by its datasheet."""
-    sheet: dict[str, Any] = {"bf16": gpu.fp16, "fp8": gpu.fp8, "bandwidth": gpu.bandwidth, "measured": []}
+    sheet: dict[str, Any] = {
+        "bf16": gpu.fp16,
+        "fp8": gpu.fp8,
+        "bandwidth": gpu.bandwidth,
+        "measured": [],
+    }
     return Gains(gpu.key, table()["gpus"].get(gpu.key, sheet))
 
 
