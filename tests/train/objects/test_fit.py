@@ -2,7 +2,9 @@
 
 import copy
 import math
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -154,10 +156,20 @@ class Stopping(Observer):
             raise KeyboardInterrupt
 
 
-def test_a_resumed_run_sees_the_batches_of_a_run_without_a_break(tmp_path):
+class Noisy(TensorDataset):
+    """Samples with noise of three generators, as data augmentation draws it."""
+
+    def __getitem__(self, at):
+        inputs, targets = super().__getitem__(at)
+        noise = torch.rand(4) + random.random() + np.random.random()  # noqa: NPY002
+        return inputs + 0.1 * noise, targets
+
+
+@pytest.mark.parametrize("generator", [True, False])
+def test_a_resumed_run_sees_the_batches_of_a_run_without_a_break(tmp_path, generator):
     def run(out, **arguments):
-        generator = torch.Generator().manual_seed(9)
-        loader = DataLoader(dataset(), 6, shuffle=True, generator=generator)
+        own = torch.Generator() if generator else None
+        loader = DataLoader(Noisy(*dataset().tensors), 6, shuffle=True, generator=own)
         model = Net(dropout=0.5)
         given = {"overrides": {"checkpoints.every_steps": 1}, "recipe": "fp16"} | arguments
         return fit(tmp_path / out, model, train_loader=loader, **given), model
