@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from halfstep.doctor import Watch, diagnose
 from halfstep.engine import Engine
 from halfstep.optim import in_one_kernel
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
@@ -182,6 +183,18 @@ def test_updates_that_round_to_nothing_are_counted_but_not_those_of_a_skipped_st
     counted = engine.lost_updates
     assert engine.step().skipped
     assert engine.lost_updates == counted
+
+
+@pytest.mark.usefixtures("_on_a_cpu")
+@pytest.mark.parametrize("build", [BUILDS["adamw-fused"], BUILDS["nesterov"]])
+def test_under_doctor_the_kernel_takes_the_same_steps_and_nothing_is_found(build):
+    alone = trained("bf16-sr", build, 6)
+    observer = Watch()
+    with observer:
+        watched = trained("bf16-sr", build, 6)
+    assert diagnose(observer.close()).verdicts == ()
+    assert all(map(torch.equal, watched.model.parameters(), alone.model.parameters()))
+    assert watched.lost_updates == alone.lost_updates > 0
 
 
 def test_a_recipe_without_such_rounding_counts_nothing():

@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
 
 from halfstep import Engine
+from halfstep.doctor import Watch
 from halfstep.optim.watched import has_dispatch_mode, has_hooks, is_replaced, torchs_step_of
 
 if TYPE_CHECKING:
@@ -81,10 +82,14 @@ def _own_hook(optimizer: SGD) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("hooked", [_hook_of_all, _own_hook])
-def test_hooks_of_others_are_found_and_those_of_an_engine_are_not(optimizer, hooked) -> None:
+def test_hooks_of_others_are_found_and_those_of_an_engine_and_doctor_are_not(
+    optimizer, hooked
+) -> None:
     model = nn.Linear(3, 2)
     with Engine(model, SGD(model.parameters(), lr=0.1), recipe="o2") as engine:
         assert not has_hooks(engine.optimizer)
+        with Watch():
+            assert not has_hooks(engine.optimizer)
         with hooked(engine.optimizer):
             assert has_hooks(engine.optimizer)
         assert not has_hooks(engine.optimizer)

@@ -13,8 +13,9 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_OWN = "halfstep.engine.guard"
-"""The module of hooks that refuse steps outside an engine. They do not observe a step."""
+_OWN = ("halfstep.engine.guard", "halfstep.doctor.watching.receiver")
+"""The modules of hooks that do not change with the way in which an optimizer steps: those that
+refuse steps outside an engine, and doctor's, to which the engine reports each step."""
 
 
 def _untaken(optimizer: Optimizer) -> None:
@@ -26,15 +27,12 @@ _AROUND = Optimizer.profile_hook_step(_untaken).__code__
 
 
 def has_hooks(optimizer: Optimizer) -> bool:
-    """Tell whether an optimizer has step hooks other than the engine's own guards."""
-    if _global_optimizer_post_hooks or optimizer._optimizer_step_post_hooks:  # noqa: SLF001
-        return True
+    """Tell whether an optimizer has step hooks other than halfstep's own."""
     # torch has no public API for an optimizer's hooks.
-    own = optimizer._optimizer_step_pre_hooks  # noqa: SLF001
-    for hook in chain(_global_optimizer_pre_hooks.values(), own.values()):
-        if getattr(hook, "__module__", None) != _OWN:
-            return True
-    return False
+    before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks  # noqa: SLF001
+    every = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks, before, after)
+    hooks = chain.from_iterable(each.values() for each in every)
+    return any(getattr(hook, "__module__", None) not in _OWN for hook in hooks)
 
 
 def has_dispatch_mode() -> bool:

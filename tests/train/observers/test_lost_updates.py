@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 
-import pytest
 import torch
 from torch import nn
 
@@ -45,10 +44,15 @@ def test_without_a_count_there_is_no_figure():
     assert LostUpdates(engine).interval() == {}
 
 
-@pytest.mark.parametrize("recipe", ["bf16-sr", "bf16"])
-def test_a_run_records_it_where_it_is_counted(monkeypatch, tiny, tmp_path, recipe):
+def test_a_run_records_it_where_it_is_counted_under_doctor_too(monkeypatch, tiny, tmp_path):
+    def shares(name: str, *overrides: str) -> list[float | None]:
+        train(tiny(*overrides), tmp_path / name, quiet=True)
+        assert not (tmp_path / name / "diagnosis.txt").exists()
+        lines = map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
+        return [line.get("lost_update_share") for line in lines if line["kind"] == "train"]
+
     monkeypatch.setattr(in_one_kernel, "DEVICES", {"cpu"})
-    train(tiny(f"recipe={recipe}", "doctor=false"), tmp_path, quiet=True)
-    lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
-    shares = [line.get("lost_update_share") for line in lines if line["kind"] == "train"]
-    assert all(0 <= share <= 1 for share in shares) if recipe == "bf16-sr" else not any(shares)
+    watched = shares("watched", "recipe=bf16-sr")
+    assert all(0 < share < 1 for share in watched)
+    assert shares("alone", "recipe=bf16-sr", "doctor=false") == watched
+    assert not any(shares("bf16", "recipe=bf16"))
