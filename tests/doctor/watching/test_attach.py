@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 
@@ -11,6 +12,8 @@ from torch import nn
 
 from halfstep import step_observer
 from halfstep.doctor import Watch
+from halfstep.doctor.tape.listener import Listener
+from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.watching.attach import Attachment
 from halfstep.doctor.watching.receiver import Receiver
 
@@ -71,3 +74,16 @@ def test_an_error_in_a_watched_block_leaves_nothing_behind() -> None:
     with pytest.raises(ValueError, match="not for me"), Watch():
         raise ValueError("not for me")
     assert originals() == before
+
+
+def test_a_copy_of_a_model_is_reported_tensor_by_tensor() -> None:
+    """The memo of `copy.deepcopy` grows with each tensor; to search it is quadratic in a model."""
+    heard = []
+    listener = Listener(lambda call, result: heard.append(len(tensors_in((call.args, result)))))
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(12)))
+    listener.start()
+    copied = copy.deepcopy(model)
+    listener.stop()
+    assert len(heard) >= 24
+    assert max(heard) <= 2
+    assert torch.equal(copied[11].weight, model[11].weight)

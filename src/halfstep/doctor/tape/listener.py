@@ -73,6 +73,8 @@ class Listener(TorchFunctionMode):
         name = func.__name__
         before = random_state() if "dropout" in name or "rand" in name else None
         result = func(*args, **(kwargs or {}))
+        if name == "__deepcopy__":  # Its memo holds all tensors that were copied before.
+            args = (args[0], {})
         if name not in _SILENT and not name.startswith(_PROFILING):
             self._heard(Call(func, args, kwargs or {}, before), result)
         return result
