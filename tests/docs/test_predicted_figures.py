@@ -30,9 +30,6 @@ SHOWN = [
     LEFT_OUT["speed-up, one GPU left out"],
     LEFT_OUT["speed-up, always 2x"],
 ]
-IN_README = [
-    each for each in SHOWN if each not in (TESTED["nchw"]["model"], TESTED["nhwc"]["model"])
-]
 CURRENT = json.loads((ROOT / "benchmarks" / "results" / "advise_current.json").read_text())
 ON_HOPPER = [
     CURRENT["errors"]["each model left out"][kind]["current"] for kind in ("half", "fp32 and tf32")
@@ -44,10 +41,11 @@ def written(found: dict[str, float]) -> tuple[str, str, str]:
 
 
 @pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
-def test_the_readme_has_these_figures_in_their_order(page: str) -> None:
-    assert ROW.findall((ROOT / page).read_text()) == [
-        written(each) for each in (*ON_HOPPER, *IN_README)
-    ]
+def test_the_readme_has_the_errors_on_current_gpus(page: str) -> None:
+    text = " ".join((ROOT / page).read_text().split())
+    for kind in ON_HOPPER:
+        n, median, _ = written(kind)
+        assert re.search(rf"{re.escape(median)}[^.]*?n = {n}\b", text)
 
 
 @pytest.mark.parametrize("page", ["advise-gpus.md", "advise-gpus.zh.md"])
