@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,32 @@ def test_the_triton_kernels_give_the_bits_of_the_reference():
 @pytest.mark.slow
 def test_the_triton_kernels_give_the_bits_of_the_reference_in_every_case():
     assert triton_cases(1) == f"same bits {len(CASES)}\n"
+
+
+class OnGpu:
+    """The kernels, run on a GPU with tensors of the CPU."""
+
+    def __getattr__(self, name: str):
+        from halfstep.mechanisms.activations.norm_backward import gpu
+
+        def moved(one, device):
+            if isinstance(one, Packed):
+                return replace(one, stored=one.stored.to(device))
+            return one.to(device) if isinstance(one, torch.Tensor) else one
+
+        def run(*arguments):
+            found = getattr(gpu, name)(*(moved(each, "cuda") for each in arguments))
+            if isinstance(found, torch.Tensor):
+                return found.cpu()
+            return tuple(each.cpu() for each in found)
+
+        return run
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_gpu_gives_the_bits_of_the_reference(case):
+    assert_same_bits(OnGpu(), case)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
