@@ -42,11 +42,13 @@ class StoppingConfig(Section):
     """Number of consecutive validations without improvement after which the run ends."""
 
 
-class EarlyStoppingConfig(StoppingConfig):
+class EarlyStoppingConfig(Section):
     """The run ends when validation has stopped improving."""
 
     metric: Literal["accuracy", "loss"] = "accuracy"
     """Validation metric that must improve."""
+    patience: int = Field(ge=1)
+    """Number of consecutive validations without improvement after which the run ends."""
 
 
 class CheckpointsConfig(Section):

@@ -19,6 +19,7 @@ from halfstep.train.config.loop import (
     AverageConfig,
     CheckpointsConfig,
     DistributedConfig,
+    EarlyStoppingConfig,
     StoppingConfig,
 )
 from halfstep.train.config.section import Section
@@ -59,7 +60,7 @@ class RunConfig(Section):
     """Number of epochs between validations. The last epoch is always validated."""
     average: AverageConfig | None = None
     """Average of the weights that is validated and exported; null uses the weights themselves."""
-    early_stopping: StoppingConfig | None = None
+    early_stopping: EarlyStoppingConfig | StoppingConfig | None = None
     """When to stop before the last epoch; null never stops early."""
     on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
     """What to do if the loss is non-finite: "stop" the run once the weights were updated with it,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import field_validator
 
+from halfstep.train.config.loop import StoppingConfig  # pydantic reads it at run time
 from halfstep.train.config.run import RunConfig
 
 Mode = Literal["min", "max"]
@@ -14,6 +15,8 @@ Mode = Literal["min", "max"]
 class FitConfig(RunConfig):
     """The settings of a run of a program's own objects."""
 
+    early_stopping: StoppingConfig | None = None
+    """When to stop before the last epoch; null never stops early."""
     objects: dict[str, str]
     """What the objects are, in words: a resume is refused if they are others."""
 
@@ -29,12 +32,3 @@ class FitConfig(RunConfig):
         del shorter
         scheduler = self.objects.get("scheduler")
         return scheduler and f"its scheduler, {scheduler}, may depend on the number of epochs"
-
-    @classmethod
-    def defaults(cls) -> dict[str, Any]:
-        """Return the default of each setting that has one."""
-        return {
-            name: field.default
-            for name, field in cls.model_fields.items()
-            if not field.is_required()
-        }
