@@ -201,11 +201,11 @@ def _code(text: str) -> str:
 
 def _place(runs: list[tuple[str, list[str]]], number: int) -> str:
     """Return the word for lines around others in a change, by the lines before and after them."""
-    around = [runs[at] for at in (number - 1, number + 1) if 0 <= at < len(runs)]
-    added = [run for kind, run in around if kind == _ADDED]
-    if not added or (number and runs[number - 1][0] == _ADDED):
+    before = [run for kind, run in runs[:number][-1:] if kind == _ADDED]
+    after = [run for kind, run in runs[number + 1 :][:1] if kind == _ADDED]
+    if not after or (before and _code(before[0][-1][2:])):
         return "before"
-    return "after" if _code(added[-1][0][2:]) else "at"
+    return "after" if _code(after[0][0][2:]) else "at"
 
 
 def _in_words(lines: list[str], site: Site | None, listing: Listing) -> Iterator[str]:
