@@ -59,9 +59,7 @@ class Followers:
         made = tensors_in(args[:1] if heard.result is None else heard.result)
         self._note(made, heard.given if rest is args else tensors_in(rest), step)
 
-    def _note(
-        self, made: Iterable[torch.Tensor], given: Iterable[torch.Tensor], step: int
-    ) -> None:
+    def _note(self, made: Iterable[torch.Tensor], given: Iterable[torch.Tensor], step: int) -> None:
         sources = {address(each) for each in given}
         steps = frozenset[int]().union(*[self._steps.get(each, ()) for each in sources])
         if len(steps) < _AVERAGE and not sources.isdisjoint(self._parameters):
