@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from halfstep.doctor.bundle.caller import Caller
 
 _DETACH, _NO_GRAD = "detach", "no_grad"
+_DETACHES = "aten.detach"
+_FLAT = frozenset(f"aten.{name}" for name in ("round", "floor", "ceil", "trunc", "sign", "sgn"))
+"""Operators whose derivative is 0 everywhere."""
 
 
 class Dependence:
@@ -39,6 +42,7 @@ class Dependence:
         self._on = {key: frozenset({name}) for key, name in parameters.items()}
         self._made: dict[int, tuple[str, Caller]] = {}
         self._cuts: dict[str, tuple[str, Caller]] = {}
+        self._flat: dict[str, tuple[str, Caller]] = {}
         self.cuts: tuple[Cut, ...] = ()
         self._strays: dict[int, tuple[tuple[int, ...], Caller]] = {}
 
@@ -64,43 +68,68 @@ class Dependence:
         for each in given:
             key = storage_key(each)
             known = self._on.get(key)
-            if not known:
-                if enabled and isinstance(each, nn.Parameter) and each.requires_grad:
-                    self._strays.setdefault(key, (tuple(each.shape), caller))
-                continue
-            coming |= known
-            if enabled and op != "aten.detach" and not each.requires_grad:
-                how = self._made.get(key, (_DETACH, caller))
-                for name in known:
-                    self._cuts.setdefault(name, how)
+            if known:
+                coming |= known
+                if enabled and op != _DETACHES:
+                    self._read(op, each, known, self._made.get(key), caller)
+            elif enabled and isinstance(each, nn.Parameter) and each.requires_grad:
+                self._strays.setdefault(key, (tuple(each.shape), caller))
         for each in made:
-            key = storage_key(each)
-            if not coming:
-                if op != "aten.detach":
-                    self._on.pop(key, None)
-                continue
-            self._on[key] = coming
-            if op == "aten.detach":
-                self._made.setdefault(key, (_DETACH, caller))
-            elif not enabled:
-                self._made[key] = _NO_GRAD, caller
-            elif not (each.is_floating_point() or each.is_complex()):
-                self._made[key] = op.removeprefix("aten."), caller
-            else:
-                self._made.pop(key, None)
+            self._write(op, each, coming, caller, enabled=enabled)
 
-    def end(self, losses: Iterable[torch.Tensor], reached: set[str]) -> None:
+    def _read(
+        self,
+        op: str,
+        tensor: torch.Tensor,
+        known: frozenset[str],
+        made: tuple[str, Caller] | None,
+        caller: Caller,
+    ) -> None:
+        if not tensor.requires_grad:
+            for name in known:
+                self._cuts.setdefault(name, made or (_DETACH, caller))
+        elif op in _FLAT:
+            for name in known:
+                self._flat.setdefault(name, (op.removeprefix("aten."), caller))
+
+    def _write(
+        self,
+        op: str,
+        tensor: torch.Tensor,
+        coming: frozenset[str],
+        caller: Caller,
+        *,
+        enabled: bool,
+    ) -> None:
+        key = storage_key(tensor)
+        if op == _DETACHES:
+            if coming:
+                self._made.setdefault(key, (_DETACH, caller))
+            return
+        self._made.pop(key, None)
+        if not coming:
+            self._on.pop(key, None)
+            return
+        self._on[key] = coming
+        if not enabled:
+            self._made[key] = _NO_GRAD, caller
+        elif not (tensor.is_floating_point() or tensor.is_complex()):
+            self._made[key] = op.removeprefix("aten."), caller
+
+    def end(self, losses: Iterable[torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:
         """Complete `cuts`, at the end of the step.
 
         Args:
             losses: The losses.
-            reached: Names of the parameters that get gradients.
+            gradients: The gradients of the parameters that get some, by name.
         """
         used = frozenset[str]().union(*[self._on.get(storage_key(each), ()) for each in losses])
         places: dict[tuple[str, Caller], list[str]] = {}
-        for name in sorted(used - reached):
-            if name in self._cuts:
+        for name in sorted(used):
+            if name not in gradients and name in self._cuts:
                 places.setdefault(self._cuts[name], []).append(name)
+            elif name in gradients and name in self._flat and not gradients[name].any():
+                places.setdefault(self._flat[name], []).append(name)
         for (how, caller), names in places.items():
             where = site(caller.user_line or caller.line)
             self.cuts += (Cut(tuple(names), how, caller.module, where),)

@@ -108,9 +108,9 @@ class Replayer(Runs):
         finally:
             self._stack.stop()
         by_key = {id(tensor): name for name, tensor in self._parameters.items()}
-        tracer.dependence.end(outcome.losses, {by_key[key] for key in outcome.gradients})
+        gradients = {by_key[key]: each for key, each in outcome.gradients.items()}
+        tracer.dependence.end(outcome.losses, gradients)
         if recorder is not None:
-            gradients = {by_key[key]: each for key, each in outcome.gradients.items()}
             recorder.note = recorder.note or outcome.note
             recorder.finish(
                 losses=outcome.losses, gradients=gradients, ends=outcome.ends, scale=outcome.scale

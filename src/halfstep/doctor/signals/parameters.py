@@ -76,6 +76,8 @@ class Owner:
         steps: Number of its steps.
         empty: Number of its steps in which no parameter had a gradient.
         last: Number of its steps until the last one with a gradient.
+        largest: The largest sampled gradient of all; 0 without one.
+        eps: The eps of its first group; 0 without one.
     """
 
     number: int
@@ -83,6 +85,8 @@ class Owner:
     steps: int
     empty: int
     last: int
+    largest: float = 0.0
+    eps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ class Unowned:
     """Trainable parameters of a model that have gradients, and that no optimizer contains.
 
     Attributes:
+        model: Number of the model.
         kind: Class of the model.
         why: "unfrozen" if the loop made them trainable after an optimizer had been created, "model"
             if no optimizer contains any parameter of the model, or "part".
@@ -100,6 +105,7 @@ class Unowned:
         site: The line that made them trainable.
     """
 
+    model: int
     kind: str
     why: str
     count: int
@@ -125,12 +131,12 @@ class ParameterLedger:
     unowned: tuple[Unowned, ...] = ()
 
     def without_gradient(self) -> frozenset[str]:
-        """Return the names of trainable parameters that never had a gradient.
+        """Return the names of trainable parameters that never had a gradient, other than zeros.
 
         Left out are those that changed otherwise, or into which the loop has loaded a state: they
         may be kept as they are on purpose.
         """
-        parts = [each for each in self.parts if each.fate == NEVER]
+        parts = [each for each in self.parts if each.fate in (NEVER, ZERO)]
         return frozenset(
             name for each in parts if not (each.changed or each.loaded) for name in each.names
         )
@@ -213,7 +219,11 @@ class Bookkeeping(Signal):
         owners, parts = [], []
         for number, account in sorted(self._accounts.items()):
             empty = account.missing[tuple(range(account.owned))]
-            owners.append(Owner(number, account.owned, account.steps, empty, account.last))
+            largest = max(map(float, account.largest.values()), default=0.0)
+            eps = _eps(alive[number]) if number in alive else 0.0
+            owners.append(
+                Owner(number, account.owned, account.steps, empty, account.last, largest, eps)
+            )
             if number in alive:
                 parts += self._parts(account, alive[number], number, names)
         unowned = tuple(self._unowned(names))
@@ -224,7 +234,8 @@ class Bookkeeping(Signal):
         optimizers = registry.optimizers.alive().values()
         owned = {id(each) for one in optimizers for each in registry.moved_by(one)}
         reported: set[int] = set()
-        for model in sorted(registry.models.alive().values(), key=_size, reverse=True):
+        models = sorted(registry.models.alive().items(), key=lambda each: -_size(each[1]))
+        for number, model in models:
             trained = [each for each in model.parameters() if each.requires_grad]
             lost = [
                 each
@@ -238,6 +249,7 @@ class Bookkeeping(Signal):
             for why, mine in (("unfrozen", late), ("model" if alone else "part", rest)):
                 if mine:
                     yield Unowned(
+                        model=number,
                         kind=type(unwrapped(model)).__name__,
                         why=why,
                         count=len(mine),
@@ -297,7 +309,7 @@ def _fates(
     account: _Account, optimizer: Optimizer, sizes: dict[int, float]
 ) -> dict[int, tuple[str, str]]:
     """Return fate and reason of each parameter that does not train, by its position."""
-    eps = optimizer.param_groups[0].get("eps")
+    eps = _eps(optimizer)
     without = Counter(place for found, n in account.missing.items() for place in found * n)
     fates: dict[int, tuple[str, str]] = {}
     for place, each in enumerate(parameters_of(optimizer)):
@@ -308,10 +320,15 @@ def _fates(
         elif sizes[place] == 0:
             fates[place] = ZERO, ""
         elif not _is_changed(account, place, each):
-            small = isinstance(eps, float) and sizes[place] < eps
             is_off = account.rates.get(place) == {0.0}
-            fates[place] = STILL, "rate" if is_off else "eps" if small else "rounding"
+            is_small = sizes[place] < eps
+            fates[place] = STILL, "rate" if is_off else "eps" if is_small else "rounding"
     return fates
+
+
+def _eps(optimizer: Optimizer) -> float:
+    eps = optimizer.param_groups[0].get("eps", 0.0)
+    return float(eps) if isinstance(eps, int | float) else 0.0
 
 
 def _size(model: nn.Module) -> int:

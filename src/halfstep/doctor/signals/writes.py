@@ -7,7 +7,6 @@ heard. The comparisons stay on the device until the end.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 

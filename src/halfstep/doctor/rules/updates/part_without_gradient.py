@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Site
 
 _FEWEST = 3  # steps
+_FLAT = {"round", "floor", "ceil", "trunc", "sign", "sgn"}
 _DETACH = re.compile(r"\.detach\(\)|\.data\b(?!\.)")
 
 
@@ -36,10 +37,11 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _finding(names: list[str], how: str, site: Site | None, module: str) -> Finding:
     line = site.text if site else ""
+    flat = "{}(), whose derivative is 0" if how in _FLAT else "{}(), which has no gradient"
     where = {
         "detach": "their results are detached",
         "no_grad": "they run without gradients, under torch.no_grad()",
-    }.get(how, f"their results only go through {how}(), which has no gradient")
+    }.get(how, f"their results only go through {flat.format(how)}")
     if how == "detach" and _DETACH.search(line):
         change: tuple[str, ...] = (f"- {line}", f"+ {_DETACH.sub('', line)}")
     elif how == "no_grad":
@@ -48,6 +50,8 @@ def _finding(names: list[str], how: str, site: Site | None, module: str) -> Find
         change = (
             "+ # compute the loss from the results themselves: no detach(), .data, item() or numpy",
         )
+    if how in _FLAT:
+        change = (f"+ # the gradient of the identity: x + (x.{how}() - x).detach()",)
     return Finding(
         summary=f"{counted(len(names), 'parameter')} of the optimizer never "
         f"{'gets a gradient' if len(names) == 1 else 'get gradients'}, although the loss depends "

@@ -22,15 +22,15 @@ def judge(evidence: Evidence) -> Finding | None:
     for each in ledger.unowned:
         if each.why == "unfrozen":
             return _unfrozen(each)
-        if each.why == "model" and each.training and not each.loaded:
+        # A part before the trained ones may be left as it is on purpose, like loaded weights.
+        if each.why == "model" and _is_after(evidence, each):
             return _model(each)
     if strays := evidence.precision.strays:
         first = strays[0]
+        verb, what = ("belongs", "it") if len(strays) == 1 else ("belong", "them")
         return Finding(
-            summary=f"{counted(len(strays), 'parameter')} in the loss belong"
-            f"{'s' * (len(strays) == 1)} neither to a model nor to an optimizer, so nothing "
-            "updates it"[: None if len(strays) == 1 else -2]
-            + ("" if len(strays) == 1 else "them"),
+            summary=f"{counted(len(strays), 'parameter')} of the loss {verb} neither to a model "
+            f"nor to an optimizer, so nothing updates {what}",
             facts=(f"the first one has the shape {first.shape}",),
             change=(
                 "+ # register it: layers in nn.ModuleList, not in a list or a dict; parameters",
@@ -41,6 +41,18 @@ def judge(evidence: Evidence) -> Finding | None:
             module=first.module,
         )
     return None
+
+
+def _is_after(evidence: Evidence, unowned: Unowned) -> bool:
+    """Return whether a model in training mode, with its own weights, gets trained inputs."""
+    return (
+        unowned.training
+        and not unowned.loaded
+        and any(
+            event.facts["model"] == unowned.model and event.facts["differentiable"]
+            for _, event in evidence.loop.of("forward")
+        )
+    )
 
 
 def _unfrozen(unowned: Unowned) -> Finding:
@@ -76,7 +88,7 @@ RULE = Rule(
     name="parameters that no optimizer contains",
     rows=(11,),
     citations=("CIntellifusion/GeometryForcing#13", "asyml/texar-pytorch#72"),
-    needs=frozenset({"parameters", "precision"}),
+    needs=frozenset({"loop", "parameters", "precision"}),
     judge=judge,
     harmless=True,
 )
