@@ -38,6 +38,7 @@ class Watched:
         tape: The calls of the current step, for a replay.
         grammar: The actions of the loop in order.
         registry: Models, optimizers, scalers.
+        child: Makes the watch of a process that the program starts; None to watch none.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Watched:
         self.tape = Tape()
         self.grammar = Grammar()
         self.registry = Registry()
+        self.child: Callable[[], Any] | None = None
         self._begun = -1
 
     def begin(self) -> None:

@@ -32,7 +32,6 @@ from halfstep.doctor.tape.listener import REQUIRES, Call
 from halfstep.doctor.tape.tape import Copies, Entry, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import tensors_in
-from halfstep.doctor.watching.children import Children
 from halfstep.doctor.watching.clearing import Clearing
 from halfstep.doctor.watching.functions import Functions
 from halfstep.doctor.watching.hearing import Hearing, scores_of
@@ -66,7 +65,6 @@ class Receiver(Bus):
         investigation: Results of replays.
         measuring: The numbers of each step.
         hold_back: Prevents bad steps from being applied.
-        children: Processes that the program starts.
     """
 
     def __init__(
@@ -78,6 +76,7 @@ class Receiver(Bus):
         child: Callable[[], Any] | None = None,
     ) -> None:
         super().__init__(self._heard, self._about)
+        self.child = child
         self._waits = waits
         self._origins = origins = Origins(self.tape.has_made)
         self.tape.on_copy = origins.copied
@@ -92,7 +91,6 @@ class Receiver(Bus):
         self.hearing = Hearing(self, self.scaling, origins)
         self._clearing = Clearing(self, self.scaling, self.investigation, follow=self._known)
         self._functions = Functions(self, self.hearing)
-        self.children = Children(self, child)
         self._stepping: list[Inside | None] = []
         self._running: Multiplier | None = None  # loss scale of the backward that runs
 
@@ -100,7 +98,6 @@ class Receiver(Bus):
         """Yield the hooks of all signals and of the loop's own actions."""
         yield from chain(super().hooks(), self.scaling.hooks(), self._clearing.hooks())
         yield from self._functions.hooks()
-        yield from self.children.hooks()
         yield Hook(nn.Module, "__call__", self._calling)
         yield Hook(torch.autograd, "backward", self.here(self._on_backward))
         yield Hook(Optimizer, "__init__", self.afterwards(self._on_made))

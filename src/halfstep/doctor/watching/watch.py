@@ -243,6 +243,5 @@ class Watch:
             gradients=found.gradients,
             ending=self._ending,
             growth=found.growth,
-            children=receiver.children.records(),
             **receiver.freeze(),
         )
