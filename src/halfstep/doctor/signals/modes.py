@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.internals import drops_values, tracks_statistics
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from halfstep.doctor.record.sites import Mark
+
+
+PATTERNS = 64
 
 
 @dataclass(slots=True)
@@ -34,6 +38,8 @@ class Modes:
         is_switched: Whether the loop has set evaluation mode since the last training call, and no
             mode after the evaluation that followed.
         switched: How often a training call in evaluation mode came after such an evaluation.
+        trained: Number of training calls by the modes of `dependent`.
+        tested: Number of calls without gradients by the modes of `dependent`.
     """
 
     dependent: tuple[nn.Module, ...] = ()
@@ -49,12 +55,25 @@ class Modes:
     straight_after: Mark | None = None
     is_switched: bool = False
     switched: int = 0
+    trained: Counter[tuple[bool, ...]] = field(default_factory=Counter)
+    tested: Counter[tuple[bool, ...]] = field(default_factory=Counter)
 
     def examine(self, modules: Iterable[nn.Module]) -> None:
         """Find the modules that depend on the mode among the modules of the model."""
         self.dependent = tuple(
             each for each in modules if drops_values(each) or tracks_statistics(each)
         )
+
+    def take(self, calls: Counter[tuple[bool, ...]]) -> None:
+        """Count a call with the present modes."""
+        modes = tuple([each.training for each in self.dependent])
+        if modes in calls or len(calls) < PATTERNS:
+            calls[modes] += 1
+
+    @staticmethod
+    def count(calls: Counter[tuple[bool, ...]], place: int, *, mode: bool) -> int:
+        """Return the number of calls in which a module of `dependent` was in a mode."""
+        return sum(n for modes, n in calls.items() if modes[place : place + 1] == (mode,))
 
     @property
     def is_training(self) -> bool:
@@ -84,6 +103,8 @@ class Modes:
             "train"; "left" in evaluation mode if the model was evaluated since its last call in
             training mode; "eval" in evaluation mode otherwise.
         """
+        if self.dependent:
+            self.take(self.trained)
         if not self.dependent or self.is_training:
             self.restored += self.was_training and self.evaluated is not None and not self.is_left
             self.was_training = True

@@ -236,6 +236,8 @@ class Registry:
         """
         notes = self.model(module)
         notes.modules_of(module)
+        if notes.modes.dependent:
+            notes.modes.take(notes.modes.tested)
         if notes.modes.is_training:
             return
         for model in self.models.alive().values():
@@ -379,13 +381,6 @@ class Registry:
                     each.facts,
                     calls=each.calls,
                     training_calls=each.training_calls,
-                    restored=each.modes.restored,
-                    left=each.modes.left,
-                    left_after=site(each.modes.left_after),
-                    evaluating=each.modes.evaluating,
-                    straight=each.modes.straight,
-                    switched=each.modes.switched,
-                    straight_after=site(each.modes.straight_after),
                     optimizers=each.optimizers,
                 )
                 for each in self.models.notes

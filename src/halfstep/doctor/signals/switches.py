@@ -1,15 +1,93 @@
-"""Hears when the loop switches a model between training mode and evaluation mode."""
+"""The ledger of modes: in which mode the layers of a model ran that depend on it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
+from halfstep.doctor.internals import drops_values
+from halfstep.doctor.record.sites import Site, site
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.tape.modules import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from halfstep.doctor.signals.modes import Modes
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer that computes other results in evaluation mode.
+
+    Attributes:
+        name: Its name in the model.
+        kind: Its class.
+        drops: Whether it drops values in training mode; otherwise, it tracks statistics.
+        training: Number of training calls of the model in which it was in training mode.
+        evaluating: Number of training calls in which it was in evaluation mode.
+        evaluated: Number of calls of the model without gradients, in evaluation mode.
+        disturbed: Number of calls of the model without gradients in which it was in training mode.
+        frozen: Whether it has parameters, and none requires gradients.
+    """
+
+    name: str
+    kind: str
+    drops: bool
+    training: int
+    evaluating: int
+    evaluated: int
+    disturbed: int
+    frozen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelModes:
+    """The modes of a model in the loop's calls.
+
+    Attributes:
+        number: Number of the model.
+        kind: Its class.
+        layers: The layers that depend on the mode.
+        restored: How often a call in training mode was the first training call after an evaluation.
+        left: How often it was a call in evaluation mode, although the model was trained before.
+        left_after: The call of the evaluation before the first such call; None without one.
+        evaluating: How often a training call was in evaluation mode.
+        straight: How often such a call was the first training call after an evaluation.
+        switched: Number of these evaluations for which the loop had set evaluation mode.
+        straight_after: The call of the evaluation before the first such call; None without one.
+    """
+
+    number: int
+    kind: str
+    layers: tuple[Layer, ...]
+    restored: int
+    left: int
+    left_after: Site | None
+    evaluating: int
+    straight: int
+    switched: int
+    straight_after: Site | None
+
+    @property
+    def dropouts(self) -> list[str]:
+        """Classes of the layers that drop values."""
+        return sorted({each.kind for each in self.layers if each.drops})
+
+    @property
+    def norms(self) -> list[str]:
+        """Classes of the norms that track statistics."""
+        return sorted({each.kind for each in self.layers if not each.drops})
+
+
+@dataclass(frozen=True, slots=True)
+class ModeLedger:
+    """The ledger, for each model with such layers."""
+
+    signal: ClassVar[str] = "modes"
+    models: tuple[ModelModes, ...] = ()
 
 
 class Switches(Signal):
@@ -25,3 +103,42 @@ class Switches(Signal):
         with self.watched.guard.own():
             self.watched.registry.note_switch(module)
         return result
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the ledger."""
+        models = self.watched.registry.models
+        alive = models.alive()
+        found = [
+            ModelModes(
+                number=number,
+                kind=notes.facts.kind,
+                layers=tuple(_layers(notes.modes, alive.get(number))),
+                restored=notes.modes.restored,
+                left=notes.modes.left,
+                left_after=site(notes.modes.left_after),
+                evaluating=notes.modes.evaluating,
+                straight=notes.modes.straight,
+                switched=notes.modes.switched,
+                straight_after=site(notes.modes.straight_after),
+            )
+            for number, notes in enumerate(models.notes)
+            if notes.modes.dependent
+        ]
+        return {ModeLedger.signal: ModeLedger(tuple(found))}
+
+
+def _layers(modes: Modes, model: nn.Module | None) -> Iterator[Layer]:
+    named = unwrapped(model).named_modules() if model is not None else ()
+    names = {id(module): name for name, module in named}
+    for place, module in enumerate(modes.dependent):
+        parameters = list(module.parameters(recurse=False))
+        yield Layer(
+            name=names.get(id(module), ""),
+            kind=type(module).__name__,
+            drops=drops_values(module),
+            training=modes.count(modes.trained, place, mode=True),
+            evaluating=modes.count(modes.trained, place, mode=False),
+            evaluated=modes.count(modes.tested, place, mode=False),
+            disturbed=modes.count(modes.tested, place, mode=True),
+            frozen=bool(parameters) and not any(each.requires_grad for each in parameters),
+        )
