@@ -82,6 +82,17 @@ def broken_by_a_gate_that_only_chooses() -> None:
     train(Gated())
 
 
+def broken_where_the_loop_detaches() -> None:
+    """Two models, whose parameters have the same names."""
+    torch.manual_seed(0)
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=1e-3)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(head(body(images).detach()), labels).backward()
+        optimizer.step()
+
+
 def healthy_frozen_encoder() -> None:
     model = Model(lambda encoder, images: encoder(images).detach())
     model.encoder.requires_grad_(requires_grad=False)

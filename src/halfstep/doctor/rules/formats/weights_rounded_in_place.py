@@ -84,5 +84,9 @@ RULE = Rule(
     needs=frozenset({"trips", "casts"}),
     judge=judge,
     harmless=True,
-    explains=("OPERANDS_OF_TWO_FORMATS", "UPDATES_ROUNDED_AWAY"),
+    explains=(
+        "OPERANDS_OF_TWO_FORMATS",
+        "UPDATES_ROUNDED_AWAY",
+        "WEIGHTS_LEFT_AFTER_EVALUATION",
+    ),
 )

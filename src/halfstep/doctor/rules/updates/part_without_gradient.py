@@ -38,10 +38,11 @@ def judge(evidence: Evidence) -> Finding | None:
 def _finding(names: list[str], how: str, site: Site | None, module: str) -> Finding:
     line = site.text if site else ""
     flat = "{}(), whose derivative is 0" if how in _FLAT else "{}(), which has no gradient"
+    it, its, runs = ("it", "its", "it runs") if len(names) == 1 else ("them", "their", "they run")
     where = {
-        "detach": "their results are detached",
-        "no_grad": "they run without gradients, under torch.no_grad()",
-    }.get(how, f"their results only go through {flat.format(how)}")
+        "detach": f"{its} results are detached",
+        "no_grad": f"{runs} without gradients, under torch.no_grad()",
+    }.get(how, f"{its} results only go through {flat.format(how)}")
     if how == "detach" and _DETACH.search(line):
         change: tuple[str, ...] = (f"- {line}", f"+ {_DETACH.sub('', line)}")
     elif how == "no_grad":
@@ -55,7 +56,7 @@ def _finding(names: list[str], how: str, site: Site | None, module: str) -> Find
     return Finding(
         summary=f"{counted(len(names), 'parameter')} of the optimizer never "
         f"{'gets a gradient' if len(names) == 1 else 'get gradients'}, although the loss depends "
-        f"on {'it' if len(names) == 1 else 'them'}: {where}",
+        f"on {it}: {where}",
         facts=(f"without a gradient: {', '.join(names[:3])}{', ...' * (len(names) > 3)}",),
         change=change,
         confidence=LIKELY,

@@ -46,5 +46,6 @@ RULE = Rule(
     citations=("MultimediaTechLab/YOLO#97", "flairNLP/flair#1899"),
     needs=frozenset({"writes"}),
     judge=judge,
+    explains=("UPDATES_ROUNDED_AWAY", "WEIGHTS_LEFT_AFTER_EVALUATION"),
     harmless=True,
 )
