@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.contributions import Contributions, GradientLedger
 from halfstep.doctor.signals.parameters import NEVER, STILL, ZERO, Owner, ParameterLedger
+from halfstep.doctor.signals.switches import ModeLedger, ModelModes
 from halfstep.doctor.signals.writes import WriteLedger
 from halfstep.plurals import counted
 
@@ -46,6 +47,9 @@ def imbalances(evidence: Evidence) -> Iterator[str]:
             f"{'is' if each.count == 1 else 'are'} in no optimizer: {', '.join(each.names[:3])}"
         )
     yield from _of_writes(evidence.of(WriteLedger), optimizers)
+    for model in evidence.of(ModeLedger).models:
+        if evidence.static.models[model.number].optimizers:
+            yield from _of_modes(model)
 
 
 def _of_parts(ledger: ParameterLedger, owner: Owner, kind: str) -> Iterator[str]:
@@ -60,6 +64,24 @@ def _of_parts(ledger: ParameterLedger, owner: Owner, kind: str) -> Iterator[str]
         count = sum(each.count for each in parts)
         if 0 < count < owner.parameters:
             yield f"{count} of {counted(owner.parameters, 'parameter')} of {kind} {text}"
+
+
+def _of_modes(model: ModelModes) -> Iterator[str]:
+    """Yield notes on layers that were trained in evaluation mode, in all or the last calls."""
+    for what, layers in (
+        ("dropout is off", [each for each in model.layers if each.drops]),
+        (
+            "with the running statistics of their construction",
+            [each for each in model.layers if each.fresh],
+        ),
+    ):
+        off = [each for each in layers if each.evaluating >= _FEWEST and not each.frozen]
+        never = [each for each in off if not each.training]
+        left = [each for each in off if each.left]
+        for mine, when in ((never, "every training call"), (left, "the last training calls")):
+            if mine:
+                names = ", ".join(each.name or each.kind for each in mine[:3])
+                yield f"{names} of {model.kind} ran in evaluation mode in {when}: {what}"
 
 
 def _of_writes(ledger: WriteLedger, optimizers: Sequence[OptimizerFacts]) -> Iterator[str]:

@@ -38,8 +38,14 @@ class Modes:
         is_switched: Whether the loop has set evaluation mode since the last training call, and no
             mode after the evaluation that followed.
         switched: How often a training call in evaluation mode came after such an evaluation.
-        trained: Number of training calls by the modes of `dependent`.
+        calls: Number of training calls.
+        trained: Number of training calls by the modes of `dependent`, with the first and the last
+            of them.
         tested: Number of calls without gradients by the modes of `dependent`.
+        streak: Number of calls without gradients in a row that have updated the statistics of
+            norms, since the last training call.
+        disturbed: Number of streaks of several such calls, between training calls.
+        disturbed_by: The first call of the first such streak.
     """
 
     dependent: tuple[nn.Module, ...] = ()
@@ -55,8 +61,13 @@ class Modes:
     straight_after: Mark | None = None
     is_switched: bool = False
     switched: int = 0
-    trained: Counter[tuple[bool, ...]] = field(default_factory=Counter)
+    calls: int = 0
+    trained: dict[tuple[bool, ...], list[int]] = field(default_factory=dict)
     tested: Counter[tuple[bool, ...]] = field(default_factory=Counter)
+    streak: int = 0
+    disturbed: int = 0
+    disturbed_by: Mark | None = None
+    _streak_began: Mark | None = None
 
     def examine(self, modules: Iterable[nn.Module]) -> None:
         """Find the modules that depend on the mode among the modules of the model."""
@@ -64,16 +75,26 @@ class Modes:
             each for each in modules if drops_values(each) or tracks_statistics(each)
         )
 
-    def take(self, calls: Counter[tuple[bool, ...]]) -> None:
-        """Count a call with the present modes."""
+    def _take(self) -> None:
+        """Count a training call with the present modes."""
+        self.calls += 1
         modes = tuple([each.training for each in self.dependent])
-        if modes in calls or len(calls) < PATTERNS:
-            calls[modes] += 1
+        known = self.trained.get(modes)
+        if known is not None:
+            known[:] = [known[0] + 1, known[1], self.calls]
+        elif len(self.trained) < PATTERNS:
+            self.trained[modes] = [1, self.calls, self.calls]
 
-    @staticmethod
-    def count(calls: Counter[tuple[bool, ...]], place: int, *, mode: bool) -> int:
-        """Return the number of calls in which a module of `dependent` was in a mode."""
-        return sum(n for modes, n in calls.items() if modes[place : place + 1] == (mode,))
+    def note_test(self, mark: Mark | None) -> None:
+        """Note a call without gradients of this model itself."""
+        modes = tuple([each.training for each in self.dependent])
+        if modes in self.tested or len(self.tested) < PATTERNS:
+            self.tested[modes] += 1
+        if not self.is_training:
+            self.streak = 0  # Statistics for this evaluation were computed on purpose.
+        elif any(each.training and tracks_statistics(each) for each in self.dependent):
+            self._streak_began = self._streak_began if self.streak else mark
+            self.streak += 1
 
     @property
     def is_training(self) -> bool:
@@ -104,7 +125,11 @@ class Modes:
             training mode; "eval" in evaluation mode otherwise.
         """
         if self.dependent:
-            self.take(self.trained)
+            self._take()
+            if self.streak > 1 and self.was_training:
+                self.disturbed += 1
+                self.disturbed_by = self.disturbed_by or self._streak_began
+            self.streak = 0
         if not self.dependent or self.is_training:
             self.restored += self.was_training and self.evaluated is not None and not self.is_left
             self.was_training = True

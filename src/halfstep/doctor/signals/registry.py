@@ -237,7 +237,7 @@ class Registry:
         notes = self.model(module)
         notes.modules_of(module)
         if notes.modes.dependent:
-            notes.modes.take(notes.modes.tested)
+            notes.modes.note_test(mark)
         if notes.modes.is_training:
             return
         for model in self.models.alive().values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import nn
 
 from halfstep.doctor.internals import drops_values
@@ -30,7 +31,10 @@ class Layer:
         evaluating: Number of training calls in which it was in evaluation mode.
         evaluated: Number of calls of the model without gradients, in evaluation mode.
         disturbed: Number of calls of the model without gradients in which it was in training mode.
+        left: Whether it was in training mode in the first training calls, and never again later.
+        is_training: Whether it is in training mode at the end.
         frozen: Whether it has parameters, and none requires gradients.
+        fresh: Whether it is a norm whose running statistics are still the first ones.
     """
 
     name: str
@@ -40,7 +44,10 @@ class Layer:
     evaluating: int
     evaluated: int
     disturbed: int
+    left: bool
+    is_training: bool
     frozen: bool
+    fresh: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,9 @@ class ModelModes:
         straight: How often such a call was the first training call after an evaluation.
         switched: Number of these evaluations for which the loop had set evaluation mode.
         straight_after: The call of the evaluation before the first such call; None without one.
+        disturbed: How often several calls without gradients in a row have updated the statistics of
+            norms, before training went on.
+        disturbed_by: The first of these calls.
     """
 
     number: int
@@ -70,6 +80,8 @@ class ModelModes:
     straight: int
     switched: int
     straight_after: Site | None
+    disturbed: int
+    disturbed_by: Site | None
 
     @property
     def dropouts(self) -> list[str]:
@@ -120,6 +132,8 @@ class Switches(Signal):
                 straight=notes.modes.straight,
                 switched=notes.modes.switched,
                 straight_after=site(notes.modes.straight_after),
+                disturbed=notes.modes.disturbed,
+                disturbed_by=site(notes.modes.disturbed_by),
             )
             for number, notes in enumerate(models.notes)
             if notes.modes.dependent
@@ -127,18 +141,34 @@ class Switches(Signal):
         return {ModeLedger.signal: ModeLedger(tuple(found))}
 
 
-def _layers(modes: Modes, model: nn.Module | None) -> Iterator[Layer]:
+def _layers(known: Modes, model: nn.Module | None) -> Iterator[Layer]:
     named = unwrapped(model).named_modules() if model is not None else ()
     names = {id(module): name for name, module in named}
-    for place, module in enumerate(modes.dependent):
+    order = {key: place for place, key in enumerate(names)}
+    layers = sorted(enumerate(known.dependent), key=lambda each: order.get(id(each[1]), 0))
+    for place, module in layers:
         parameters = list(module.parameters(recurse=False))
+        inside = [
+            (modes[place], *its) for modes, its in known.trained.items() if place < len(modes)
+        ]
+        tested = [(modes[place], n) for modes, n in known.tested.items() if place < len(modes)]
+        last = max((end for mode, _, _, end in inside if mode), default=0)
+        first = min((start for mode, _, start, _ in inside if not mode), default=0)
         yield Layer(
             name=names.get(id(module), ""),
             kind=type(module).__name__,
             drops=drops_values(module),
-            training=modes.count(modes.trained, place, mode=True),
-            evaluating=modes.count(modes.trained, place, mode=False),
-            evaluated=modes.count(modes.tested, place, mode=False),
-            disturbed=modes.count(modes.tested, place, mode=True),
+            training=sum(count for mode, count, _, _ in inside if mode),
+            evaluating=sum(count for mode, count, _, _ in inside if not mode),
+            evaluated=sum(count for mode, count in tested if not mode),
+            disturbed=sum(count for mode, count in tested if mode),
+            left=0 < last < first,
+            is_training=module.training,
             frozen=bool(parameters) and not any(each.requires_grad for each in parameters),
+            fresh=_is_fresh(module),
         )
+
+
+def _is_fresh(module: nn.Module) -> bool:
+    mean = getattr(module, "running_mean", None)
+    return isinstance(mean, torch.Tensor) and not bool(mean.any())

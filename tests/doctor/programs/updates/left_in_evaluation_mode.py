@@ -311,3 +311,46 @@ def broken_by_an_evaluation_before_the_first_epoch() -> None:
     model = classifier()
     evaluate(model)
     train(model, lambda epoch: None)
+
+
+def train_plainly(model: nn.Module) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def train_in_parts(switch, count: int = 3) -> None:
+    """Evaluate in evaluation mode after each epoch, and call `switch(model, epoch)` before it."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3))
+    for epoch in range(count):
+        switch(model, epoch)
+        train_plainly(model)
+        model.eval()
+        with torch.no_grad():
+            model(torch.zeros(4, 6))
+
+
+def broken_in_a_part() -> None:
+    def switch(model, epoch) -> None:
+        (model if epoch == 0 else model[:2]).train()
+
+    train_in_parts(switch)
+
+
+def healthy_norms_that_keep_their_statistics() -> None:
+    def switch(model, epoch) -> None:
+        model.train()
+        if epoch:
+            model[1].eval()
+
+    train_in_parts(switch)
+
+
+def healthy_norms_with_their_first_statistics() -> None:
+    train_plainly(classifier().eval())
+
+
+def healthy_dropout_that_is_off() -> None:
+    train_plainly(nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 3)).eval())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.switches import ModeLedger, ModelModes
 from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,7 +50,7 @@ def judge(evidence: Evidence) -> Finding | None:
             else POSSIBLE,
             site=model.left_after,
         )
-    return _never_in_training_mode(evidence)
+    return _never_in_training_mode(evidence) or _left_in_part(evidence)
 
 
 def _never_in_training_mode(evidence: Evidence) -> Finding | None:
@@ -79,6 +80,36 @@ def _never_in_training_mode(evidence: Evidence) -> Finding | None:
             change=("+ model.train()  # after this evaluation, before the training call",),
             confidence=LIKELY,
             site=model.straight_after,
+        )
+    return None
+
+
+def _left_in_part(evidence: Evidence) -> Finding | None:
+    """Find layers that drop values, and that stay in evaluation mode where others do not.
+
+    Norms may stay in this mode on purpose, with the statistics that they have.
+    """
+    for model in evidence.of(ModeLedger).models:
+        left = [
+            each
+            for each in model.layers
+            if each.drops and each.left and each.evaluated and each.evaluating >= _FEWEST_STEPS
+        ]
+        others = [each for each in model.layers if each.training and not each.left]
+        owners = evidence.static.models[model.number].optimizers
+        if not left or not others or not _stepped(evidence.loop.shapes).intersection(owners):
+            continue
+        names = ", ".join(each.name or each.kind for each in left[:3])
+        return Finding(
+            summary=f"after an evaluation, {counted(len(left), 'layer')} of {model.kind} "
+            f"stay{'s' * (len(left) == 1)} in evaluation mode while the loop trains it: {names}",
+            facts=(
+                f"{counted(left[0].evaluating, 'training call')} in evaluation mode, after "
+                f"{counted(left[0].training, 'call')} in training mode",
+                f"{counted(len(others), 'other layer')} in training mode",
+            ),
+            change=("+ model.train()  # of the whole model, after the evaluation",),
+            confidence=LIKELY,
         )
     return None
 
