@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from halfstep.doctor.internals import storage_number, weak_storage
+from halfstep.doctor.internals import (
+    drops_values,
+    storage_number,
+    tracks_statistics,
+    weak_storage,
+)
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tape.modules import unwrapped
@@ -39,6 +44,9 @@ class Feature:
         without: Names of its trainable parameters that never had a gradient.
         count: Number of calls whose results were used so.
         evaluating: Whether the model was in evaluation mode.
+        layers: Classes of its layers that depend on the mode, if they were in training mode.
+        still: Whether nothing changed its parameters between the first call and the last one.
+        taught: Whether a state was loaded into it, or an optimizer has trained it.
         site: The line that calls the model.
     """
 
@@ -46,6 +54,9 @@ class Feature:
     without: tuple[str, ...]
     count: int
     evaluating: bool
+    layers: tuple[str, ...]
+    still: bool
+    taught: bool
     site: Site | None
 
 
@@ -64,6 +75,8 @@ class _Source:
     model: weakref.ref[nn.Module]
     mark: Mark | None
     evaluating: bool
+    layers: tuple[str, ...]
+    version: int
     count: int = 0
 
 
@@ -84,7 +97,13 @@ class Following(Signal):
             return
         source = self._sources.get(id(module))
         if source is None or source.model() is not module:
-            source = _Source(weakref.ref(module), calling_line(), not module.training)
+            source = _Source(
+                weakref.ref(module),
+                calling_line(),
+                not module.training,
+                _layers(module),
+                _version(module),
+            )
             self._sources[id(module)] = source
         for each in made:
             self._remember(each, source)
@@ -122,6 +141,7 @@ class Following(Signal):
 
     def _models(self) -> Iterator[Feature]:
         registry = self.watched.registry
+        loaded = registry.loaded
         names = {id(each): name for name, each in registry.names().items()}
         for source in self._sources.values():
             model = source.model()
@@ -137,8 +157,22 @@ class Following(Signal):
                 without=tuple(without[:_NAMES]),
                 count=source.count,
                 evaluating=source.evaluating,
+                layers=source.layers,
+                still=source.version == _version(model),
+                taught=self.watched.registry.model(model).has_trained
+                or any(each in loaded for each in model.modules()),
                 site=site(source.mark),
             )
+
+
+def _layers(model: nn.Module) -> tuple[str, ...]:
+    """Return the classes of the layers in training mode that depend on the mode."""
+    dependent = (each for each in model.modules() if drops_values(each) or tracks_statistics(each))
+    return tuple(sorted({type(each).__name__ for each in dependent if each.training}))
+
+
+def _version(model: nn.Module) -> int:
+    return sum(each._version for each in model.parameters())
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:

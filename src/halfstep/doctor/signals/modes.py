@@ -44,6 +44,7 @@ class Modes:
         tested: Number of calls without gradients by the modes of `dependent`.
         streak: Number of calls without gradients in a row that have updated the statistics of
             norms, since the last training call.
+        constant: Whether a call of the streak had the same number everywhere in its input.
         disturbed: Number of streaks of several such calls, between training calls.
         disturbed_by: The first call of the first such streak.
     """
@@ -65,6 +66,7 @@ class Modes:
     trained: dict[tuple[bool, ...], list[int]] = field(default_factory=dict)
     tested: Counter[tuple[bool, ...]] = field(default_factory=Counter)
     streak: int = 0
+    constant: bool = False
     disturbed: int = 0
     disturbed_by: Mark | None = None
     _streak_began: Mark | None = None
@@ -85,16 +87,23 @@ class Modes:
         elif len(self.trained) < PATTERNS:
             self.trained[modes] = [1, self.calls, self.calls]
 
-    def note_test(self, mark: Mark | None) -> None:
-        """Note a call without gradients of this model itself."""
+    def note_test(self, mark: Mark | None, *, constant: bool = False) -> None:
+        """Note a call without gradients of this model itself.
+
+        Args:
+            mark: The line of the call.
+            constant: Whether all numbers of the input are equal, so that it is no data.
+        """
         modes = tuple([each.training for each in self.dependent])
         if modes in self.tested or len(self.tested) < PATTERNS:
             self.tested[modes] += 1
         if not self.is_training:
-            self.streak = 0  # Statistics for this evaluation were computed on purpose.
+            # Statistics for this evaluation were computed on purpose, if they are those of data.
+            self.streak = self.streak if self.constant else 0
         elif any(each.training and tracks_statistics(each) for each in self.dependent):
             self._streak_began = self._streak_began if self.streak else mark
             self.streak += 1
+            self.constant |= constant
 
     @property
     def is_training(self) -> bool:
@@ -126,10 +135,10 @@ class Modes:
         """
         if self.dependent:
             self._take()
-            if self.streak > 1 and self.was_training:
+            if (self.streak > 1 or (self.streak and self.constant)) and self.was_training:
                 self.disturbed += 1
                 self.disturbed_by = self.disturbed_by or self._streak_began
-            self.streak = 0
+            self.streak, self.constant = 0, False
         if not self.dependent or self.is_training:
             self.restored += self.was_training and self.evaluated is not None and not self.is_left
             self.was_training = True

@@ -10,7 +10,6 @@ import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -171,7 +170,6 @@ class Bookkeeping(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._accounts: dict[int, _Account] = {}
-        self._loaded: WeakSet[nn.Module] = WeakSet()
         self._unfrozen: dict[int, tuple[weakref.ref[torch.Tensor], Mark | None]] = {}
 
     def hooks(self) -> Iterator[Hook]:
@@ -180,7 +178,7 @@ class Bookkeeping(Signal):
 
     def _on_loaded(self, module: nn.Module, *_: Any, **__: Any) -> None:
         with self.watched.guard.own():
-            self._loaded.update(module.modules())
+            self.watched.registry.loaded.update(module.modules())
 
     def on_trainable(
         self, name: str, tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
@@ -254,7 +252,7 @@ class Bookkeeping(Signal):
                         why=why,
                         count=len(mine),
                         names=tuple(names.get(id(each), "") for each in mine)[:NAMES],
-                        loaded=model in self._loaded,
+                        loaded=model in registry.loaded,
                         training=model.training,
                         site=site(self._unfrozen[id(mine[0])][1]) if why == "unfrozen" else None,
                     )
@@ -267,7 +265,11 @@ class Bookkeeping(Signal):
         self, account: _Account, optimizer: Optimizer, number: int, names: dict[int, str]
     ) -> Iterator[Part]:
         parameters = parameters_of(optimizer)
-        loaded = {id(each) for module in self._loaded for each in module.parameters(recurse=False)}
+        loaded = {
+            id(each)
+            for module in self.watched.registry.loaded
+            for each in module.parameters(recurse=False)
+        }
         sizes = {place: float(size) for place, size in account.largest.items()}
         largest = max(sizes.values(), default=0.0)
         groups: dict[tuple[str, str, str, bool], list[int]] = {}

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
-from halfstep.doctor.internals import drops_values
-from halfstep.doctor.record.sites import Site, site
+from halfstep.doctor.internals import drops_values, tracks_statistics
+from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.modules import unwrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from halfstep.doctor.signals.modes import Modes
+    from halfstep.doctor.signals.watched import Watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,10 @@ class Layer:
         disturbed: Number of calls of the model without gradients in which it was in training mode.
         left: Whether it was in training mode in the first training calls, and never again later.
         is_training: Whether it is in training mode at the end.
+        trained: Whether the smallest module around it with parameters has trainable ones.
         frozen: Whether it has parameters, and none requires gradients.
+        undone: The line that has set evaluation mode for this layer alone, before another one set
+            training mode again.
         fresh: Whether it is a norm whose running statistics are still the first ones.
     """
 
@@ -46,8 +51,10 @@ class Layer:
     disturbed: int
     left: bool
     is_training: bool
+    trained: bool
     frozen: bool
     fresh: bool
+    undone: Site | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,11 @@ class ModeLedger:
 class Switches(Signal):
     """Passes each call of `train` and `eval` on to the modes of the models that it concerns."""
 
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._frozen: WeakKeyDictionary[nn.Module, Mark | None] = WeakKeyDictionary()
+        self._undone: WeakKeyDictionary[nn.Module, Mark | None] = WeakKeyDictionary()
+
     def hooks(self) -> Iterator[Hook]:
         """Yield the hook of `train`, which `eval` calls, too."""
         yield Hook(nn.Module, "train", self.watched.in_loop(self._on_train))
@@ -114,6 +126,11 @@ class Switches(Signal):
             result = original(module, *args, **kwargs)
         with self.watched.guard.own():
             self.watched.registry.note_switch(module)
+            if tracks_statistics(module) and not module.training:
+                self._frozen[module] = calling_line()
+            elif module.training and self._frozen:
+                for each in set(module.modules()) & set(self._frozen):
+                    self._undone[each] = self._frozen.pop(each)
         return result
 
     def freeze(self) -> dict[str, Any]:
@@ -124,7 +141,7 @@ class Switches(Signal):
             ModelModes(
                 number=number,
                 kind=notes.facts.kind,
-                layers=tuple(_layers(notes.modes, alive.get(number))),
+                layers=tuple(_layers(notes.modes, alive.get(number), self._undone)),
                 restored=notes.modes.restored,
                 left=notes.modes.left,
                 left_after=site(notes.modes.left_after),
@@ -141,7 +158,9 @@ class Switches(Signal):
         return {ModeLedger.signal: ModeLedger(tuple(found))}
 
 
-def _layers(known: Modes, model: nn.Module | None) -> Iterator[Layer]:
+def _layers(
+    known: Modes, model: nn.Module | None, undone: Mapping[nn.Module, Mark | None]
+) -> Iterator[Layer]:
     named = unwrapped(model).named_modules() if model is not None else ()
     names = {id(module): name for name, module in named}
     order = {key: place for place, key in enumerate(names)}
@@ -164,9 +183,21 @@ def _layers(known: Modes, model: nn.Module | None) -> Iterator[Layer]:
             disturbed=sum(count for mode, count in tested if mode),
             left=0 < last < first,
             is_training=module.training,
+            trained=_is_trained(model, names.get(id(module), "")),
             frozen=bool(parameters) and not any(each.requires_grad for each in parameters),
             fresh=_is_fresh(module),
+            undone=site(undone.get(module)),
         )
+
+
+def _is_trained(model: nn.Module | None, name: str) -> bool:
+    """Return whether the nearest module around a layer that has parameters trains them."""
+    while model is not None and name:
+        name = name.rpartition(".")[0]
+        parameters = list(unwrapped(model).get_submodule(name).parameters())
+        if parameters:
+            return any(each.requires_grad for each in parameters)
+    return False
 
 
 def _is_fresh(module: nn.Module) -> bool:

@@ -92,6 +92,7 @@ class Receiver(Bus):
         self._clearing = Clearing(self, self.scaling, self.investigation, follow=self._known)
         self._functions = Functions(self, self.hearing)
         self._stepping: list[Inside | None] = []
+        self._ran: list[nn.Module] | None = None  # the modules that run inside an examined call
         self._running: Multiplier | None = None  # loss scale of the backward that runs
 
     def hooks(self) -> Iterator[Hook]:
@@ -121,6 +122,8 @@ class Receiver(Bus):
             if self.is_outside():
                 return self._on_module(original, module, args, kwargs)
             if not stack.on:
+                if self._ran is not None:
+                    self._ran.append(module)
                 return original(module, *args, **kwargs)
             stack.enter(module)
             try:
@@ -141,9 +144,14 @@ class Receiver(Bus):
             if torch.is_grad_enabled():
                 entry = self._open_module(module, notes, args, kwargs)
                 before = notes.versions(module)
-        with self.guard.inside():
-            result = original(module, *args, **kwargs)
+            self._ran = [] if notes.is_looked_at else None
+        try:
+            with self.guard.inside():
+                result = original(module, *args, **kwargs)
+        finally:
+            ran, self._ran = self._ran, None
         with self.guard.own():
+            notes.note_ran(ran or ())
             given, made = tensors_in((args, kwargs)), tensors_in(result)
             scores = scores_of(module, args, kwargs)
             broadcast = broadcast_of(module, given)
@@ -163,7 +171,7 @@ class Receiver(Bus):
             else:
                 self.hearing.record_outside(notes.facts.kind, given, made)
                 if not torch.is_grad_enabled():
-                    self.registry.note_evaluation(module, calling_line())
+                    self.registry.note_evaluation(module, calling_line(), given)
                     self.tell("on_evaluation", module, calling_line())
                 # A probe of shapes with memory that nothing has filled is no evaluation.
                 if not module.training and not any(map(self._origins.is_unfilled, given)):

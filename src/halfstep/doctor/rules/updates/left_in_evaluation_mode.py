@@ -93,19 +93,25 @@ def _left_in_part(evidence: Evidence) -> Finding | None:
         left = [
             each
             for each in model.layers
-            if each.drops and each.left and each.evaluated and each.evaluating >= _FEWEST_STEPS
+            if each.drops
+            and each.evaluating >= _FEWEST_STEPS
+            and ((each.left and each.evaluated) or (not each.training and each.trained))
         ]
-        others = [each for each in model.layers if each.training and not each.left]
+        others = [each for each in model.layers if each.drops and each.training and not each.left]
         owners = evidence.static.models[model.number].optimizers
         if not left or not others or not _stepped(evidence.loop.shapes).intersection(owners):
             continue
         names = ", ".join(each.name or each.kind for each in left[:3])
         return Finding(
-            summary=f"after an evaluation, {counted(len(left), 'layer')} of {model.kind} "
-            f"stay{'s' * (len(left) == 1)} in evaluation mode while the loop trains it: {names}",
+            summary=f"{counted(len(left), 'layer')} of {model.kind} "
+            f"{'is' if len(left) == 1 else 'are'} in evaluation mode "
+            f"{'after an evaluation' if left[0].training else 'from the first step on'}, while the "
+            f"loop trains the model: {names}",
             facts=(
-                f"{counted(left[0].evaluating, 'training call')} in evaluation mode, after "
-                f"{counted(left[0].training, 'call')} in training mode",
+                (
+                    f"{counted(left[0].evaluating, 'training call')} in evaluation mode, after "
+                    f"{counted(left[0].training, 'call')} in training mode"
+                ),
                 f"{counted(len(others), 'other layer')} in training mode",
             ),
             change=("+ model.train()  # of the whole model, after the evaluation",),
@@ -132,9 +138,12 @@ def _stepped(shapes: Iterable[Shape]) -> set[Fact]:
 
 
 def _is_deliberate(model: ModelModes, before: list[Shape], after: list[Shape]) -> bool:
-    """Return whether earlier evaluations ended in training mode, and only the last one does not."""
+    """Return whether earlier evaluations ended in training mode, and only the last one does not.
+
+    It is not deliberate if nothing sets a mode after that evaluation.
+    """
     is_at_the_end = max(each.last for each in after) > max(each.last for each in before)
-    return model.restored > 0 and model.left == 1 and is_at_the_end
+    return model.restored > 0 and model.left == 1 and is_at_the_end and not model.switched
 
 
 def _effect(model: ModelModes) -> str:
