@@ -16,7 +16,7 @@ from halfstep.doctor.record.sites import site
 from halfstep.doctor.replay.memory import storage_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -26,6 +26,10 @@ _DETACH, _NO_GRAD = "detach", "no_grad"
 _DETACHES = "aten.detach"
 _FLAT = frozenset(f"aten.{name}" for name in ("round", "floor", "ceil", "trunc", "sign", "sgn"))
 """Operators whose derivative is 0 everywhere."""
+_BOUNDED = frozenset(
+    f"aten.{name}" for name in ("clamp", "clamp_max", "clamp_min", "hardtanh", "relu")
+)
+"""Operators whose derivative is 0 where they change their input."""
 
 
 class Dependence:
@@ -50,7 +54,7 @@ class Dependence:
         self,
         op: str,
         given: Iterable[torch.Tensor],
-        made: Iterable[torch.Tensor],
+        made: Sequence[torch.Tensor],
         caller: Caller,
         *,
         enabled: bool,
@@ -71,7 +75,7 @@ class Dependence:
             if known:
                 coming |= known
                 if enabled and op != _DETACHES:
-                    self._read(op, each, known, self._made.get(key), caller)
+                    self._read(op, each, made, known, caller)
             elif enabled and isinstance(each, nn.Parameter) and each.requires_grad:
                 self._strays.setdefault(key, (tuple(each.shape), caller))
         for each in made:
@@ -81,14 +85,15 @@ class Dependence:
         self,
         op: str,
         tensor: torch.Tensor,
+        made: Sequence[torch.Tensor],
         known: frozenset[str],
-        made: tuple[str, Caller] | None,
         caller: Caller,
     ) -> None:
         if not tensor.requires_grad:
             for name in known:
-                self._cuts.setdefault(name, made or (_DETACH, caller))
-        elif op in _FLAT:
+                how = self._made.get(storage_key(tensor), (_DETACH, caller))
+                self._cuts.setdefault(name, how)
+        elif op in _FLAT or (op in _BOUNDED and _is_outside(tensor, made)):
             for name in known:
                 self._flat.setdefault(name, (op.removeprefix("aten."), caller))
 
@@ -138,3 +143,10 @@ class Dependence:
         """Yield the trainable parameters that have no name."""
         for shape, caller in self._strays.values():
             yield Stray(shape, caller.module, site(caller.user_line or caller.line))
+
+
+def _is_outside(tensor: torch.Tensor, made: Sequence[torch.Tensor]) -> bool:
+    """Return whether an operator has changed all elements of a tensor."""
+    if len(made) != 1 or made[0].shape != tensor.shape or not tensor.numel():
+        return False
+    return not bool((made[0] == tensor).any())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, OptimizerFacts
 
 _FEWEST = 4  # steps; fewer have no usual number of backward passes
+_ROUTINE = 0.5  # of the steps; a write in more of them is a part of the step
 _KEPT = 2  # writes; a single one may begin another phase of the training
 _WORTH = 1e-3  # of the largest gradient; a bias before a norm has a smaller one
 _FATES = {
@@ -23,6 +24,7 @@ _FATES = {
     "no_grad() or before a detach()",
     (ZERO, ""): "have gradients that are exactly 0",
     (STILL, "rate"): "have a learning rate of 0",
+    (STILL, "lost rate"): "have a learning rate of 0",
     (STILL, "eps"): "have the values of before: eps is far above their gradients",
     (STILL, "rounding"): "have the values of before: their updates are rounded away",
 }
@@ -87,7 +89,12 @@ def _of_modes(model: ModelModes) -> Iterator[str]:
 def _of_writes(ledger: WriteLedger, optimizers: Sequence[OptimizerFacts]) -> Iterator[str]:
     """Yield notes on writes of parameters that the next steps have kept."""
     for each in ledger.lines:
-        if each.kept >= _KEPT and each.optimizer < len(optimizers):
+        steps = ledger.steps.get(each.optimizer, 0)
+        if (
+            each.kept >= _KEPT
+            and each.count < _ROUTINE * steps
+            and each.optimizer < len(optimizers)
+        ):
             where = f" in line {each.site.line}" if each.site else ""
             what = f"{each.by}{where}" if each.by else "other code"
             yield (

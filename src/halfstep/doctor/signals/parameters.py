@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.facts import parameters_of
@@ -24,8 +25,6 @@ from halfstep.formats import format_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from torch.optim import Optimizer
 
     from halfstep.doctor.signals.watched import Watched
 
@@ -44,8 +43,8 @@ class Part:
         optimizer: Number of the optimizer.
         fate: "frozen" (they require no gradients), "never" (no gradient in any step), "zero" (only
             zeros in the sampled steps) or "still" (gradients, but the values of before).
-        why: For "still": "rate" if their learning rate is 0, "eps" if the optimizer's eps is far
-            above their gradients, or "rounding".
+        why: For "still": "rate" if their learning rate is 0, "lost rate" if the optimizer was given
+            another one, "eps" if its eps is far above their gradients, or "rounding".
         count: Number of the parameters.
         names: Names of the first of them.
         changed: Number of them whose values have changed nevertheless.
@@ -171,10 +170,24 @@ class Bookkeeping(Signal):
         super().__init__(watched)
         self._accounts: dict[int, _Account] = {}
         self._unfrozen: dict[int, tuple[weakref.ref[torch.Tensor], Mark | None]] = {}
+        self._given: dict[int, tuple[weakref.ref[torch.Tensor], float | None]] = {}
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hook of the method that loads a state into a model."""
         yield Hook(nn.Module, "load_state_dict", self.watched.afterwards(self._on_loaded))
+        yield Hook(Optimizer, "add_param_group", self.watched.afterwards(self._on_group))
+
+    def _on_group(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
+        with self.watched.guard.own():
+            group = optimizer.param_groups[-1]
+            rate = group.get("lr")
+            known = float(rate) if isinstance(rate, int | float) else None
+            for each in group["params"]:
+                self._given[id(each)] = weakref.ref(each), known
+
+    def _rate_given(self, parameter: torch.Tensor) -> float | None:
+        reference, rate = self._given.get(id(parameter), (None, None))
+        return rate if reference is not None and reference() is parameter else None
 
     def _on_loaded(self, module: nn.Module, *_: Any, **__: Any) -> None:
         with self.watched.guard.own():
@@ -238,7 +251,9 @@ class Bookkeeping(Signal):
             lost = [
                 each
                 for each in trained
-                if id(each) not in owned | reported and registry.had_gradient(each)
+                if id(each) not in owned | reported
+                and registry.had_gradient(each)
+                and self._rate_given(each) is None  # An earlier optimizer may have had it.
             ]
             late = [each for each in lost if self._was_frozen(each)]
             rest = [each for each in lost if not self._was_frozen(each)]
@@ -273,8 +288,9 @@ class Bookkeeping(Signal):
         sizes = {place: float(size) for place, size in account.largest.items()}
         largest = max(sizes.values(), default=0.0)
         groups: dict[tuple[str, str, str, bool], list[int]] = {}
-        for place, (fate, why) in _fates(account, optimizer, sizes).items():
+        for place, (fate, reason) in _fates(account, optimizer, sizes).items():
             each = parameters[place]
+            why = "lost rate" if reason == "rate" and self._rate_given(each) else reason
             key = fate, why, format_name(each.dtype), id(each) in loaded
             groups.setdefault(key, []).append(place)
         for (fate, why, form, is_loaded), places in groups.items():

@@ -156,3 +156,35 @@ def healthy_teacher_without_gradients() -> None:
             target = teacher(images).softmax(1)
         nn.functional.cross_entropy(student(images), target).backward()
         optimizer.step()
+
+
+class Scaled(Model):
+    """The logits are multiplied by a learned scale within bounds.
+
+    Args:
+        scale: The first scale.
+    """
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(lambda encoder, images: encoder(images))
+        self.scale = nn.Parameter(torch.tensor(scale))
+
+    def forward(self, images):
+        return super().forward(images) * self.scale.clamp(max=2.0).exp()
+
+
+def broken_scale_beyond_its_bound() -> None:
+    train(Scaled(14.0))
+
+
+def broken_units_that_are_always_off() -> None:
+    model = Model(lambda encoder, images: (encoder(images) - 100).relu() + images.sum(1, keepdim=True))
+    train(model)
+
+
+def healthy_scale_within_its_bound() -> None:
+    train(Scaled(0.5))
+
+
+def healthy_units_that_are_off_in_part() -> None:
+    train(Model(lambda encoder, images: encoder(images).relu().clamp(max=0.5)))

@@ -110,8 +110,9 @@ def broken_by_an_attribute() -> None:
     train(model, optimizer, after=after)
 
 
-def healthy_head_of_a_model_that_was_not_frozen() -> None:
+def healthy_head_of_a_model_that_was_loaded() -> None:
     model = parts()
+    model.load_state_dict(parts().state_dict())
     train(model, torch.optim.SGD(model[2].parameters(), lr=0.01))
 
 
@@ -140,3 +141,47 @@ def healthy_attack_on_a_loaded_model() -> None:
         optimizer.zero_grad()
         (-nn.functional.cross_entropy(victim(images + generator(images)), labels)).backward()
         optimizer.step()
+
+
+class Placed(nn.Module):
+    """A model with a parameter of its own, beside its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.place = nn.Parameter(torch.zeros(6))
+        self.layers = parts()
+
+    def forward(self, images):
+        return self.layers(images + self.place)
+
+
+def broken_groups_that_leave_out_a_parameter() -> None:
+    model = Placed()
+    layers = [each for each in model.modules() if isinstance(each, nn.Linear)]
+    train(model, torch.optim.SGD([p for each in layers for p in each.parameters()], lr=0.01))
+
+
+def broken_group_from_a_generator_that_has_ended() -> None:
+    model = parts()
+    first = (each for each in model[0].parameters())
+    sum(each.numel() for each in first)
+    groups = [{"params": list(first)}, {"params": model[2].parameters()}]
+    train(model, torch.optim.SGD(groups, lr=0.01))
+
+
+def healthy_groups_of_two_optimizers() -> None:
+    model = Placed()
+    second = torch.optim.SGD([model.place], lr=0.01)
+
+    def after(number: int) -> None:
+        second.step()
+        second.zero_grad()
+
+    train(model, torch.optim.SGD(model.layers.parameters(), lr=0.01), after=after)
+
+
+def healthy_part_that_was_trained_before() -> None:
+    model = parts()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    train(model, torch.optim.SGD(model[2].parameters(), lr=0.01))

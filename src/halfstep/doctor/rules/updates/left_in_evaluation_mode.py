@@ -97,7 +97,9 @@ def _left_in_part(evidence: Evidence) -> Finding | None:
             and each.evaluating >= _FEWEST_STEPS
             and ((each.left and each.evaluated) or (not each.training and each.trained))
         ]
-        others = [each for each in model.layers if each.drops and each.training and not each.left]
+        others = [each for each in model.layers if each.training and not each.left]
+        if left and not left[0].training:  # Norms may be in either mode on purpose.
+            others = [each for each in others if each.drops]
         owners = evidence.static.models[model.number].optimizers
         if not left or not others or not _stepped(evidence.loop.shapes).intersection(owners):
             continue

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _FEWEST = 3  # steps
 _FLAT = {"round", "floor", "ceil", "trunc", "sign", "sgn"}
+_BOUNDED = {"clamp", "clamp_max", "clamp_min", "hardtanh", "relu"}
 _DETACH = re.compile(r"\.detach\(\)|\.data\b(?!\.)")
 
 
@@ -37,7 +38,11 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _finding(names: list[str], how: str, site: Site | None, module: str) -> Finding:
     line = site.text if site else ""
-    flat = "{}(), whose derivative is 0" if how in _FLAT else "{}(), which has no gradient"
+    flat = "{}(), which has no gradient"
+    if how in _FLAT:
+        flat = "{}(), whose derivative is 0"
+    elif how in _BOUNDED:
+        flat = "{}(), which changes all values, so its derivative is 0"
     it, its, runs = ("it", "its", "it runs") if len(names) == 1 else ("them", "their", "they run")
     where = {
         "detach": f"{its} results are detached",
@@ -51,7 +56,9 @@ def _finding(names: list[str], how: str, site: Site | None, module: str) -> Find
         change = (
             "+ # compute the loss from the results themselves: no detach(), .data, item() or numpy",
         )
-    if how in _FLAT:
+    if how in _BOUNDED:
+        change = (f"  {line}", "+ # with values within its bounds, from the initialisation on")
+    elif how in _FLAT:
         change = (f"+ # the gradient of the identity: x + (x.{how}() - x).detach()",)
     return Finding(
         summary=f"{counted(len(names), 'parameter')} of the optimizer never "

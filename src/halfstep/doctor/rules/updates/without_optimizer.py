@@ -25,6 +25,8 @@ def judge(evidence: Evidence) -> Finding | None:
         # A part before the trained ones may be left as it is on purpose, like loaded weights.
         if each.why == "model" and _is_after(evidence, each):
             return _model(each)
+        if each.why == "part" and each.training and not each.loaded and _trains(evidence, each):
+            return _model(each)
     if strays := evidence.precision.strays:
         first = strays[0]
         verb, what = ("belongs", "it") if len(strays) == 1 else ("belong", "them")
@@ -41,6 +43,11 @@ def judge(evidence: Evidence) -> Finding | None:
             module=first.module,
         )
     return None
+
+
+def _trains(evidence: Evidence, unowned: Unowned) -> bool:
+    """Return whether an optimizer updates the rest of the model."""
+    return bool(evidence.static.models[unowned.model].optimizers)
 
 
 def _is_after(evidence: Evidence, unowned: Unowned) -> bool:
@@ -88,7 +95,7 @@ RULE = Rule(
     name="parameters that no optimizer contains",
     rows=(11,),
     citations=("CIntellifusion/GeometryForcing#13", "asyml/texar-pytorch#72"),
-    needs=frozenset({"loop", "parameters", "precision"}),
+    needs=frozenset({"loop", "parameters", "precision", "static"}),
     judge=judge,
     harmless=True,
 )
