@@ -114,7 +114,11 @@ class Receiver(Bus):
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             # The first check: torch.compile recompiles if a value that was read before changes.
-            if is_compiling() or guard.is_inside:
+            if is_compiling():
+                return original(module, *args, **kwargs)
+            if guard.is_inside:
+                if self._ran is not None:
+                    self._ran.append(module)
                 return original(module, *args, **kwargs)
             if not self.is_here():
                 with self[Elsewhere].call(module):
@@ -122,8 +126,6 @@ class Receiver(Bus):
             if self.is_outside():
                 return self._on_module(original, module, args, kwargs)
             if not stack.on:
-                if self._ran is not None:
-                    self._ran.append(module)
                 return original(module, *args, **kwargs)
             stack.enter(module)
             try:

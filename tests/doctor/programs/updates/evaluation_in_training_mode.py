@@ -92,3 +92,48 @@ def healthy_statistics_for_an_evaluation() -> None:
         run(model)
 
     train(assess)
+
+
+def report(model: nn.Module) -> None:
+    with torch.no_grad():
+        model(torch.zeros(4, 6))
+
+
+def broken_by_a_report_of_shapes() -> None:
+    def assess(model) -> None:
+        report(model)
+        model.eval()
+        run(model)
+
+    train(assess)
+
+
+def distil(prepare, *, moves: bool = False) -> None:
+    """Train a student on the outputs of a trained teacher, after `prepare(teacher)`."""
+    teacher = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3))
+    train(lambda model: None, teacher, epochs=1)
+    prepare(teacher.requires_grad_(requires_grad=False))
+    student = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.05)
+    for images, _ in batches(6):
+        with torch.no_grad():
+            targets = teacher(images).softmax(1)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(student(images), targets).backward()
+        optimizer.step()
+        if moves:
+            with torch.no_grad():
+                for mine, its in zip(teacher.parameters(), student.parameters(), strict=True):
+                    mine.lerp_(its, 0.01)
+
+
+def broken_teacher() -> None:
+    distil(lambda teacher: None)
+
+
+def healthy_teacher() -> None:
+    distil(lambda teacher: teacher.eval())
+
+
+def healthy_teacher_that_follows_the_student() -> None:
+    distil(lambda teacher: None, moves=True)

@@ -178,7 +178,9 @@ def broken_scale_beyond_its_bound() -> None:
 
 
 def broken_units_that_are_always_off() -> None:
-    model = Model(lambda encoder, images: (encoder(images) - 100).relu() + images.sum(1, keepdim=True))
+    model = Model(
+        lambda encoder, images: (encoder(images) - 100).relu() + images.sum(1, keepdim=True)
+    )
     train(model)
 
 
