@@ -52,23 +52,53 @@ def test_windows_of_another_size_are_notes(given, said) -> None:
     assert all(any(part in note for note in notes) for part in said)
 
 
-def test_a_part_without_gradients_is_a_note() -> None:
-    class Detached(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for images, labels in batches(12):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
 
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return self.head(self.body(images).detach())
 
+def test_parameters_that_do_not_train_on_purpose_are_notes() -> None:
+    def unused() -> None:
+        model = nn.ModuleDict({"used": classifier(), "other": nn.Linear(16, 2)})
+        train(model["used"], torch.optim.Adam(model.parameters(), lr=0.01))
+
+    def at_rate_0() -> None:
+        model = classifier()
+        model[1] = nn.Identity()
+        groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[3].parameters()}]
+        train(model, torch.optim.SGD(groups, lr=0.01))
+
+    def loaded() -> None:
+        model = classifier()
+        model[1] = nn.Identity()
+        model.load_state_dict(model.state_dict())
+        train(model, torch.optim.SGD(model[3].parameters(), lr=0.01))
+
+    said = (
+        (unused, "2 of 8 parameters of Adam never had a gradient"),
+        (at_rate_0, "2 of 4 parameters of SGD have a learning rate of 0"),
+        (loaded, "2 parameters of Sequential with gradients are in no optimizer: 0.weight"),
+    )
+    for program, note in said:
+        diagnosis = diagnosis_of(program)
+        assert not diagnosis.verdicts
+        assert any(each.startswith(note) for each in diagnosis.notes), diagnosis.notes
+
+
+def test_weights_that_the_loop_clips_are_a_note() -> None:
     def program() -> None:
-        model = Detached()
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        for images, labels in batches(6):
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for number, (images, labels) in enumerate(batches(12)):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()
+            if number % 3 == 2:
+                for each in model.parameters():
+                    each.data.clamp_(-0.1, 0.1)
 
     diagnosis = diagnosis_of(program)
     assert not diagnosis.verdicts
-    assert any(each.startswith("2 of 4 parameters of Adam never had") for each in diagnosis.notes)
+    assert any("clamp_ in line" in each and "6 parameters" in each for each in diagnosis.notes)

@@ -79,16 +79,7 @@ class ModelFacts:
         training_calls: Number of these calls with gradients enabled.
         positions: Names of half-precision buffers of ascending whole numbers, some of which
             rounding has made equal.
-        dropouts: Classes of its modules that drop values in training mode only.
-        tracking_norms: Classes of its norms that update running statistics in training mode only.
         optimizers: Numbers of the optimizers that update its parameters.
-        restored: How often a call in training mode was the first training call after an evaluation.
-        left: How often it was a call in evaluation mode, although the model was trained before.
-        left_after: The call of the evaluation before the first such call; None without one.
-        evaluating: How often a training call was in evaluation mode.
-        straight: How often such a call was the first training call after an evaluation.
-        switched: Number of these evaluations for which the loop had set evaluation mode.
-        straight_after: The call of the evaluation before the first such call; None without one.
     """
 
     kind: str
@@ -104,16 +95,7 @@ class ModelFacts:
     calls: int = 0
     training_calls: int = 0
     positions: tuple[str, ...] = ()
-    dropouts: tuple[str, ...] = ()
-    tracking_norms: tuple[str, ...] = ()
     optimizers: tuple[int, ...] = ()
-    restored: int = 0
-    left: int = 0
-    left_after: Site | None = None
-    evaluating: int = 0
-    straight: int = 0
-    switched: int = 0
-    straight_after: Site | None = None
 
     @property
     def half_statistics(self) -> list[ModuleFacts]:

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.doctor.internals import (
-    drops_values,
     is_compiled,
     loss_scale_of,
     norms_and_losses,
     settings_of,
-    tracks_statistics,
 )
 from halfstep.doctor.record import (
     Environment,
@@ -118,13 +116,7 @@ def model_facts(
             name for name, each in trained if id(each) in owned and id(each) not in reached
         )[:NAMES],
         compiled=is_compiled(model),
-        dropouts=_classes(filter(drops_values, model.modules())),
-        tracking_norms=_classes(filter(tracks_statistics, model.modules())),
     )
-
-
-def _classes(modules: Iterable[nn.Module]) -> tuple[str, ...]:
-    return tuple(sorted({type(each).__name__ for each in modules}))
 
 
 def _unchanged(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.internals import drops_values, tracks_statistics
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from halfstep.doctor.record.sites import Mark
+
+
+PATTERNS = 64
 
 
 @dataclass(slots=True)
@@ -34,6 +38,15 @@ class Modes:
         is_switched: Whether the loop has set evaluation mode since the last training call, and no
             mode after the evaluation that followed.
         switched: How often a training call in evaluation mode came after such an evaluation.
+        calls: Number of training calls.
+        trained: Number of training calls by the modes of `dependent`, with the first and the last
+            of them.
+        tested: Number of calls without gradients by the modes of `dependent`.
+        streak: Number of calls without gradients in a row that have updated the statistics of
+            norms, since the last training call.
+        constant: Whether a call of the streak had the same number everywhere in its input.
+        disturbed: Number of streaks of several such calls, between training calls.
+        disturbed_by: The first call of the first such streak.
     """
 
     dependent: tuple[nn.Module, ...] = ()
@@ -49,12 +62,48 @@ class Modes:
     straight_after: Mark | None = None
     is_switched: bool = False
     switched: int = 0
+    calls: int = 0
+    trained: dict[tuple[bool, ...], list[int]] = field(default_factory=dict)
+    tested: Counter[tuple[bool, ...]] = field(default_factory=Counter)
+    streak: int = 0
+    constant: bool = False
+    disturbed: int = 0
+    disturbed_by: Mark | None = None
+    _streak_began: Mark | None = None
 
     def examine(self, modules: Iterable[nn.Module]) -> None:
         """Find the modules that depend on the mode among the modules of the model."""
         self.dependent = tuple(
             each for each in modules if drops_values(each) or tracks_statistics(each)
         )
+
+    def _take(self) -> None:
+        """Count a training call with the present modes."""
+        self.calls += 1
+        modes = tuple([each.training for each in self.dependent])
+        known = self.trained.get(modes)
+        if known is not None:
+            known[:] = [known[0] + 1, known[1], self.calls]
+        elif len(self.trained) < PATTERNS:
+            self.trained[modes] = [1, self.calls, self.calls]
+
+    def note_test(self, mark: Mark | None, *, constant: bool = False) -> None:
+        """Note a call without gradients of this model itself.
+
+        Args:
+            mark: The line of the call.
+            constant: Whether all numbers of the input are equal, so that it is no data.
+        """
+        modes = tuple([each.training for each in self.dependent])
+        if modes in self.tested or len(self.tested) < PATTERNS:
+            self.tested[modes] += 1
+        if not self.is_training:
+            # Statistics for this evaluation were computed on purpose, if they are those of data.
+            self.streak = self.streak if self.constant else 0
+        elif any(each.training and tracks_statistics(each) for each in self.dependent):
+            self._streak_began = self._streak_began if self.streak else mark
+            self.streak += 1
+            self.constant |= constant
 
     @property
     def is_training(self) -> bool:
@@ -84,6 +133,12 @@ class Modes:
             "train"; "left" in evaluation mode if the model was evaluated since its last call in
             training mode; "eval" in evaluation mode otherwise.
         """
+        if self.dependent:
+            self._take()
+            if (self.streak > 1 or (self.streak and self.constant)) and self.was_training:
+                self.disturbed += 1
+                self.disturbed_by = self.disturbed_by or self._streak_began
+            self.streak, self.constant = 0, False
         if not self.dependent or self.is_training:
             self.restored += self.was_training and self.evaluated is not None and not self.is_left
             self.was_training = True

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+import torch
+
 from halfstep.doctor.internals import modules_of
 from halfstep.doctor.record import ModelFacts, OptimizerFacts, ScalerFacts, Static
 from halfstep.doctor.record.sites import site
@@ -30,7 +32,8 @@ from halfstep.doctor.tape.modules import unwrapped
 from halfstep.doctor.tape.tape import RandomState, random_state
 
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Iterable
+
     from torch import nn
     from torch.optim import Optimizer
 
@@ -40,6 +43,7 @@ HELD = 8
 BUFFER_BYTES = 2**26
 FIRST_STEPS = 3
 EVERY = 50
+FEW = 16
 
 Thing = TypeVar("Thing")
 Notes = TypeVar("Notes")
@@ -114,6 +118,14 @@ class ModelNotes:
             self.modules = tuple(modules_of(model))
             self.modes.examine(self.modules)
         return self.modules
+
+    def note_ran(self, modules: Iterable[nn.Module]) -> None:
+        """Note modules that have run in a call, also those that the model does not contain."""
+        known = set(map(id, self.modules))
+        new = {id(each): each for each in modules if id(each) not in known}
+        if new and self.modules:
+            self.modules += tuple(new.values())
+            self.modes.examine(self.modules)
 
     def random_before(self) -> RandomState:
         """Return the state of the random generators that the current call may use."""
@@ -209,6 +221,7 @@ class Registry:
         optimizers: Optimizers.
         scalers: Scalers.
         sizes: Norms of parameters before training.
+        loaded: Modules into which a state was loaded.
     """
 
     def __init__(self) -> None:
@@ -216,6 +229,7 @@ class Registry:
         self.optimizers: Register[Optimizer, OptimizerNotes] = Register()
         self.scalers: Register[Any, ScalerNotes] = Register()
         self.sizes = Sizes()
+        self.loaded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._reached: set[int] = set()
         self._waiting: list[weakref.ref[torch.Tensor]] = []
 
@@ -225,7 +239,9 @@ class Registry:
             self.models.add(module, ModelNotes(ModelFacts(type(unwrapped(module)).__name__)))
         return self.models[module]
 
-    def note_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
+    def note_evaluation(
+        self, module: nn.Module, mark: Mark | None, given: Iterable[torch.Tensor] = ()
+    ) -> None:
         """Note a call without gradients.
 
         In evaluation mode, it is an evaluation of every model that contains the module.
@@ -233,9 +249,13 @@ class Registry:
         Args:
             module: The called module.
             mark: The source line of the call.
+            given: The tensors in the arguments of the call.
         """
         notes = self.model(module)
         notes.modules_of(module)
+        if notes.modes.dependent:
+            constant = notes.modes.is_training and any(map(_is_constant, given))
+            notes.modes.note_test(mark, constant=constant)
         if notes.modes.is_training:
             return
         for model in self.models.alive().values():
@@ -272,14 +292,14 @@ class Registry:
         notes = self.optimizer(optimizer)
         count = notes.steps + notes.skipped
         if count <= FIRST_STEPS or count % EVERY == 0:
-            everything = [*self._trained(), *self._moved_by(optimizer)]
+            everything = [*self._trained(), *self.moved_by(optimizer)]
             self._waiting += [weakref.ref(each) for each in everything]
         self.note_gradients()
         if count == 1:
             self.read()
             notes.has_trained = True
-            self.sizes.start(self._moved_by(optimizer))
-            mine = frozenset(map(id, self._moved_by(optimizer)))
+            self.sizes.start(self.moved_by(optimizer))
+            mine = frozenset(map(id, self.moved_by(optimizer)))
             notes.in_models = mine & set(map(id, self._trained()))
             if notes.in_models < mine:  # may be copies of a model's parameters
                 self.sizes.start(self._trained())
@@ -303,7 +323,8 @@ class Registry:
         """Return whether a parameter had a gradient in any step so far."""
         return parameter.grad is not None or id(parameter) in self._reached
 
-    def _moved_by(self, optimizer: Optimizer) -> list[torch.Tensor]:
+    def moved_by(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """Return the parameters that an optimizer updates, possibly by way of copies."""
         params = self.optimizers[optimizer].params
         return parameters_of(optimizer) if params is None else params
 
@@ -313,7 +334,7 @@ class Registry:
     def owns_any_of(self, module: nn.Module) -> bool:
         """Return whether an optimizer updates a parameter of a module."""
         optimizers = self.optimizers.alive().values()
-        moved = {id(each) for one in optimizers for each in self._moved_by(one)}
+        moved = {id(each) for one in optimizers for each in self.moved_by(one)}
         return any(id(each) in moved for each in module.parameters())
 
     def names(self) -> dict[str, torch.Tensor]:
@@ -335,7 +356,7 @@ class Registry:
     def read(self) -> None:
         """Update the facts of all objects that still exist."""
         models, optimizers = self.models.alive(), self.optimizers.alive()
-        moved = {one: self._moved_by(one) for one in optimizers.values()}
+        moved = {one: self.moved_by(one) for one in optimizers.values()}
         owned = {id(each) for params in moved.values() for each in params}
         known = {id(each) for each in self._trained()}
         foreign = [
@@ -378,13 +399,6 @@ class Registry:
                     each.facts,
                     calls=each.calls,
                     training_calls=each.training_calls,
-                    restored=each.modes.restored,
-                    left=each.modes.left,
-                    left_after=site(each.modes.left_after),
-                    evaluating=each.modes.evaluating,
-                    straight=each.modes.straight,
-                    switched=each.modes.switched,
-                    straight_after=site(each.modes.straight_after),
                     optimizers=each.optimizers,
                 )
                 for each in self.models.notes
@@ -403,3 +417,12 @@ class Registry:
             ),
             scalers=tuple(each.facts for each in self.scalers.notes),
         )
+
+
+def _is_constant(tensor: torch.Tensor) -> bool:
+    """Return whether many numbers of a tensor are equal, as far as this costs no wait."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.numel() < FEW:
+        return False
+    return type(tensor) is torch.Tensor and bool(
+        (tensor.detach().flatten()[:FEW] == tensor.flatten()[0]).all()
+    )

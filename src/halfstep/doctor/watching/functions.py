@@ -1,20 +1,18 @@
-"""Hooks of the functions of torch whose calls by the loop are recorded, or are left out."""
+"""Hooks of functions of torch whose calls by the loop are recorded."""
 
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from halfstep.doctor.internals import fetchers, repeatable
+from halfstep.doctor.internals import repeatable
 from halfstep.doctor.signals.signal import Hook
 from halfstep.doctor.tape.listener import Call
 from halfstep.doctor.tape.tape import random_state
 from halfstep.doctor.tensors.nesting import tensors_in
-from halfstep.doctor.watching.warning_lines import naming_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,11 +36,6 @@ class Functions:
         """Yield the hooks."""
         yield Hook(torch.autograd.Function, "apply", self._applying)
         yield Hook(torch, "compile", self._compiling)
-        for kind in fetchers():
-            yield Hook(kind, "fetch", self._bus.here(self._on_fetch))
-        # Python looks this function up by its name for every warning.
-        guard = self._bus.guard
-        yield Hook(warnings, "_showwarnmsg", lambda show: naming_program(show, guard))
 
     def _recorded(self, function: Any, args: Any, kwargs: Any) -> Any:
         state, guard = random_state(), self._bus.guard
@@ -84,12 +77,3 @@ class Functions:
             return lambda function: self._compiled(result(function))  # used as a decorator
 
         return compile_
-
-    def _on_fetch(self, original: Any, /, *args: Any, **kwargs: Any) -> Any:
-        # Without workers, a data set calls torch a dozen times per sample, which need no record.
-        listener = self._bus.listener
-        muted = listener.mute()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            listener.unmute(muted)

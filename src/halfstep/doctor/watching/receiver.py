@@ -29,11 +29,10 @@ from halfstep.doctor.signals.origins import Origins
 from halfstep.doctor.signals.positions import Positions
 from halfstep.doctor.signals.signal import Heard, Hook
 from halfstep.doctor.signals.threads import Elsewhere
-from halfstep.doctor.tape.listener import Call
+from halfstep.doctor.tape.listener import REQUIRES, Call
 from halfstep.doctor.tape.tape import Copies, Entry, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import tensors_in
-from halfstep.doctor.watching.children import Children
 from halfstep.doctor.watching.clearing import Clearing
 from halfstep.doctor.watching.functions import Functions
 from halfstep.doctor.watching.hearing import Hearing, scores_of
@@ -67,7 +66,6 @@ class Receiver(Bus):
         investigation: Results of replays.
         measuring: The numbers of each step.
         hold_back: Prevents bad steps from being applied.
-        children: Processes that the program starts.
         framework: The package that made the first step for the program; "" if the program itself
             made it, None before it.
     """
@@ -80,7 +78,8 @@ class Receiver(Bus):
         waits: bool = False,
         child: Callable[[], Any] | None = None,
     ) -> None:
-        super().__init__(self._heard)
+        super().__init__(self._heard, self._about)
+        self.child = child
         self._waits = waits
         self._origins = origins = Origins(self.tape.has_made)
         self.tape.on_copy = origins.copied
@@ -95,16 +94,15 @@ class Receiver(Bus):
         self.hearing = Hearing(self, self.scaling, origins)
         self._clearing = Clearing(self, self.scaling, self.investigation, follow=self._known)
         self._functions = Functions(self, self.hearing)
-        self.children = Children(self, child)
         self._stepping: list[Inside | None] = []
         self.framework: str | None = None
+        self._ran: list[nn.Module] | None = None  # the modules that run inside an examined call
         self._running: Multiplier | None = None  # loss scale of the backward that runs
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of all signals and of the loop's own actions."""
         yield from chain(super().hooks(), self.scaling.hooks(), self._clearing.hooks())
         yield from self._functions.hooks()
-        yield from self.children.hooks()
         yield Hook(nn.Module, "__call__", self._calling)
         yield Hook(torch.autograd, "backward", self.here(self._on_backward))
         yield Hook(Optimizer, "__init__", self.afterwards(self._on_made))
@@ -120,7 +118,11 @@ class Receiver(Bus):
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             # The first check: torch.compile recompiles if a value that was read before changes.
-            if is_compiling() or guard.is_inside:
+            if is_compiling():
+                return original(module, *args, **kwargs)
+            if guard.is_inside:
+                if self._ran is not None:
+                    self._ran.append(module)
                 return original(module, *args, **kwargs)
             if not self.is_here():
                 with self[Elsewhere].call(module):
@@ -148,13 +150,19 @@ class Receiver(Bus):
             if torch.is_grad_enabled():
                 entry = self._open_module(module, notes, args, kwargs)
                 before = notes.versions(module)
-        with self.guard.inside():
-            result = original(module, *args, **kwargs)
+            self._ran = [] if notes.is_looked_at else None
+        try:
+            with self.guard.inside():
+                result = original(module, *args, **kwargs)
+        finally:
+            ran, self._ran = self._ran, None
         with self.guard.own():
+            notes.note_ran(ran or ())
             given, made = tensors_in((args, kwargs)), tensors_in(result)
             scores = scores_of(module, args, kwargs)
             broadcast = broadcast_of(module, given)
             self[Calls].count(notes.facts.kind, given, made, scores, broadcast)
+            self.tell("on_model", module, given, made)
             if entry is not None and not _is_preparation(module, entry, made):
                 notes.called(module, before, entry.random)
                 self.tape.close(entry, made, self.tape.scale_of(given))
@@ -169,7 +177,8 @@ class Receiver(Bus):
             else:
                 self.hearing.record_outside(notes.facts.kind, given, made)
                 if not torch.is_grad_enabled():
-                    self.registry.note_evaluation(module, calling_line())
+                    self.registry.note_evaluation(module, calling_line(), given)
+                    self.tell("on_evaluation", module, calling_line())
                 # A probe of shapes with memory that nothing has filled is no evaluation.
                 if not module.training and not any(map(self._origins.is_unfilled, given)):
                     self._evaluated(module, args, kwargs, result)
@@ -203,6 +212,12 @@ class Receiver(Bus):
         if self.is_outside():
             with self.guard.own():
                 self.hearing.take(call, result)
+
+    def _about(self, name: str, args: tuple[Any, ...]) -> None:
+        if self.is_outside():
+            with self.guard.own():
+                event = "on_trainable" if name in REQUIRES else "before_write"
+                self.tell(event, name, tensors_in(args[:1]), tensors_in(args[1:]))
 
     # ------------------------------------------------------------ backward
 

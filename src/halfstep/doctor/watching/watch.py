@@ -246,7 +246,6 @@ class Watch:
             gradients=found.gradients,
             ending=self._ending,
             growth=found.growth,
-            children=receiver.children.records(),
             attempts=Attempts(tuple(found.attempts)),
             **receiver.freeze(),
         )

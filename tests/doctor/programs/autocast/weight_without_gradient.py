@@ -79,14 +79,3 @@ def healthy_unused_parameters() -> None:
     layer = nn.Linear(8, 3)
     layer.spare = nn.Parameter(torch.zeros(3))
     train(layer)
-
-
-def healthy_part_that_the_loop_detaches() -> None:
-    """Two models, whose parameters have the same names."""
-    torch.manual_seed(0)
-    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
-    optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=1e-3)
-    for images, labels in batches(6):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(head(body(images).detach()), labels).backward()
-        optimizer.step()

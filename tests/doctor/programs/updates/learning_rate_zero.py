@@ -109,3 +109,46 @@ def healthy_optimizer_that_rests_while_another_moves() -> None:
 def healthy_gradients_that_are_only_measured() -> None:
     """A study of gradients with an optimizer that must not change the model."""
     train(lambda optimizer: LambdaLR(optimizer, lambda step: 1.0), rate=0.0, count=30)
+
+
+def train_groups(rates, after) -> None:
+    """Two groups with these rates; `after(optimizer)` runs before each step."""
+    model = classifier()
+    groups = [{"params": model[0].parameters()}, {"params": model[1:].parameters()}]
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
+    optimizer = torch.optim.SGD(groups)
+    for images, labels in batches(20):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        after(optimizer)
+        optimizer.step()
+
+
+def broken_rate_of_one_group() -> None:
+    def after(optimizer) -> None:
+        optimizer.param_groups[0]["lr"] = 0.0
+
+    train_groups((0.1, 0.1), after)
+
+
+def broken_factor_of_one_group() -> None:
+    def after(optimizer) -> None:
+        for group, factor in zip(optimizer.param_groups, (0, 1), strict=True):
+            group["lr"] = 0.1 * factor
+
+    train_groups((0.1, 0.1), after)
+
+
+def healthy_group_that_is_kept() -> None:
+    train_groups((0.0, 0.1), lambda optimizer: None)
+
+
+def healthy_group_that_begins_later() -> None:
+    count = [0]
+
+    def after(optimizer) -> None:
+        count[0] += 1
+        optimizer.param_groups[0]["lr"] = 0.0 if count[0] < 8 else 0.1
+
+    train_groups((0.1, 0.1), after)

@@ -311,3 +311,134 @@ def broken_by_an_evaluation_before_the_first_epoch() -> None:
     model = classifier()
     evaluate(model)
     train(model, lambda epoch: None)
+
+
+def train_plainly(model: nn.Module) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def train_in_parts(switch, count: int = 3) -> None:
+    """Evaluate in evaluation mode after each epoch, and call `switch(model, epoch)` before it."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3))
+    for epoch in range(count):
+        switch(model, epoch)
+        train_plainly(model)
+        model.eval()
+        with torch.no_grad():
+            model(torch.zeros(4, 6))
+
+
+def broken_in_a_part() -> None:
+    def switch(model, epoch) -> None:
+        (model if epoch == 0 else model[:2]).train()
+
+    train_in_parts(switch)
+
+
+def healthy_norms_that_keep_their_statistics() -> None:
+    def switch(model, epoch) -> None:
+        model.train()
+        if epoch:
+            model[1].eval()
+
+    train_in_parts(switch)
+
+
+def healthy_norms_with_their_first_statistics() -> None:
+    train_plainly(classifier().eval())
+
+
+def healthy_dropout_that_is_off() -> None:
+    train_plainly(nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 3)).eval())
+
+
+class Listed(nn.Module):
+    """A wrapper with its model in a list, which `train()` does not reach."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.models = [model]
+
+    def forward(self, images):
+        return self.models[0](images)
+
+
+def train_listed(switch) -> None:
+    model = classifier()
+    wrapper = Listed(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    evaluate(model)
+    for _ in range(3):
+        switch(wrapper, model)
+        for images, labels in batches(4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(wrapper(images), labels).backward()
+            optimizer.step()
+        evaluate(model)
+
+
+def broken_in_a_model_that_is_not_registered() -> None:
+    train_listed(lambda wrapper, model: wrapper.train())
+
+
+def healthy_model_that_is_not_registered() -> None:
+    train_listed(lambda wrapper, model: model.train())
+
+
+def train_until(stop) -> None:
+    """Return to training mode after an evaluation, unless `stop(epoch)`."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model.train()
+    for epoch in range(5):
+        for images, labels in batches(4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        evaluate(model)
+        if not stop(epoch):
+            model.train()
+
+
+def broken_where_an_evaluation_returns_early() -> None:
+    train_until(lambda epoch: epoch >= 2)
+
+
+def broken_after_some_of_the_evaluations() -> None:
+    train_until(lambda epoch: epoch in (1, 3))
+
+
+class Encoded(nn.Module):
+    """An encoder and a head, both with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.1), nn.ReLU())
+        self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(16, 3))
+
+    def forward(self, images):
+        return self.head(self.encoder(images))
+
+
+def broken_part_that_is_loaded_in_evaluation_mode() -> None:
+    model = Encoded()
+    model.encoder.eval()
+    train_plainly(model)
+
+
+def broken_block_in_evaluation_mode() -> None:
+    model = nn.Sequential(Encoded(), nn.Dropout(0.1), nn.Linear(3, 3))
+    model[0].encoder[1].eval()
+    model[0].head.eval()
+    train_plainly(model)
+
+
+def healthy_frozen_part_in_evaluation_mode() -> None:
+    model = Encoded()
+    model.encoder.eval().requires_grad_(requires_grad=False)
+    train_plainly(model)

@@ -55,4 +55,5 @@ RULE = Rule(
     citations=("pytorch/pytorch#165068", "NVIDIA/apex#132"),
     needs=frozenset({"loop", "static", "precision"}),
     judge=judge,
+    explains=("PART_WITHOUT_GRADIENT",),
 )

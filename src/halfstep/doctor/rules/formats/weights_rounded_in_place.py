@@ -95,5 +95,9 @@ RULE = Rule(
     judge=judge,
     harmless=True,
     trial=_trial,
-    explains=("OPERANDS_OF_TWO_FORMATS", "UPDATES_ROUNDED_AWAY"),
+    explains=(
+        "OPERANDS_OF_TWO_FORMATS",
+        "UPDATES_ROUNDED_AWAY",
+        "WEIGHTS_LEFT_AFTER_EVALUATION",
+    ),
 )

@@ -48,4 +48,5 @@ RULE = Rule(
     citations=("huggingface/transformers#42494", "hiyouga/LlamaFactory#4905"),
     needs=frozenset({"checkpoints"}),
     judge=judge,
+    explains=("PART_WITHOUT_GRADIENT",),
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.signals.parameters import ParameterLedger
 from halfstep.doctor.signals.rates import LearningRates, Rates
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -17,6 +19,31 @@ _GATE = 0.5  # of the largest rate; a schedule from there to 0 switches the opti
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find steps at a rate of 0, while no other optimizer moves anything."""
+    return _of_all(evidence) or _of_a_part(evidence)
+
+
+def _of_a_part(evidence: Evidence) -> Finding | None:
+    """Find a group at a rate of 0 in all its steps, that was given another rate."""
+    for part in evidence.of(ParameterLedger).parts:
+        if part.why != "lost rate":
+            continue
+        site = evidence.of(LearningRates).of(part.optimizer).site
+        return Finding(
+            summary=f"the learning rate of {counted(part.count, 'parameter')} is 0 in all steps, "
+            "although the optimizer got them with another one: they do not change",
+            facts=(f"unchanged: {', '.join(part.names[:3])}",),
+            change=(
+                "+ # what sets the rates of the groups gives 0 for this one, for example from the",
+                "+ # present rate of another group; print each group['lr'] after it",
+            ),
+            confidence=LIKELY,
+            site=site,
+        )
+    return None
+
+
+def _of_all(evidence: Evidence) -> Finding | None:
+    """Find an optimizer whose groups are all at a rate of 0."""
     ledger = evidence.of(LearningRates)
     for rates in ledger.optimizers:
         if rates.zeros < max(_FEWEST, _SHARE * rates.steps) or not rates.largest:
@@ -65,7 +92,7 @@ RULE = Rule(
     name="steps at a learning rate of 0",
     rows=(59,),
     citations=("huggingface/transformers#671",),
-    needs=frozenset({"rates"}),
+    needs=frozenset({"parameters", "rates"}),
     judge=judge,
     explains=("LEARNING_RATE_FALLS_EARLY",),
     harmless=True,

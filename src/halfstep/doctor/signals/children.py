@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.internals import set_target, target_of
-from halfstep.doctor.signals.signal import Hook
+from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from halfstep.doctor.signals.bus import Bus
+    from halfstep.doctor.signals.watched import Watched
 
 _OF_LIBRARIES = ("torch", "multiprocessing", "concurrent", "halfstep")
 MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedFunction:
     """A function that a child process runs under a watch.
 
     Attributes:
@@ -57,24 +57,19 @@ class Watched:
             write_atomically(path, watch.close().to_json())
 
 
-class Children:
-    """Wraps the functions that child processes run.
+class Children(Signal):
+    """Wraps the functions that child processes run."""
 
-    Args:
-        bus: Tells which code runs.
-        watch: Makes the watch of a child; None to leave child processes alone.
-    """
-
-    def __init__(self, bus: Bus, watch: Callable[[], Any] | None) -> None:
-        self._bus, self._watch = bus, watch
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._directory = ""
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of the two ways to start a process."""
-        if self._watch is not None:
+        if self.watched.child is not None:
             spawning = sys.modules["torch.multiprocessing.spawn"]
-            yield Hook(spawning, "start_processes", self._bus.here(self._on_start_processes))
-            yield Hook(BaseProcess, "start", self._bus.here(self._on_start))
+            yield Hook(spawning, "start_processes", self.watched.here(self._on_start_processes))
+            yield Hook(BaseProcess, "start", self.watched.here(self._on_start))
 
     def _on_start_processes(
         self, original: Any, function: Any, /, *args: Any, **kwargs: Any
@@ -87,20 +82,20 @@ class Children:
             set_target(process, self._watched(target))
         return original(process)
 
-    def _watched(self, function: Callable[..., Any]) -> Watched:
-        assert self._watch is not None
+    def _watched(self, function: Callable[..., Any]) -> WatchedFunction:
+        assert self.watched.child is not None
         self._directory = self._directory or tempfile.mkdtemp(prefix="halfstep-children-")
-        return Watched(function, self._directory, self._watch)
+        return WatchedFunction(function, self._directory, self.watched.child)
 
-    def records(self) -> tuple[str, ...]:
+    def freeze(self) -> dict[str, Any]:
         """Return the records of the children that have ended, as JSON, and delete the files."""
         if not self._directory:
-            return ()
+            return {"children": ()}
         files = sorted(Path(self._directory).glob("*.json"))[:MOST]
         found = tuple(each.read_text(encoding="utf-8") for each in files)
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory = ""
-        return found
+        return {"children": found}
 
 
 def _is_of_a_library(target: Any) -> bool:

@@ -15,43 +15,44 @@ from torch import overrides
 
 from halfstep.doctor.internals import calling_frame
 from halfstep.doctor.record.sites import is_of_doctor
+from halfstep.doctor.signals.signal import Hook, Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from halfstep.doctor.tape.guard import Guard
 
+class WarningLines(Signal):
+    """Replaces Python's function that shows a warning."""
 
-def naming_program(show: Callable[[warnings.WarningMessage], None], guard: Guard) -> Any:
-    """Return a replacement for Python's function that shows a warning.
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hook of this function, which Python looks up by its name for every warning."""
+        yield Hook(warnings, "_showwarnmsg", self._naming_program)
 
-    Args:
-        show: Python's function.
-        guard: Knows whether doctor runs.
-    """
+    def _naming_program(self, show: Callable[[warnings.WarningMessage], None]) -> Any:
+        guard = self.watched.guard
 
-    def shown(given: warnings.WarningMessage) -> None:
-        if guard.is_working:
-            return
-        named = _named(given) if is_of_doctor(given.filename) else None
-        caller = _caller(named)
-        if named is None or caller is None:
-            show(given)
-            return
-        said = named.f_globals.get("__warningregistry__", {})
-        said.pop((str(given.message), given.category, given.lineno), None)
-        warnings.warn_explicit(
-            given.message,
-            given.category,
-            caller.f_code.co_filename,
-            caller.f_lineno,
-            caller.f_globals.get("__name__"),
-            caller.f_globals.setdefault("__warningregistry__", {}),
-            source=given.source,
-        )
+        def shown(given: warnings.WarningMessage) -> None:
+            if guard.is_working:
+                return
+            named = _named(given) if is_of_doctor(given.filename) else None
+            caller = _caller(named)
+            if named is None or caller is None:
+                show(given)
+                return
+            said = named.f_globals.get("__warningregistry__", {})
+            said.pop((str(given.message), given.category, given.lineno), None)
+            warnings.warn_explicit(
+                given.message,
+                given.category,
+                caller.f_code.co_filename,
+                caller.f_lineno,
+                caller.f_globals.get("__name__"),
+                caller.f_globals.setdefault("__warningregistry__", {}),
+                source=given.source,
+            )
 
-    return shown
+        return shown
 
 
 def _named(given: warnings.WarningMessage) -> FrameType | None:

@@ -1,0 +1,55 @@
+"""The eps of an adaptive optimizer is far above its gradients, so its updates almost vanish."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.remedies import with_eps
+from halfstep.doctor.signals.parameters import ParameterLedger
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_FEWEST = 8  # steps
+_ABOVE = 30.0  # times the largest gradient
+_SMALL = 1e-5  # change of a parameter in a step, relative to its size
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find an optimizer whose eps is above every gradient, and whose parameters hardly move."""
+    for owner in evidence.of(ParameterLedger).owners:
+        if owner.steps < _FEWEST or not owner.largest or owner.eps < _ABOVE * owner.largest:
+            continue
+        moves = [
+            each.relative_update for each in evidence.samples if each.optimizer == owner.number
+        ]
+        if not moves or median(moves) > _SMALL:
+            continue
+        optimizer = evidence.static.optimizers[owner.number]
+        return Finding(
+            summary=f"the eps of {optimizer.kind} is {owner.eps:g}, and its largest gradient "
+            f"{owner.largest:.3g}: an update is divided by eps in place of the size of the "
+            "gradients, so it almost vanishes",
+            facts=(f"in a step, a parameter changes by {median(moves):.2g} of its size",),
+            change=(
+                *with_eps(optimizer, f"{min(1e-8, owner.largest * 1e-3):.0e}"),
+                "+ # or a larger loss, if something divides it: its gradients are that small",
+            ),
+            confidence=LIKELY,
+            site=optimizer.site,
+        )
+    return None
+
+
+RULE = Rule(
+    code="EPS_ABOVE_GRADIENTS",
+    name="an eps of the optimizer above its gradients",
+    rows=(27,),
+    citations=("ibab/tensorflow-wavenet#149", "NVIDIA-NeMo/Emerging-Optimizers#189"),
+    needs=frozenset({"parameters", "samples", "static"}),
+    judge=judge,
+    explains=("UPDATES_ROUNDED_AWAY",),
+    harmless=True,
+)

@@ -1,0 +1,139 @@
+"""After each epoch, the model is evaluated without `eval()`."""
+
+import copy
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier
+
+CODE = "EVALUATION_IN_TRAINING_MODE"
+
+
+def train(assess, model=None, *, epochs: int = 3, step_with=lambda model, images: None) -> None:
+    model = classifier() if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for epoch in range(epochs):
+        model.train()
+        for images, labels in batches(5, seed=epoch):
+            step_with(model, images)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        assess(model)
+
+
+def run(model: nn.Module, count: int = 4) -> None:
+    with torch.no_grad():
+        for images, _ in batches(count, seed=9):
+            model(images)
+
+
+def broken() -> None:
+    train(run)
+
+
+def mended() -> None:
+    def assess(model) -> None:
+        model.eval()
+        run(model)
+
+    train(assess)
+
+
+def broken_with_dropout() -> None:
+    train(run, nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3)))
+
+
+def healthy_without_running_statistics() -> None:
+    train(run, nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Dropout(0.1), nn.Linear(8, 3)))
+
+
+def healthy_targets_by_the_model_itself() -> None:
+    def targets(model, images) -> None:
+        with torch.no_grad():
+            model(images + 0.1)
+
+    train(lambda model: None, step_with=targets)
+
+
+def healthy_samples_with_dropout_alone() -> None:
+    def assess(model) -> None:
+        model.eval()
+        model[2].train()
+        run(model)
+
+    train(
+        assess,
+        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3)),
+    )
+
+
+def healthy_statistics_of_the_last_weights() -> None:
+    def assess(model) -> None:
+        other = copy.deepcopy(model)
+        run(other)  # the statistics of a copy, for its evaluation
+        other.eval()
+        run(other)
+
+    train(assess)
+
+
+def healthy_statistics_at_the_end() -> None:
+    model = classifier()
+    train(lambda model: None, model)
+    run(model)
+
+
+def healthy_statistics_for_an_evaluation() -> None:
+    def assess(model) -> None:
+        run(model)
+        model.eval()
+        run(model)
+
+    train(assess)
+
+
+def report(model: nn.Module) -> None:
+    with torch.no_grad():
+        model(torch.zeros(4, 6))
+
+
+def broken_by_a_report_of_shapes() -> None:
+    def assess(model) -> None:
+        report(model)
+        model.eval()
+        run(model)
+
+    train(assess)
+
+
+def distil(prepare, *, moves: bool = False) -> None:
+    """Train a student on the outputs of a trained teacher, after `prepare(teacher)`."""
+    teacher = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3))
+    train(lambda model: None, teacher, epochs=1)
+    prepare(teacher.requires_grad_(requires_grad=False))
+    student = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.05)
+    for images, _ in batches(6):
+        with torch.no_grad():
+            targets = teacher(images).softmax(1)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(student(images), targets).backward()
+        optimizer.step()
+        if moves:
+            with torch.no_grad():
+                for mine, its in zip(teacher.parameters(), student.parameters(), strict=True):
+                    mine.lerp_(its, 0.01)
+
+
+def broken_teacher() -> None:
+    distil(lambda teacher: None)
+
+
+def healthy_teacher() -> None:
+    distil(lambda teacher: teacher.eval())
+
+
+def healthy_teacher_that_follows_the_student() -> None:
+    distil(lambda teacher: None, moves=True)

@@ -1,0 +1,61 @@
+"""Norms are frozen once, and the `train()` of each epoch puts them into training mode again."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier
+
+CODE = "FREEZE_UNDONE"
+
+
+def freeze(model: nn.Module) -> None:
+    for each in model.modules():
+        if isinstance(each, nn.BatchNorm1d):
+            each.eval()
+            each.requires_grad_(requires_grad=False)
+
+
+def train(mode, prepare=freeze, *, epochs: int = 2) -> None:
+    """Train; `prepare(model)` runs once, and `mode(model)` before each epoch."""
+    model = classifier()
+    model.load_state_dict(classifier().state_dict())
+    prepare(model)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.05)
+    for epoch in range(epochs):
+        mode(model)
+        for images, labels in batches(4, seed=epoch):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+
+def broken() -> None:
+    train(lambda model: model.train())
+
+
+def mended() -> None:
+    def mode(model) -> None:
+        model.train()
+        freeze(model)
+
+    train(mode)
+
+
+def broken_through_a_wrapper() -> None:
+    train(lambda model: nn.ModuleList([model]).train())
+
+
+def broken_by_a_mode_of_true() -> None:
+    train(lambda model: model.train(mode=True), epochs=3)
+
+
+def healthy_norms_whose_statistics_adapt() -> None:
+    def prepare(model) -> None:
+        model[1].requires_grad_(requires_grad=False)
+
+    train(lambda model: model.train(), prepare)
+
+
+def healthy_mode_that_stays() -> None:
+    train(lambda model: None)

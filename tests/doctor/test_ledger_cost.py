@@ -1,0 +1,76 @@
+"""What the ledgers add to a step, counted: calls of doctor's functions, operators, and reads."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import timm
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from halfstep.doctor import Watch
+from halfstep.doctor.signals.parameters import Bookkeeping
+from halfstep.doctor.signals.samples import EVERY
+from halfstep.doctor.signals.signal import EVENTS
+from halfstep.doctor.signals.writes import Writes
+
+MOST_CALLS = 30
+"""Python calls of the ledgers of parameters and writes in a step of 62 parameters."""
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [Bookkeeping, Writes])
+def test_a_usual_step_costs_a_ledger_few_calls_no_operator_and_no_read(kind) -> None:
+    torch.manual_seed(0)
+    model = timm.create_model("resnet18", num_classes=10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    images, labels = torch.randn(2, 3, 32, 32), torch.tensor([1, 2])
+
+    def step() -> None:
+        optimizer.zero_grad()
+        cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+    count, operators = 0, Operators()
+
+    def counted(method):
+        def call(*args):
+            def profile(frame, event, _):
+                nonlocal count
+                count += event == "call" and frame.f_code.co_filename != __file__
+
+            with operators:
+                sys.setprofile(profile)
+                try:
+                    return method(*args)
+                finally:
+                    sys.setprofile(None)
+
+        return call
+
+    with Watch() as watch:
+        for _ in range(3):
+            step()
+        receiver = watch._receiver
+        receiver.registry.optimizer(optimizer).steps = EVERY + 1
+        receiver[Bookkeeping]._accounts[0].steps = EVERY  # the next step is a usual one
+        for event in EVENTS:
+            hears = receiver.hear[event]
+            hears[:] = [counted(each) if type(each.__self__) is kind else each for each in hears]
+        step()
+        for event in EVENTS:
+            receiver.hear[event].clear()
+    assert not watch.troubles
+    assert 0 < count <= MOST_CALLS
+    assert not operators.names
