@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn, overrides
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
 from torch.utils.data._utils import fetch
 
@@ -308,6 +309,16 @@ def is_compiled(model: nn.Module) -> bool:
         isinstance(each, torch._dynamo.OptimizedModule) or each._compiled_call_impl is not None
         for each in model.modules()
     )
+
+
+def weak_storage(tensor: torch.Tensor) -> StorageWeakRef:
+    """Return a reference to a tensor's storage that does not keep its memory."""
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+def storage_number(tensor: torch.Tensor) -> int:
+    """Return the number of a storage, unique while the storage or a reference to it exists."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def is_functorch_tensor(tensor: torch.Tensor) -> bool:

@@ -278,6 +278,38 @@ class GradientAgreement:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """A place at which a step loses the gradients of parameters whose values its loss depends on.
+
+    Attributes:
+        parameters: Names of the parameters.
+        how: "detach", "no_grad", or the operator whose result has no gradients, such as "argmax".
+        module: Path of the module that runs there; "" outside of modules.
+        site: The line.
+    """
+
+    parameters: tuple[str, ...]
+    how: str
+    module: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A trainable parameter in a step that neither a model nor an optimizer contains.
+
+    Attributes:
+        shape: Its shape.
+        module: Path of the module that uses it; "" outside of modules.
+        site: The line that uses it.
+    """
+
+    shape: tuple[int, ...]
+    module: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """Matrix products of one size that a step computes in a half format.
 
@@ -309,6 +341,8 @@ class Precision:
         largest_module: Path of the module that made this value.
         detached: Names of parameters that were cast to a half format outside autograd.
         products: The matrix products of the forward in half precision, the largest first.
+        cuts: Where it loses gradients of parameters.
+        strays: The trainable parameters that neither a model nor an optimizer contains.
         note: The reason why there is no comparison; "" if there is one.
     """
 
@@ -320,6 +354,8 @@ class Precision:
     largest_module: str = ""
     detached: tuple[str, ...] = ()
     products: tuple[Product, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+    strays: tuple[Stray, ...] = ()
     note: str = ""
 
     @property

@@ -99,16 +99,18 @@ class Replayer(Runs):
         """
         names = self._names()
         recorder = Recorder(lambda each: names.get(storage_key(each), "")) if record else None
-        tracer = Tracer(self._stack.where, names, __file__, self._positions, recorder)
+        owned = {storage_key(each): name for name, each in self._parameters.items()}
+        tracer = Tracer(self._stack.where, names, __file__, self._positions, recorder, owned)
         self._stack.start(self.models)
         try:
             with torch.compiler.set_stance("force_eager"):
                 outcome = self._run(tracer, scale)
         finally:
             self._stack.stop()
+        by_key = {id(tensor): name for name, tensor in self._parameters.items()}
+        gradients = {by_key[key]: each for key, each in outcome.gradients.items()}
+        tracer.dependence.end(outcome.losses, gradients)
         if recorder is not None:
-            by_key = {id(tensor): name for name, tensor in self._parameters.items()}
-            gradients = {by_key[key]: each for key, each in outcome.gradients.items()}
             recorder.note = recorder.note or outcome.note
             recorder.finish(
                 losses=outcome.losses, gradients=gradients, ends=outcome.ends, scale=outcome.scale
@@ -146,6 +148,8 @@ class Replayer(Runs):
             largest_module=headroom.module,
             detached=tuple(sorted(tracer.detached)),
             products=tracer.products.freeze(),
+            cuts=tracer.dependence.cuts,
+            strays=tuple(tracer.dependence.strays()),
         )
         return precision, births
 

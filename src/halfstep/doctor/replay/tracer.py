@@ -29,6 +29,7 @@ from halfstep.doctor.internals import (
 from halfstep.doctor.record import HALVES as HALF_FORMATS
 from halfstep.doctor.record import Birth, TensorSummary
 from halfstep.doctor.record.sites import Mark, lines_below, site
+from halfstep.doctor.replay.dependence import Dependence
 from halfstep.doctor.replay.headroom import Headroom
 from halfstep.doctor.replay.lineage import Lineage
 from halfstep.doctor.replay.memory import Unfilled, is_whole, storage_key
@@ -39,7 +40,7 @@ from halfstep.doctor.tensors.summary import is_finite, summary
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from halfstep.doctor.bundle.recorder import Recorder
     from halfstep.doctor.signals.positions import Positions
@@ -100,6 +101,7 @@ class Tracer(TorchDispatchMode):
         boundary: The file that replays the program's calls; see `lines_below`.
         positions: Receives casts and ascending whole numbers.
         recorder: The recorder of the operators; None if the step is not recorded.
+        parameters: Names of the parameters of models and optimizers, by key of their storage.
 
     Attributes:
         recorder: The recorder of the operators; None if the step is not recorded.
@@ -107,6 +109,7 @@ class Tracer(TorchDispatchMode):
         headroom: The half-precision value nearest to overflow.
         detached: Names of parameters that were cast to a half format outside autograd.
         products: The half-precision matrix products of the forward.
+        dependence: The parameters whose values the step depends on.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class Tracer(TorchDispatchMode):
         boundary: str,
         positions: Positions,
         recorder: Recorder | None = None,
+        parameters: Mapping[int, str] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own, without annotations
         self._where = where
@@ -135,6 +139,7 @@ class Tracer(TorchDispatchMode):
         self._swallowed: list[list[str]] = []
         self.headroom = Headroom()
         self.products = Products()
+        self.dependence = Dependence(parameters or {})
 
     def __torch_dispatch__(
         self,
@@ -153,6 +158,9 @@ class Tracer(TorchDispatchMode):
         caller = self.caller(op)
         if self.recorder:
             self.recorder.made(written, result, caller)
+        if not caller.node:
+            given, made = tensors_in((args, kwargs)), tensors_in(result)
+            self.dependence.take(op, given, made, caller, enabled=torch.is_grad_enabled())
         inputs = floats((args, kwargs))
         values = inputs if before is None else before
         if self._unfilled.allocate(op, values, tensors_in(result)):

@@ -5,14 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.contributions import Contributions, GradientLedger
+from halfstep.doctor.signals.parameters import NEVER, STILL, ZERO, Owner, ParameterLedger
+from halfstep.doctor.signals.writes import WriteLedger
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, OptimizerFacts
 
 _FEWEST = 4  # steps; fewer have no usual number of backward passes
+_KEPT = 2  # writes; a single one may begin another phase of the training
+_WORTH = 1e-3  # of the largest gradient; a bias before a norm has a smaller one
+_FATES = {
+    (NEVER, ""): "never had a gradient: the loss does not depend on them, or they run under "
+    "no_grad() or before a detach()",
+    (ZERO, ""): "have gradients that are exactly 0",
+    (STILL, "rate"): "have a learning rate of 0",
+    (STILL, "eps"): "have the values of before: eps is far above their gradients",
+    (STILL, "rounding"): "have the values of before: their updates are rounded away",
+}
 _PARTS = 2  # backward passes per step, from which on a loop accumulates
 
 
@@ -23,13 +35,43 @@ def imbalances(evidence: Evidence) -> Iterator[str]:
         kind = optimizers[account.number].kind if account.number < len(optimizers) else "optimizer"
         if sum(account.windows.values()) >= _FEWEST and account.usual >= _PARTS:
             yield from _of_windows(account, kind)
-    for optimizer in optimizers:
-        owned = sum(optimizer.formats.values())
-        if optimizer.steps >= _FEWEST and 0 < optimizer.without_gradient < owned:
+    ledger = evidence.of(ParameterLedger)
+    for owner in ledger.owners:
+        kind = optimizers[owner.number].kind if owner.number < len(optimizers) else "optimizer"
+        if owner.steps >= _FEWEST:
+            yield from _of_parts(ledger, owner, kind)
+    for each in ledger.unowned:
+        yield (
+            f"{counted(each.count, 'parameter')} of {each.kind} with gradients "
+            f"{'is' if each.count == 1 else 'are'} in no optimizer: {', '.join(each.names[:3])}"
+        )
+    yield from _of_writes(evidence.of(WriteLedger), optimizers)
+
+
+def _of_parts(ledger: ParameterLedger, owner: Owner, kind: str) -> Iterator[str]:
+    """Yield notes on parameters of an optimizer that do not train."""
+    for (fate, why), text in _FATES.items():
+        parts = [
+            each
+            for each in ledger.parts
+            if (each.optimizer, each.fate, each.why) == (owner.number, fate, why)
+            and (fate != STILL or each.size >= _WORTH)
+        ]
+        count = sum(each.count for each in parts)
+        if 0 < count < owner.parameters:
+            yield f"{count} of {counted(owner.parameters, 'parameter')} of {kind} {text}"
+
+
+def _of_writes(ledger: WriteLedger, optimizers: Sequence[OptimizerFacts]) -> Iterator[str]:
+    """Yield notes on writes of parameters that the next steps have kept."""
+    for each in ledger.lines:
+        if each.kept >= _KEPT and each.optimizer < len(optimizers):
+            where = f" in line {each.site.line}" if each.site else ""
+            what = f"{each.by}{where}" if each.by else "other code"
             yield (
-                f"{optimizer.without_gradient} of {counted(owned, 'parameter')} of "
-                f"{optimizer.kind} never had a gradient: the loss does not depend on them, or they "
-                "run under no_grad() or before a detach()"
+                f"{what} writes {counted(each.most, 'parameter')} of "
+                f"{optimizers[each.optimizer].kind} between steps, "
+                f"{counted(each.count, 'time')} in {counted(ledger.steps[each.optimizer], 'step')}"
             )
 
 

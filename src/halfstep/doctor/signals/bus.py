@@ -22,13 +22,18 @@ class Bus(Watched):
 
     Args:
         heard: Called with each call into torch by the loop, and its result.
+        about: Called before a call that writes in place, with its name and its arguments.
 
     Attributes:
         hear: For each event of `Signal`, the methods of the signals that hear it.
     """
 
-    def __init__(self, heard: Callable[[Call, Any], None]) -> None:
-        super().__init__(heard)
+    def __init__(
+        self,
+        heard: Callable[[Call, Any], None],
+        about: Callable[[str, tuple[Any, ...]], None],
+    ) -> None:
+        super().__init__(heard, about)
         self._signals: dict[type[Signal], Signal] = {kind: kind(self) for kind in kinds()}
         self.hear: dict[str, list[Callable[..., None]]] = {
             event: [

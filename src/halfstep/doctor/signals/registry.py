@@ -272,14 +272,14 @@ class Registry:
         notes = self.optimizer(optimizer)
         count = notes.steps + notes.skipped
         if count <= FIRST_STEPS or count % EVERY == 0:
-            everything = [*self._trained(), *self._moved_by(optimizer)]
+            everything = [*self._trained(), *self.moved_by(optimizer)]
             self._waiting += [weakref.ref(each) for each in everything]
         self.note_gradients()
         if count == 1:
             self.read()
             notes.has_trained = True
-            self.sizes.start(self._moved_by(optimizer))
-            mine = frozenset(map(id, self._moved_by(optimizer)))
+            self.sizes.start(self.moved_by(optimizer))
+            mine = frozenset(map(id, self.moved_by(optimizer)))
             notes.in_models = mine & set(map(id, self._trained()))
             if notes.in_models < mine:  # may be copies of a model's parameters
                 self.sizes.start(self._trained())
@@ -303,7 +303,8 @@ class Registry:
         """Return whether a parameter had a gradient in any step so far."""
         return parameter.grad is not None or id(parameter) in self._reached
 
-    def _moved_by(self, optimizer: Optimizer) -> list[torch.Tensor]:
+    def moved_by(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """Return the parameters that an optimizer updates, possibly by way of copies."""
         params = self.optimizers[optimizer].params
         return parameters_of(optimizer) if params is None else params
 
@@ -313,7 +314,7 @@ class Registry:
     def owns_any_of(self, module: nn.Module) -> bool:
         """Return whether an optimizer updates a parameter of a module."""
         optimizers = self.optimizers.alive().values()
-        moved = {id(each) for one in optimizers for each in self._moved_by(one)}
+        moved = {id(each) for one in optimizers for each in self.moved_by(one)}
         return any(id(each) in moved for each in module.parameters())
 
     def names(self) -> dict[str, torch.Tensor]:
@@ -335,7 +336,7 @@ class Registry:
     def read(self) -> None:
         """Update the facts of all objects that still exist."""
         models, optimizers = self.models.alive(), self.optimizers.alive()
-        moved = {one: self._moved_by(one) for one in optimizers.values()}
+        moved = {one: self.moved_by(one) for one in optimizers.values()}
         owned = {id(each) for params in moved.values() for each in params}
         known = {id(each) for each in self._trained()}
         foreign = [

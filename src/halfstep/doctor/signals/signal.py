@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import torch
     from torch import nn
@@ -83,6 +83,36 @@ class Signal:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Hear that an optimizer has stepped."""
+
+    def before_write(
+        self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> None:
+        """Hear that the loop is about to write tensors in place, or to assign their `.data`.
+
+        Args:
+            name: Name of the function of torch; "data" for an assignment.
+            written: The tensors to write.
+            values: The other tensors in the arguments.
+        """
+
+    def on_trainable(
+        self, name: str, tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> None:
+        """Hear that the loop is about to set whether tensors require gradients."""
+
+    def on_model(
+        self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> None:
+        """Hear that the loop has called a model, with or without gradients.
+
+        Args:
+            module: The model.
+            given: The tensors in its arguments.
+            made: The tensors in its result.
+        """
+
+    def on_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
+        """Hear that the loop has called a model without gradients."""
 
     def on_schedule(self, scheduler: Any, optimizer: Optimizer, mark: Mark | None) -> None:
         """Hear that the loop is about to advance a scheduler."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.tape.listener import Call
 
 
-def _unheard(call: Call, result: Any) -> None:
+def _unheard(*_: Any) -> None:
     """Ignore a call."""
 
 
@@ -29,6 +29,7 @@ class Watched:
 
     Args:
         heard: Called with each call into torch by the loop, and its result.
+        about: Called before a call that writes in place, with its name and its arguments.
 
     Attributes:
         guard: Distinguishes doctor's own work from the loop's.
@@ -39,8 +40,12 @@ class Watched:
         registry: Models, optimizers, scalers.
     """
 
-    def __init__(self, heard: Callable[[Call, Any], None] = _unheard) -> None:
-        self.listener = Listener(heard)
+    def __init__(
+        self,
+        heard: Callable[[Call, Any], None] = _unheard,
+        about: Callable[[str, tuple[Any, ...]], None] = _unheard,
+    ) -> None:
+        self.listener = Listener(heard, about)
         self.guard = Guard(self.listener)
         self.stack = ModuleStack()
         self.tape = Tape()

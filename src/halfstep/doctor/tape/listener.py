@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 _ASKING = frozenset({"size", "dim", "stride", "numel", "__len__", "tolist", "item"})
 _SILENT = _ASKING | {"_set_grad_enabled", "untyped_storage", "storage_offset"}
 _PROFILING = "_record_function"
+_SETTERS = {Tensor.data: "data", Tensor.requires_grad: "requires_grad"}
+REQUIRES = frozenset({"requires_grad", "requires_grad_"})
+_NO_WRITES = frozenset({"detach_", "share_memory_", "rename_"})
+_IN_PLACE = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
 _VIEWS = frozenset((Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real, Tensor.imag))
 """Attributes of a tensor that are operators: reading one adds to the graph."""
 
@@ -51,10 +55,16 @@ class Listener(TorchFunctionMode):
 
     Args:
         heard: A function that is called with each call and its result, while the mode is off.
+        about: A function that is called before each call that writes in place, or that assigns
+            `.data` or `.requires_grad` of a tensor, with the name and the arguments.
     """
 
-    def __init__(self, heard: Callable[[Call, Any], None]) -> None:
-        self._heard = heard
+    def __init__(
+        self,
+        heard: Callable[[Call, Any], None],
+        about: Callable[[str, tuple[Any, ...]], None],
+    ) -> None:
+        self._heard, self._about = heard, about
         self._thread = threading.get_ident()
         self._on = False
 
@@ -65,12 +75,16 @@ class Listener(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if type(func) is MethodWrapperType:  # an attribute is read
+        if type(func) is MethodWrapperType:  # an attribute is read or set
+            if func.__self__ in _SETTERS and func.__name__ == "__set__":
+                self._about(_SETTERS[func.__self__], args)
             result = func(*args, **(kwargs or {}))
             if func.__self__ in _VIEWS:
                 self._heard(Call(func, args, kwargs or {}, None), result)
             return result
         name = func.__name__
+        if name in _IN_PLACE or (name[-1] == "_" and name[-2:] != "__" and name not in _NO_WRITES):
+            self._about(name, args)
         before = random_state() if "dropout" in name or "rand" in name else None
         result = func(*args, **(kwargs or {}))
         if name not in _SILENT and not name.startswith(_PROFILING):

@@ -28,7 +28,7 @@ from halfstep.doctor.signals.origins import Origins
 from halfstep.doctor.signals.positions import Positions
 from halfstep.doctor.signals.signal import Heard, Hook
 from halfstep.doctor.signals.threads import Elsewhere
-from halfstep.doctor.tape.listener import Call
+from halfstep.doctor.tape.listener import REQUIRES, Call
 from halfstep.doctor.tape.tape import Copies, Entry, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import tensors_in
@@ -77,7 +77,7 @@ class Receiver(Bus):
         waits: bool = False,
         child: Callable[[], Any] | None = None,
     ) -> None:
-        super().__init__(self._heard)
+        super().__init__(self._heard, self._about)
         self._waits = waits
         self._origins = origins = Origins(self.tape.has_made)
         self.tape.on_copy = origins.copied
@@ -151,6 +151,7 @@ class Receiver(Bus):
             scores = scores_of(module, args, kwargs)
             broadcast = broadcast_of(module, given)
             self[Calls].count(notes.facts.kind, given, made, scores, broadcast)
+            self.tell("on_model", module, given, made)
             if entry is not None and not _is_preparation(module, entry, made):
                 notes.called(module, before, entry.random)
                 self.tape.close(entry, made, self.tape.scale_of(given))
@@ -166,6 +167,7 @@ class Receiver(Bus):
                 self.hearing.record_outside(notes.facts.kind, given, made)
                 if not torch.is_grad_enabled():
                     self.registry.note_evaluation(module, calling_line())
+                    self.tell("on_evaluation", module, calling_line())
                 # A probe of shapes with memory that nothing has filled is no evaluation.
                 if not module.training and not any(map(self._origins.is_unfilled, given)):
                     self._evaluated(module, args, kwargs, result)
@@ -199,6 +201,12 @@ class Receiver(Bus):
         if self.is_outside():
             with self.guard.own():
                 self.hearing.take(call, result)
+
+    def _about(self, name: str, args: tuple[Any, ...]) -> None:
+        if self.is_outside():
+            with self.guard.own():
+                event = "on_trainable" if name in REQUIRES else "before_write"
+                self.tell(event, name, tensors_in(args[:1]), tensors_in(args[1:]))
 
     # ------------------------------------------------------------ backward
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import difference, in_fp32
+from halfstep.doctor.remedies import with_eps
+from halfstep.doctor.signals.parameters import STILL, Owner, ParameterLedger
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
 MOST = 0.5
 EARLY = 64
+_STEPS = 16
+_WORTH = 1e-3  # of the largest gradient
 
 _TORCH = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _OTHERWISE = {
@@ -24,7 +29,52 @@ _OTHERWISE = {
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find half-precision parameters whose elements mostly do not change despite gradients."""
-    return next(filter(None, (_lost(evidence, each) for each in _TORCH)), None)
+    found = next(filter(None, (_lost(evidence, each) for each in _TORCH)), None)
+    return found or next(filter(None, map(partial(_still, evidence), _owners(evidence))), None)
+
+
+def _owners(evidence: Evidence) -> tuple[Owner, ...]:
+    return evidence.of(ParameterLedger).owners
+
+
+def _still(evidence: Evidence, owner: Owner) -> Finding | None:
+    """Find parameters that have their first values at the end, although they have gradients."""
+    if owner.steps < _STEPS or any(each.retained for each in evidence.samples):
+        return None
+    parts = [
+        each
+        for each in evidence.of(ParameterLedger).parts
+        if each.optimizer == owner.number and each.fate == STILL and each.size >= _WORTH
+    ]
+    still = [each for each in parts if each.why in ("rounding", "eps")]
+    half = [each for each in still if each.format in _TORCH]
+    chosen = half or still
+    # The gradient of a bias before a norm is 0 up to rounding, so a few parameters may stand still.
+    if not half and sum(each.count for each in still) < MOST * owner.parameters:
+        return None
+    names = [name for each in chosen for name in each.names if name]
+    forms = " and ".join(sorted({each.format for each in chosen}))
+    optimizer = evidence.static.optimizers[owner.number]
+    by_eps = all(each.why == "eps" for each in chosen)
+    count = sum(each.count for each in chosen)
+    return Finding(
+        summary=f"{counted(count, f'{forms} parameter')} of {optimizer.kind} "
+        f"{'has' if count == 1 else 'have'} gradients, but after {owner.steps} steps still the "
+        "values of before: "
+        + (
+            f"its eps of {owner.eps:g} is above the largest gradient, {owner.largest:.3g}"
+            if by_eps
+            else f"the updates are less than half the distance to the next {forms} number"
+        ),
+        facts=(f"unchanged: {', '.join(names[:3])}",),
+        change=with_eps(optimizer, "1e-8")
+        if by_eps
+        else _change(evidence, half[0].format)
+        if half
+        else (f"+ # a larger learning rate than {optimizer.settings.get('lr')}",),
+        confidence=LIKELY,
+        site=optimizer.site,
+    )
 
 
 def _lost(evidence: Evidence, format_: str) -> Finding | None:
@@ -97,7 +147,7 @@ RULE = Rule(
     name="weight updates lost to rounding",
     rows=(28,),
     citations=("pytorch/ao#1124", "pytorch/torchtune#2254"),
-    needs=frozenset({"samples", "numbers", "static", "casts", "environment"}),
+    needs=frozenset({"samples", "numbers", "static", "casts", "environment", "parameters"}),
     judge=judge,
     harmless=True,
 )

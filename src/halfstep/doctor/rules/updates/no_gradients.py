@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.order import optimizer_name, raised
+from halfstep.doctor.signals.parameters import NEVER, ZERO, Owner, ParameterLedger
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from halfstep.doctor.record import Event, Evidence, Fact, Loop, OptimizerFacts
+    from halfstep.doctor.record.sites import Site
 
+_FEWEST = 8  # steps
+_SHARE = 0.5  # of the steps
 _REFUSED = "No inf checks were recorded for this optimizer"
 _LATER = "+ # after the last change to the model, and before a scheduler gets the optimizer:"
 _ANOTHER_MODEL = (
@@ -54,6 +58,10 @@ def judge(evidence: Evidence) -> Finding | None:
             change=(*_remedy(each for _, each in missing), *_NO_LOSS),
             site=event.site,
         )
+    ledger = evidence.of(ParameterLedger)
+    for owner in ledger.owners:
+        if (found := _without(evidence, owner)) is not None:
+            return found
     for number, optimizer in enumerate(evidence.static.optimizers):
         owned = sum(optimizer.formats.values())
         if optimizer.without_gradient == owned and _never_had(evidence.loop, number):
@@ -62,6 +70,42 @@ def judge(evidence: Evidence) -> Finding | None:
         if optimizer.steps and (optimizer.stale or optimizer.replaced) and forgotten:
             return _silent(evidence, number, _missing(optimizer), forgotten)
     return None
+
+
+def _without(evidence: Evidence, owner: Owner) -> Finding | None:
+    """Find an optimizer whose gradients end for good, or are zeros from the first step on."""
+    parts = [each for each in evidence.of(ParameterLedger).parts if each.optimizer == owner.number]
+    zeros = sum(each.count for each in parts if each.fate in {ZERO, NEVER})
+    site = _site(evidence.loop, owner.number)
+    if owner.steps >= _FEWEST and owner.last and not owner.largest and zeros == owner.parameters:
+        return Finding(
+            summary=f"all gradients of {counted(owner.parameters, 'parameter')} are exactly 0, so "
+            "the steps change nothing: the derivative of the loss is 0",
+            facts=(f"{counted(owner.steps, 'step')}; gradients were looked at in some of them",),
+            change=(
+                "+ # look for a softmax over a dimension of size 1, a round() or sign(), a clamp",
+                "+ # beyond its bounds, ReLUs that are 0 for every input, or a factor of 0",
+            ),
+            confidence=LIKELY,
+            site=site,
+        )
+    empty = owner.steps - owner.last
+    if owner.last and empty >= max(_FEWEST, _SHARE * owner.steps):
+        return Finding(
+            summary=f"after its first {counted(owner.last, 'step')}, the optimizer made "
+            f"{counted(empty, 'step')} without any gradient: since then, its parameters require "
+            "none, or the loss does not depend on them",
+            facts=(f"{counted(owner.parameters, 'parameter')} in the optimizer",),
+            change=("+ # make them trainable again: parameter.requires_grad_()",),
+            confidence=LIKELY,
+            site=site,
+        )
+    return None
+
+
+def _site(loop: Loop, number: int) -> Site | None:
+    steps = (event for _, event in loop.of("step") if event.facts["optimizer"] == number)
+    return next((each.site for each in steps), None)
 
 
 def _steps_with_gradients(evidence: Evidence, number: Fact) -> bool:
@@ -138,7 +182,6 @@ def _missing(optimizer: OptimizerFacts) -> str:
 
 
 def _silent(evidence: Evidence, number: int, fact: str, forgotten: Sequence[str] = ()) -> Finding:
-    steps = [event for _, event in evidence.loop.of("step") if event.facts["optimizer"] == number]
     optimizer = evidence.static.optimizers[number]
     made = optimizer.made_by.splitlines() if optimizer.foreign else []
     later = [_LATER, *[f"+ {line}" for line in made]] if made and forgotten else []
@@ -158,7 +201,7 @@ def _silent(evidence: Evidence, number: int, fact: str, forgotten: Sequence[str]
             *(_NO_LOSS if evidence.loop.of("scale") and not forgotten else ()),
         ),
         confidence=LIKELY,
-        site=(optimizer.site if later else None) or (steps[0].site if steps else None),
+        site=(optimizer.site if later else None) or _site(evidence.loop, number),
     )
 
 
@@ -167,7 +210,11 @@ RULE = Rule(
     name="an optimizer that lacks gradients of the model",
     rows=(11,),
     citations=("nerfstudio-project/nerfstudio#1919", "ecmwf/WeatherGenerator#356"),
-    needs=frozenset({"loop", "static", "numbers"}),
+    needs=frozenset({"loop", "static", "numbers", "parameters"}),
     judge=judge,
-    explains=("WEIGHT_CAST_WITHOUT_GRADIENT",),
+    explains=(
+        "WEIGHT_CAST_WITHOUT_GRADIENT",
+        "PART_WITHOUT_GRADIENT",
+        "PARAMETERS_WITHOUT_OPTIMIZER",
+    ),
 )

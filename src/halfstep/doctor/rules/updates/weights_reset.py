@@ -1,0 +1,50 @@
+"""The same weights are loaded again and again, so what was trained in between is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.signals.writes import WriteLedger
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_OFTEN = 2  # after the first time
+_SHARE = 0.5  # of the parameters
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a line that replaces weights by the same values between the steps of one optimizer."""
+    ledger = evidence.of(WriteLedger)
+    for each in ledger.lines:
+        if not each.replaces or each.most < _SHARE * ledger.owned.get(each.optimizer, 0):
+            continue
+        if each.same < _OFTEN or each.same < each.count - 1 or each.kept < each.count - 1:
+            continue
+        if each.reloaded or ledger.steps.get(each.optimizer, 0) <= each.last:
+            continue
+        line = each.site.text if each.site else "model.load_state_dict(state)"
+        return Finding(
+            summary=f"{each.count} times, the loop puts the same weights into the model between "
+            "steps of one optimizer: what it has learned since the time before is lost",
+            facts=(
+                f"{each.most} parameters written, first after step {each.first}",
+                "after each write, they have the values of the first one",
+            ),
+            change=(f"- {line}", f"+ {line}  # once, before the first step"),
+            confidence=LIKELY,
+            site=each.site,
+        )
+    return None
+
+
+RULE = Rule(
+    code="WEIGHTS_RESET",
+    name="weights that are reset between steps",
+    rows=(29,),
+    citations=("MultimediaTechLab/YOLO#97", "flairNLP/flair#1899"),
+    needs=frozenset({"writes"}),
+    judge=judge,
+    harmless=True,
+)

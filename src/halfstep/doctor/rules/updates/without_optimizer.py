@@ -1,0 +1,94 @@
+"""Parameters get gradients, but no optimizer contains them, so they never change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.signals.parameters import ParameterLedger, Unowned
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_FEWEST = 3  # steps
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find parameters that the program trains, as far as it is seen, without an optimizer."""
+    ledger = evidence.of(ParameterLedger)
+    if max((each.steps for each in ledger.owners), default=0) < _FEWEST:
+        return None
+    for each in ledger.unowned:
+        if each.why == "unfrozen":
+            return _unfrozen(each)
+        # A part before the trained ones may be left as it is on purpose, like loaded weights.
+        if each.why == "model" and _is_after(evidence, each):
+            return _model(each)
+    if strays := evidence.precision.strays:
+        first = strays[0]
+        verb, what = ("belongs", "it") if len(strays) == 1 else ("belong", "them")
+        return Finding(
+            summary=f"{counted(len(strays), 'parameter')} of the loss {verb} neither to a model "
+            f"nor to an optimizer, so nothing updates {what}",
+            facts=(f"the first one has the shape {first.shape}",),
+            change=(
+                "+ # register it: layers in nn.ModuleList, not in a list or a dict; parameters",
+                "+ # as attributes of a module, and created once, not in forward()",
+            ),
+            confidence=LIKELY,
+            site=first.site,
+            module=first.module,
+        )
+    return None
+
+
+def _is_after(evidence: Evidence, unowned: Unowned) -> bool:
+    """Return whether a model in training mode, with its own weights, gets trained inputs."""
+    return (
+        unowned.training
+        and not unowned.loaded
+        and any(
+            event.facts["model"] == unowned.model and event.facts["differentiable"]
+            for _, event in evidence.loop.of("forward")
+        )
+    )
+
+
+def _unfrozen(unowned: Unowned) -> Finding:
+    return Finding(
+        summary=f"the loop makes {counted(unowned.count, 'parameter')} of {unowned.kind} trainable "
+        "after the optimizer was created, and no optimizer contains them: they get gradients, but "
+        "never change",
+        facts=(f"without an optimizer: {', '.join(unowned.names[:3])}",),
+        change=(
+            f"  {unowned.site.text}" if unowned.site else "  parameter.requires_grad_()",
+            "+ optimizer.add_param_group({'params': [...]})  # these parameters",
+        ),
+        confidence=LIKELY,
+        site=unowned.site,
+    )
+
+
+def _model(unowned: Unowned) -> Finding:
+    return Finding(
+        summary=f"{unowned.kind} has {counted(unowned.count, 'trainable parameter')} with "
+        "gradients, and no optimizer contains them, so they never change",
+        facts=(f"without an optimizer: {', '.join(unowned.names[:3])}",),
+        change=(
+            "+ # give them to the optimizer, too, as in [*model.parameters(), *loss.parameters()];",
+            "+ # or freeze them with requires_grad_(False)",
+        ),
+        confidence=LIKELY,
+    )
+
+
+RULE = Rule(
+    code="PARAMETERS_WITHOUT_OPTIMIZER",
+    name="parameters that no optimizer contains",
+    rows=(11,),
+    citations=("CIntellifusion/GeometryForcing#13", "asyml/texar-pytorch#72"),
+    needs=frozenset({"loop", "parameters", "precision"}),
+    judge=judge,
+    harmless=True,
+)

@@ -1,0 +1,142 @@
+"""A frozen part is made trainable after the optimizer was created from the trainable part."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches
+
+CODE = "PARAMETERS_WITHOUT_OPTIMIZER"
+
+
+def parts() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def train(model, optimizer, loss_function=nn.functional.cross_entropy, after=None) -> None:
+    for number, (images, labels) in enumerate(batches(8)):
+        optimizer.zero_grad()
+        loss_function(model(images), labels).backward()
+        optimizer.step()
+        if after is not None:
+            after(number)
+
+
+def unfreeze(*, add: bool) -> None:
+    model = parts()
+    model[0].requires_grad_(requires_grad=False)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.01)
+
+    def after(number: int) -> None:
+        if number == 3:
+            model[0].requires_grad_()
+            if add:
+                optimizer.add_param_group({"params": [*model[0].parameters()]})
+
+    train(model, optimizer, after=after)
+
+
+def broken() -> None:
+    unfreeze(add=False)
+
+
+def mended() -> None:
+    unfreeze(add=True)
+
+
+class Listed(nn.Module):
+    """Layers in a list, which does not register them.
+
+    Args:
+        register: Makes the list.
+    """
+
+    def __init__(self, register) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = register([nn.Linear(6, 6), nn.Linear(6, 6)])
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, images):
+        for each in self.layers:
+            images = each(images).relu()
+        return self.head(images)
+
+
+def broken_list_of_layers() -> None:
+    model = Listed(list)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.01))
+
+
+def healthy_registered_layers() -> None:
+    model = Listed(nn.ModuleList)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.01))
+
+
+class Centers(nn.Module):
+    """A loss with a learned center for each class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centers = nn.Parameter(torch.zeros(3, 3))
+
+    def forward(self, outputs, labels):
+        near = (outputs - self.centers[labels]).square().sum(1).mean()
+        return nn.functional.cross_entropy(outputs, labels) + 0.1 * near
+
+
+def broken_loss_with_parameters() -> None:
+    model = parts()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.01), Centers())
+
+
+def healthy_loss_with_an_owner() -> None:
+    model, loss = parts(), Centers()
+    optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.01)
+    train(model, optimizer, loss)
+
+
+def broken_by_an_attribute() -> None:
+    model = parts()
+    for each in model[0].parameters():
+        each.requires_grad = False
+    optimizer = torch.optim.SGD(filter(lambda p: p.requires_grad, model.parameters()), lr=0.01)
+
+    def after(number: int) -> None:
+        for each in model[0].parameters():
+            each.requires_grad = True
+
+    train(model, optimizer, after=after)
+
+
+def healthy_head_of_a_model_that_was_not_frozen() -> None:
+    model = parts()
+    train(model, torch.optim.SGD(model[2].parameters(), lr=0.01))
+
+
+def healthy_critic_that_is_frozen_in_turns() -> None:
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(6, 6), parts()
+    makes = torch.optim.SGD(generator.parameters(), lr=0.01)
+    judges = torch.optim.SGD(critic.parameters(), lr=0.01)
+    for images, labels in batches(8):
+        critic.requires_grad_(requires_grad=True)
+        judges.zero_grad()
+        nn.functional.cross_entropy(critic(generator(images).detach()), labels).backward()
+        judges.step()
+        critic.requires_grad_(requires_grad=False)
+        makes.zero_grad()
+        (-nn.functional.cross_entropy(critic(generator(images)), labels)).backward()
+        makes.step()
+
+
+def healthy_attack_on_a_loaded_model() -> None:
+    victim = parts()
+    victim.load_state_dict(parts().state_dict())
+    generator = nn.Linear(6, 6)
+    optimizer = torch.optim.SGD(generator.parameters(), lr=0.01)
+    for images, labels in batches(8):
+        optimizer.zero_grad()
+        (-nn.functional.cross_entropy(victim(images + generator(images)), labels)).backward()
+        optimizer.step()
