@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.trials import Variation
 
 CERTAIN, LIKELY, POSSIBLE = "certain", "likely", "possible"
 ORDER = (CERTAIN, LIKELY, POSSIBLE)
@@ -56,6 +57,10 @@ class Rule:
         symptom: Whether the rule recognises only a symptom, which several causes can have. A
             symptom is reported only if no cause of inf or NaN is found.
         harmless: Whether the cause makes neither inf nor NaN, so that it explains no symptom.
+        trial: For a cause that acts only through rounding of the weights or of their updates, and
+            so may do no harm: a function that returns how the last steps were taken with the cause
+            and how they are taken without it, or None if it does not apply. A certain finding then
+            says what the cause cost, or becomes a note; if this cannot be measured, it is possible.
     """
 
     code: str
@@ -67,6 +72,7 @@ class Rule:
     explains: tuple[str, ...] = ()
     symptom: bool = False
     harmless: bool = False
+    trial: Callable[[Evidence], tuple[Variation, Variation] | None] | None = None
 
     @property
     def topic(self) -> str:

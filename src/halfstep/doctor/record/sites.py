@@ -23,7 +23,7 @@ _HERE = str(Path(__file__).parent.parent)  # the folder of doctor
 _HALFSTEP = str(Path(_HERE).parent)
 _KERNELS = str(Path(_HALFSTEP, "kernels"))  # Python kernels of ATen operators
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
-_INSTALLED = ("site-packages", "dist-packages")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 # A line before its text is read: file, line number, function.
 Mark = tuple[str, int, str]
@@ -64,6 +64,27 @@ def _kind(file: str) -> int:
             kind = _USER
         _kinds[file] = kind
     return kind
+
+
+def is_of_user(file: str) -> bool:
+    """Return whether a source file is the user's, and not one of an installed package."""
+    return _kind(file) == _USER
+
+
+def library_here() -> str:
+    """Return the package that calls torch for the user's line, such as "lightning"; "" for none.
+
+    If several packages are between them, it is the one that the user's line calls.
+    """
+    frame: FrameType | None = calling_frame()
+    package = ""
+    while frame is not None and (kind := _kind(frame.f_code.co_filename)) != _USER:
+        parts = Path(frame.f_code.co_filename).parts
+        if kind == _LIBRARY and _INSTALLED & {*parts}:
+            at = max(parts.index(each) for each in _INSTALLED & {*parts})
+            package = parts[at + 1].removesuffix(".py")
+        frame = frame.f_back
+    return package
 
 
 def is_of_doctor(file: str) -> bool:
@@ -151,10 +172,10 @@ def site(mark: Mark | None) -> Site | None:
     if mark is None:
         return None
     file, line, function = mark
-    return Site(file, line, function, _without_comment(linecache.getline(file, line).strip()))
+    return Site(file, line, function, without_comment(linecache.getline(file, line).strip()))
 
 
-def _without_comment(text: str) -> str:
+def without_comment(text: str) -> str:
     """Return a line of source without the comment at its end."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):

@@ -24,6 +24,8 @@ class Environment:
         autocast_off: Whether an autocast for CUDA is off because there is no GPU.
         autocast_on: Whether the program made an autocast to a half format that has an effect.
         graphs: Number of CUDA graphs that the program captured.
+        framework: The package that makes the first step for the program, such as "lightning"; ""
+            if the program itself makes it.
     """
 
     torch: str = ""
@@ -35,6 +37,7 @@ class Environment:
     autocast_off: bool = False
     autocast_on: bool = False
     graphs: int = 0
+    framework: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ class Investigation:
             )
             self.replays.append(overwritten)
             return
-        replayer = self._replayer(entries, parameters, iteration, why)
+        replayer = self.replayer(entries, parameters, iteration, why)
         with self._repeating(iteration):
             self._replay(replayer, parameters, scale)
 
@@ -197,7 +197,7 @@ class Investigation:
         if self.done:
             return
         self._inputs.examine(entries, parameters, iteration)
-        replayer = self._replayer(entries, parameters, iteration, "evaluation gave NaN")
+        replayer = self.replayer(entries, parameters, iteration, "evaluation gave NaN")
         with self._repeating(iteration):
             births, _, traced = replayer.traced()
             self.births += [_in_evaluation(each) for each in births]
@@ -225,7 +225,7 @@ class Investigation:
         """
         if not entries:
             return
-        replayer = self._replayer(entries, parameters, iteration, "the last step")
+        replayer = self.replayer(entries, parameters, iteration, "the last step")
         with self._repeating(iteration):
             plain = replayer.plain()
         is_bad = not plain.note and not plain.finite and plain.same is not False
@@ -248,9 +248,17 @@ class Investigation:
                 self.precision, births = replayer.precision()
             self.births += [replace(each, is_last=True) for each in births]
 
-    def _replayer(
+    def replayer(
         self, entries: list[Entry], parameters: dict[str, torch.Tensor], iteration: int, why: str
     ) -> Replayer:
+        """Return what runs a step again.
+
+        Args:
+            entries: The calls of the step.
+            parameters: The parameters of models and optimizers, by name.
+            iteration: Number of the step.
+            why: The reason for running it again.
+        """
         computed = frozenset(self._inputs.computed)
         stack, positions = self._stack, self._positions
         return Replayer(entries, parameters, stack, positions, iteration, why, computed)

@@ -167,6 +167,24 @@ class Replayer(Runs):
         }
         return self._replay("first size", self._run(leaves=leaves))
 
+    def step(self, leaves: dict[int, torch.Tensor], scale: float | None = None) -> Outcome:
+        """Run the step with other values of its parameters.
+
+        Args:
+            leaves: The other parameters, by identity.
+            scale: A loss scale for a step that has none; None for none.
+        """
+        return self._run(scale=scale, leaves=leaves)
+
+    def exact_step(self, leaves: dict[int, torch.Tensor]) -> Outcome:
+        """Run the step in fp32 with other values of its parameters, without compiled code.
+
+        Args:
+            leaves: The other parameters, in fp32, by identity.
+        """
+        with torch.compiler.set_stance("force_eager"):
+            return self._run(Widen(), leaves=_widened_leaves(self._parameters.values()) | leaves)
+
     def _names(self) -> dict[int, str]:
         names = {
             storage_key(each): _BATCH if entry.kind == "module" else _CONSTANT

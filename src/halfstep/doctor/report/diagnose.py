@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES, from_json
 from halfstep.doctor.record.order import lines_of, names
+from halfstep.doctor.report.changes import checked
+from halfstep.doctor.report.harm import weighed
 from halfstep.doctor.report.imbalances import imbalances
+from halfstep.doctor.report.listing import Listing
 from halfstep.doctor.rules import rules
 from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 from halfstep.plurals import counted
@@ -77,13 +80,20 @@ def _by_confidence(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
 
 def _diagnosis(evidence: Evidence) -> Diagnosis:
     known, lines = names(evidence.loop) | _device(evidence), lines_of(evidence.loop)
+    listing = Listing(evidence)
     found = []
     explained: set[str] = set()
     symptoms: set[str] = set()
+    harmless: set[str] = set()
     harmful: set[str] = set()
     for rule in rules():
         finding = rule.read(evidence)
-        if finding is not None:
+        if finding is None:
+            continue
+        finding = weighed(finding, rule, evidence)
+        if isinstance(finding, str):
+            harmless.add(finding)
+        else:
             own = lines | {finding.site.text} if finding.site else lines
             finding = replace(
                 finding,
@@ -92,6 +102,7 @@ def _diagnosis(evidence: Evidence) -> Diagnosis:
                     for each in finding.change
                 ),
             )
+            finding = checked(finding, evidence, listing)
             found.append(Verdict(rule.code, rule.name, rule.rows, rule.citations, finding))
             explained |= set(rule.explains)
             symptoms |= {rule.code} if rule.symptom else set()
@@ -101,12 +112,13 @@ def _diagnosis(evidence: Evidence) -> Diagnosis:
     if harmful:
         explained |= symptoms
     causes = [each for each in found if each.code not in explained]
+    minor = () if causes else imbalances(evidence)
     unchecked = ("" if causes else _unchecked(evidence)) or _off_without_gpu(evidence)
     return Diagnosis(
         verdicts=_by_confidence(causes),
         consequences=tuple(each.code for each in found if each.code in explained),
         headroom="" if causes else _headroom(evidence),
-        notes=tuple(sorted({*_notes(evidence), *(() if causes else imbalances(evidence))})),
+        notes=tuple(sorted({*_notes(evidence), *harmless, *minor})),
         unchecked=unchecked,
         advice="" if causes or unchecked or evidence.ending.kind else _advice(evidence),
         before=_before(evidence),

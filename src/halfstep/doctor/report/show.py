@@ -64,7 +64,8 @@ def _verdict(verdict: Verdict) -> Group:
         lines.append(_code(f"{at}   {finding.site.text}", indent=2))
     lines += [Padding(Text(f"· {each}"), (0, 2)) for each in finding.facts[:FACTS]]
     if finding.change:
-        lines.append(Padding(Text("change:"), (0, 2)))
+        is_code = any(each[:2] in ("- ", "+ ") for each in finding.change)
+        lines.append(Padding(Text("change:" if is_code else "advice:"), (0, 2)))
         lines += [_code(each, indent=4) for each in finding.change]
     lines += [Padding(Text(f"ruled out: {each}"), (0, 2)) for each in finding.ruled_out]
     lines.append(Padding(Text(f"see {', '.join(verdict.citations)}", style="dim"), (0, 2)))
@@ -73,7 +74,7 @@ def _verdict(verdict: Verdict) -> Group:
 
 def _code(line: str, *, indent: int) -> Text:
     """Return a line of code, or of a suggested change, that is printed without line breaks."""
-    style = {"+": "green", "-": "red"}.get(line[:1], "")
+    style = {"+": "green", "-": "red", "@": "dim"}.get(line[:1], "")
     return Text(" " * indent + line, style=style, no_wrap=True, overflow="ignore")
 
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from halfstep.doctor.internals import current_node, is_loss
-from halfstep.doctor.record.sites import Mark, calling_line
+from halfstep.doctor.record.sites import Mark, calling_line, library_here
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.bus import Bus
 from halfstep.doctor.signals.calls import Calls
@@ -67,6 +67,8 @@ class Receiver(Bus):
         measuring: The numbers of each step.
         hold_back: Prevents bad steps from being applied.
         children: Processes that the program starts.
+        framework: The package that made the first step for the program; "" if the program itself
+            made it, None before it.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Receiver(Bus):
         self._functions = Functions(self, self.hearing)
         self.children = Children(self, child)
         self._stepping: list[Inside | None] = []
+        self.framework: str | None = None
         self._running: Multiplier | None = None  # loss scale of the backward that runs
 
     def hooks(self) -> Iterator[Hook]:
@@ -336,6 +339,8 @@ class Receiver(Bus):
             notes = self.registry.optimizer(optimizer)
             notes.steps += 1
             mark = calling_line()
+            if self.framework is None:
+                self.framework = library_here()
             if current_node() is not None:  # A hook steps as soon as a gradient is complete.
                 self.grammar.arrived(optimizer, self._running)
             elif not self.scaling.steps:

@@ -24,6 +24,7 @@ from halfstep.doctor.signals.switched_off import SwitchedOff
 from halfstep.doctor.watching.attach import Attachment
 from halfstep.doctor.watching.engine import EngineObserver
 from halfstep.doctor.watching.receiver import Receiver
+from halfstep.doctor.watching.weighing import weighed
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Watch:
         self._look_back()
         try:
             with receiver.guard.own():
-                self._evidence = self._freeze()
+                self._evidence = weighed(self._freeze(), receiver)
         finally:
             self._end()
         return self._evidence or Evidence()
@@ -231,6 +232,7 @@ class Watch:
                 autocast_off=receiver[SwitchedOff].autocast,
                 autocast_on=receiver[SwitchedOff].on,
                 graphs=receiver[Graphs].begun,
+                framework=receiver.framework or "",
             ),
             static=receiver.registry.freeze(),
             loop=receiver.grammar.freeze(),

@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import difference, in_fp32
+from halfstep.doctor.record.trials import Variation
 from halfstep.doctor.remedies import with_eps
 from halfstep.doctor.signals.parameters import STILL, Owner, ParameterLedger
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
@@ -142,6 +143,11 @@ def _change(evidence: Evidence, format_: str) -> tuple[str, ...]:
     )
 
 
+def _trial(_: Evidence) -> tuple[Variation, Variation]:
+    """Return steps as they are, and steps of an optimizer that keeps fp32 weights."""
+    return Variation(), Variation(exact=True)
+
+
 RULE = Rule(
     code="UPDATES_ROUNDED_AWAY",
     name="weight updates lost to rounding",
@@ -150,4 +156,5 @@ RULE = Rule(
     needs=frozenset({"samples", "numbers", "static", "casts", "environment", "parameters"}),
     judge=judge,
     harmless=True,
+    trial=_trial,
 )

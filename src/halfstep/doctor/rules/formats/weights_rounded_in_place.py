@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import difference
+from halfstep.doctor.record.trials import Variation
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.formats import FORMATS
 from halfstep.plurals import counted
@@ -76,6 +77,15 @@ def _and_back(evidence: Evidence) -> Finding | None:
     return None
 
 
+def _trial(evidence: Evidence) -> tuple[Variation, Variation] | None:
+    """Return steps with a rounding of the weights as often as the loop made it, and without."""
+    for each in evidence.trips:
+        if each.is_trained and each.steps_before > 0 and each.steps_after > 0:
+            between = max(1, round(evidence.loop.iterations / each.count))
+            return Variation(rounded=each.format, every=between), Variation()
+    return None
+
+
 RULE = Rule(
     code="WEIGHTS_ROUNDED_IN_PLACE",
     name="weights rounded by a cast between steps",
@@ -84,5 +94,6 @@ RULE = Rule(
     needs=frozenset({"trips", "casts"}),
     judge=judge,
     harmless=True,
+    trial=_trial,
     explains=("OPERANDS_OF_TWO_FORMATS", "UPDATES_ROUNDED_AWAY"),
 )

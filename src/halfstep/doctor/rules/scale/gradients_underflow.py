@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.trials import Variation
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 MOST = 0.3
+_SCALE = 2.0**12
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -45,6 +47,11 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
+def _trial(_: Evidence) -> tuple[Variation, Variation]:
+    """Return steps as they are, and steps with a loss scale."""
+    return Variation(), Variation(scale=_SCALE)
+
+
 RULE = Rule(
     code="GRADIENTS_UNDERFLOW",
     name="fp16 gradients without a loss scale",
@@ -52,4 +59,5 @@ RULE = Rule(
     citations=("arXiv:1710.03740, section 3.2",),
     needs=frozenset({"loop", "static", "precision"}),
     judge=judge,
+    trial=_trial,
 )
