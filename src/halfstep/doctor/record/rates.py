@@ -37,7 +37,7 @@ class Rates:
         held: Number of steps since this state was loaded, if all of them had its rates; otherwise
             0.
         given: The rates that the groups had when the optimizer was made.
-        is_default: Whether this is one rate, which is the default of the optimizer's class.
+        is_default: Whether the program names no rate, and this is the default of the class.
         peaks: The largest rate of each group in a step.
         last: The rate of the first group in the last step.
         equal: Number of steps in which all groups, of several, had the same rate.
@@ -84,7 +84,7 @@ class Schedule:
         planned: Number of moves after which it ends, or restarts first; None if unknown.
         moves: How often it moved, after its construction.
         steps: How often a step of its optimizer was due since then, also one that was skipped.
-        backwards: Number of backward passes since then, of any model.
+        backwards: Number of backward passes, of any model, until the last step of its optimizer.
         furthest: The furthest position that it reached, in moves.
         backs: How often the loop set it back to an earlier position.
         idle: Number of its last moves that followed steps of another optimizer alone.

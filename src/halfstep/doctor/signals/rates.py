@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import (
 
 from halfstep.doctor.record.rates import LearningRates, Rates, Schedule
 from halfstep.doctor.record.sites import Mark, calling_line, site
-from halfstep.doctor.record.source import only_line_with
+from halfstep.doctor.record.source import only_line_with, statement
 from halfstep.doctor.signals.signal import Hook, Signal
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _Given:
     """The rates of the groups of a new optimizer."""
 
     rates: list[float]
-    is_default: bool
+    default: float
     made: Mark | None
 
 
@@ -53,6 +53,7 @@ class _Given:
 class _Rates:
     steps: int = 0
     due: int = 0
+    backwards: int = 0  # backward passes, of any model, before the last step that was due
     given: _Given | None = None
     values: list[float] = field(default_factory=list)  # of the groups, in the last step
     peaks: list[float] = field(default_factory=list)
@@ -124,8 +125,7 @@ class LearningRateLedger(Signal):
     def _on_optimizer(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         with self.watched.guard.own():
             rates = [_value(each.get("lr")) for each in optimizer.param_groups]
-            given = _Given(rates, {*rates} == {_default_rate(type(optimizer))}, calling_line())
-            self._given[optimizer] = given
+            self._given[optimizer] = _Given(rates, _default_rate(type(optimizer)), calling_line())
 
     def _on_group(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         with self.watched.guard.own():
@@ -186,7 +186,8 @@ class LearningRateLedger(Signal):
         if kind in _ATTEMPTS or (kind == "step" and not facts["by_scaler"]):
             number = facts["optimizer"]
             assert isinstance(number, int)
-            self._of(number).due += 1
+            rates = self._of(number)
+            rates.due, rates.backwards = rates.due + 1, self._backwards
             self._due += 1
             self._latest = number
 
@@ -284,7 +285,7 @@ class LearningRateLedger(Signal):
                         planned=each.planned,
                         moves=each.last - each.first,
                         steps=self._of(each.optimizer).due - each.due,
-                        backwards=self._backwards - each.backwards,
+                        backwards=max(0, self._of(each.optimizer).backwards - each.backwards),
                         furthest=each.furthest,
                         backs=each.backs,
                         idle=each.idle,
@@ -320,7 +321,7 @@ def _frozen(number: int, rates: _Rates) -> Rates:
         rate=rates.rate,
         held=rates.held,
         given=tuple(rates.given.rates) if rates.given else (),
-        is_default=rates.given is not None and rates.given.is_default,
+        is_default=rates.given is not None and _is_default(rates.given),
         peaks=tuple(rates.peaks),
         last=rates.values[0] if rates.values else math.nan,
         equal=rates.equal,
@@ -334,8 +335,9 @@ def _frozen(number: int, rates: _Rates) -> Rates:
 
 def _planned(scheduler: LRScheduler) -> int | None:
     if isinstance(scheduler, SequentialLR):
-        last = _planned(scheduler._schedulers[-1])
-        return None if last is None else scheduler._milestones[-1] + last
+        parts, starts = scheduler._schedulers, scheduler._milestones  # noqa: SLF001
+        last = _planned(parts[-1])
+        return None if last is None else starts[-1] + last
     lengths = [getattr(scheduler, name, None) for name in _LENGTHS]
     return next((each for each in lengths if isinstance(each, int)), None)
 
@@ -345,6 +347,11 @@ def _value(rate: Any) -> float:
     if isinstance(rate, torch.Tensor):
         return float(rate) if rate.device.type == "cpu" and rate.numel() == 1 else math.nan
     return float(rate) if isinstance(rate, int | float) else math.nan
+
+
+def _is_default(given: _Given) -> bool:
+    """Return whether the program names no rate: it may also name one that equals the default."""
+    return {*given.rates} == {given.default} and "lr" not in statement(given.made)
 
 
 def _default_rate(kind: type[Optimizer]) -> float:

@@ -6,8 +6,8 @@ import math
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.source import is_only_call
 from halfstep.doctor.record.rates import LearningRates
+from halfstep.doctor.record.source import is_only_call
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 "result of its function, and this function returns a rate, not a factor",
                 facts=(f"the optimizer was made with a rate of {given:g}",),
                 change=(
-                    f"+ # let the function of {_LAMBDA} return the rate divided by {factor:g}, "
-                    "or make the optimizer with lr=1.0",
+                    f"+ # let the function of {_LAMBDA} return the rate divided by {factor:g},",
+                    "+ # or make the optimizer with lr=1.0",
                 ),
                 confidence=LIKELY,
                 site=each.made,

@@ -81,8 +81,8 @@ def _stays_below(rates: Rates) -> Finding | None:
         f"{rates.planned:.3g}",
         facts=(f"the rate was the same in each of {rates.steps} steps",),
         change=(
-            "+ # call the scheduler in the unit of its plan: step(epoch + 1) after each epoch; "
-            "or make it with a plan in steps, as t_in_epochs=False does for those of timm",
+            "+ # call the scheduler in the unit of its plan: step(epoch + 1) after each epoch;",
+            "+ # or make it with a plan in steps, as t_in_epochs=False does for those of timm",
         ),
         confidence=LIKELY,
         site=rates.made or rates.site,

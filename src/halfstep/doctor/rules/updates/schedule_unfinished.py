@@ -10,6 +10,7 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.sites import Site
 
 _FEWEST = 20  # steps; a shorter program may be a test of the loop
 _COVERED = 0.6  # of the plan
@@ -19,7 +20,8 @@ _SLACK = 0.02  # of a length in steps, and two steps: programs count the ends di
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a plan as long as the run, in another unit than that of its moves, or that restarts."""
-    for each in evidence.of(LearningRates).schedules:
+    ledger = evidence.of(LearningRates)
+    for each in ledger.schedules:
         if not each.planned or not each.site or each.steps < _FEWEST:
             continue
         if each.furthest > _COVERED * each.planned:
@@ -30,7 +32,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         unit = _unit(each)
         if unit:
-            return _too_seldom(each, unit)
+            return _too_seldom(each, unit, ledger.of(each.optimizer).site)
     return None
 
 
@@ -43,27 +45,22 @@ def _unit(schedule: Schedule) -> str:
     return ""
 
 
-def _too_seldom(schedule: Schedule, unit: str) -> Finding:
-    text = schedule.site.text if schedule.site else ""
-    line = text if is_only_call(text) else "scheduler.step()"
-    planned, moves = schedule.planned or 1, schedule.moves
-    if unit == "step":
-        change: tuple[str, ...] = (
-            f"- {line}",
-            f"+ {line}  # in the loop over batches, after optimizer.step(); or give the scheduler",
-            f"+ # its length in its own moves: {moves}",
-        )
-    else:
-        change = (f"+ # give the schedule its length in steps: {schedule.steps}, not {planned}",)
+def _too_seldom(schedule: Schedule, unit: str, step: Site | None) -> Finding:
+    moves, after = schedule.site, step
+    change: tuple[str, ...] = (
+        f"+ # give the schedule a length in its own moves: {schedule.moves}, not {schedule.planned}",
+    )
+    if unit == "step" and moves and after and is_only_call(moves.text) and is_only_call(after.text):
+        change = (f"  {after.text}", f"+ {moves.text}", f"- {moves.text}")
     return Finding(
-        summary=f"{schedule.kind} has a length of {planned}, one for each {unit}, and moved only "
-        f"{moves} times, so the run covers {_share(schedule)} of the schedule",
+        summary=f"{schedule.kind} has a length of {schedule.planned}, one for each {unit}, and "
+        f"moved only {schedule.moves} times, so the run covers {_share(schedule)} of the schedule",
         facts=(
             f"{schedule.steps} steps and {schedule.backwards} backward passes since it was made",
         ),
         change=change,
         confidence=LIKELY,
-        site=schedule.site if unit == "step" else schedule.made,
+        site=schedule.site if unit == "step" else schedule.made or schedule.site,
     )
 
 
