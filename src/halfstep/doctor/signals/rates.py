@@ -155,25 +155,26 @@ class LearningRateLedger(Signal):
             optimizer = scheduler.optimizer
             self.watched.registry.optimizer(optimizer)
             number = self.watched.registry.optimizers.number(optimizer)
-            group = optimizer.param_groups[0]
+            rates, group = self._of(number), optimizer.param_groups[0]
+            initial = _value(group.get("initial_lr", 0.0))
+            waits = isinstance(scheduler, ReduceLROnPlateau)
             known = _Schedule(
                 number,
                 type(scheduler).__name__,
                 mark,
-                self._of(number).due,
-                below=_value(group["lr"]) < _value(group.get("initial_lr", 0.0)),
+                rates.due,
+                below=not waits and not rates.loaded and _value(group["lr"]) < initial,
                 backwards=self._backwards,
-                others=self._due - self._of(number).due,
-                own=self._of(number).due,
-                mode=scheduler.mode if isinstance(scheduler, ReduceLROnPlateau) else "",
+                others=self._due - rates.due,
+                own=rates.due,
+                mode=scheduler.mode if waits else "",
                 first=scheduler.last_epoch,
                 last=scheduler.last_epoch,
                 planned=_planned(scheduler),
             )
             self._known[scheduler] = known
             self._schedules.append(known)
-            initial = _value(group.get("initial_lr", 0.0))
-            self._of(number).largest = max(self._of(number).largest, initial)
+            rates.largest = max(rates.largest, initial)
         return known
 
     def _of(self, number: int) -> _Rates:

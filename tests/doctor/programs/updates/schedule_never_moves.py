@@ -128,7 +128,7 @@ def healthy_scheduler_that_rests_in_the_second_phase() -> None:
 
 def healthy_end_by_another_method() -> None:
     """The scheduler of the first method is still called, and the second one has no plan."""
-    two_optimizers(moves=True, again=False, kind=torch.optim.LBFGS, epochs=3)
+    two_optimizers(moves=True, again=False, kind=torch.optim.Adam)
 
 
 def healthy_epochs() -> None:

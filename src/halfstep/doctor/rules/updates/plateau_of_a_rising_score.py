@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.rates import LearningRates, Schedule
 from halfstep.doctor.record.source import with_argument
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -20,6 +20,11 @@ _LIKE = 5.0  # times: a metric as large as the loss may be a loss
 _MOST = 20_000  # samples of an evaluation
 _CHANCE = 1e-3
 _ROUNDING = 2e-7  # of an fp32 number
+_KINDS = {
+    ("max", LIKELY): "it is given parts of one number of samples, such as an accuracy",
+    ("max", POSSIBLE): "it is given numbers below the loss of the training, such as a score",
+    ("min", LIKELY): "it is given numbers as large as the loss",
+}
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -33,15 +38,9 @@ def judge(evidence: Evidence) -> Finding | None:
         first, last = mean(losses[:_LOSSES]), mean(losses[-_LOSSES:])
         if not rates.changes or last > _FALLS * first or not _gets_worse(values, each.mode):
             continue
-        # A validation loss that rises from the beginning is a reason to lower the rate, and so is
-        # an accuracy that falls.
-        if each.mode == "min":
-            wrong = _are_shares(values)
-        else:
-            wrong = min(values) > 0 and first / _LIKE <= values[0] <= first * _LIKE
-            wrong = wrong and not _are_shares(values)
-        if wrong:
-            return _finding(each, values, (first, last), rates.last)
+        confidence = _confidence(each.mode, values, first, last)
+        if confidence:
+            return _finding(each, values, (first, last), rates.last, confidence)
     return None
 
 
@@ -51,6 +50,19 @@ def _losses(evidence: Evidence, number: int) -> list[float]:
         for each in evidence.numbers.steps
         if each.optimizer == number and each.loss is not None and math.isfinite(each.loss)
     ]
+
+
+def _confidence(mode: str, values: list[float], first: float, last: float) -> str:
+    """Return how certain it is that larger values are better, or smaller ones in mode "max".
+
+    A validation loss that rises from its beginning is a reason to lower the rate, and so is an
+    accuracy that falls. A validation loss that rises is at least as large as the training loss.
+    """
+    if mode == "min":
+        is_score = 0 < values[-1] < last
+        return LIKELY if _are_shares(values) else POSSIBLE if is_score else ""
+    is_loss = min(values) > 0 and first / _LIKE <= values[0] <= first * _LIKE
+    return LIKELY if is_loss and not _are_shares(values) else ""
 
 
 def _gets_worse(values: list[float], mode: str) -> bool:
@@ -77,7 +89,11 @@ def _are_shares(values: list[float]) -> bool:
 
 
 def _finding(
-    schedule: Schedule, values: list[float], losses: tuple[float, float], rate: float
+    schedule: Schedule,
+    values: list[float],
+    losses: tuple[float, float],
+    rate: float,
+    confidence: str,
 ) -> Finding:
     made = schedule.made.text if schedule.made else ""
     is_min = schedule.mode == "min"
@@ -90,14 +106,12 @@ def _finding(
         f"{losses[1]:.3g}: each improvement counts as none, and lowers the learning rate",
         facts=(
             f"the last learning rate is {rate:.3g}",
-            "it is given parts of one number of samples, such as an accuracy"
-            if is_min
-            else "it is given numbers as large as the loss",
+            _KINDS[mode, confidence],
         ),
         change=(f"- {made}", f"+ {new}")
         if new
         else (f'+ # make {schedule.kind} with mode="{mode}"',),
-        confidence=LIKELY,
+        confidence=confidence,
         site=schedule.made,
     )
 

@@ -48,7 +48,8 @@ def _unit(schedule: Schedule) -> str:
 def _too_seldom(schedule: Schedule, unit: str, step: Site | None) -> Finding:
     moves, after = schedule.site, step
     change: tuple[str, ...] = (
-        f"+ # give the schedule a length in its own moves: {schedule.moves}, not {schedule.planned}",
+        f"+ # give the schedule a length in its own moves, {schedule.moves},",
+        f"+ # in place of {schedule.planned}",
     )
     if unit == "step" and moves and after and is_only_call(moves.text) and is_only_call(after.text):
         change = (f"  {after.text}", f"+ {moves.text}", f"- {moves.text}")
