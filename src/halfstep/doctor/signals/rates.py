@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
+from halfstep.doctor.internals import last_part
 from halfstep.doctor.record.rates import LearningRates, Rates, Schedule
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.record.source import only_line_with, statement
@@ -116,8 +117,8 @@ class LearningRateLedger(Signal):
         yield Hook(Optimizer, "__init__", self.watched.afterwards(self._on_optimizer))
         yield Hook(Optimizer, "add_param_group", self.watched.afterwards(self._on_group))
         yield Hook(LRScheduler, "__init__", self.watched.afterwards(self._on_made))
-        for kind in (ReduceLROnPlateau, SequentialLR, ChainedScheduler):
-            yield Hook(kind, "__init__", self.watched.afterwards(self._on_other))
+        for other in (ReduceLROnPlateau, SequentialLR, ChainedScheduler):
+            yield Hook(other, "__init__", self.watched.afterwards(self._on_other))
         for kind in {LRScheduler, *_all_subclasses(LRScheduler)}:
             if "load_state_dict" in vars(kind):
                 yield Hook(kind, "load_state_dict", self.watched.afterwards(self._on_restored))
@@ -157,17 +158,17 @@ class LearningRateLedger(Signal):
             number = self.watched.registry.optimizers.number(optimizer)
             rates, group = self._of(number), optimizer.param_groups[0]
             initial = _value(group.get("initial_lr", 0.0))
-            waits = isinstance(scheduler, ReduceLROnPlateau)
+            mode = scheduler.mode if isinstance(scheduler, ReduceLROnPlateau) else ""
             known = _Schedule(
                 number,
                 type(scheduler).__name__,
                 mark,
                 rates.due,
-                below=not waits and not rates.loaded and _value(group["lr"]) < initial,
+                below=not mode and not rates.loaded and _value(group["lr"]) < initial,
                 backwards=self._backwards,
                 others=self._due - rates.due,
                 own=rates.due,
-                mode=scheduler.mode if waits else "",
+                mode=mode,
                 first=scheduler.last_epoch,
                 last=scheduler.last_epoch,
                 planned=_planned(scheduler),
@@ -336,9 +337,9 @@ def _frozen(number: int, rates: _Rates) -> Rates:
 
 def _planned(scheduler: LRScheduler) -> int | None:
     if isinstance(scheduler, SequentialLR):
-        parts, starts = scheduler._schedulers, scheduler._milestones  # noqa: SLF001
-        last = _planned(parts[-1])
-        return None if last is None else starts[-1] + last
+        part, start = last_part(scheduler)
+        length = _planned(part)
+        return None if length is None else start + length
     lengths = [getattr(scheduler, name, None) for name in _LENGTHS]
     return next((each for each in lengths if isinstance(each, int)), None)
 
