@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
     from types import FrameType, TracebackType
 
+    from torch.optim.lr_scheduler import LRScheduler, SequentialLR
     from torch.overrides import TorchFunctionMode
 
 
@@ -383,3 +384,8 @@ def is_only_cast_on_cuda(func: Any) -> bool:
         return False
     has = func.has_kernel_for_dispatch_key
     return has(torch._C.DispatchKey.AutocastCUDA) and not has(torch._C.DispatchKey.AutocastCPU)
+
+
+def last_part(scheduler: SequentialLR) -> tuple[LRScheduler, int]:
+    """Return the last scheduler of a sequence, and the move with which it begins."""
+    return scheduler._schedulers[-1], scheduler._milestones[-1]

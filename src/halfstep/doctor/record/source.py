@@ -81,6 +81,13 @@ def statement(mark: Mark | None) -> str:
     return textwrap.dedent("".join(lines[first - 1 : last])).strip()
 
 
+def only_line_with(pattern: str, mark: Mark | None) -> Mark | None:
+    """Return the only line of a line's file in which a pattern occurs; None for none or several."""
+    lines = linecache.getlines(mark[0]) if mark else []
+    numbers = [number for number, line in enumerate(lines, 1) if re.search(pattern, line)]
+    return (mark[0], numbers[0], "") if mark and len(numbers) == 1 else None
+
+
 def with_argument(
     text: str, function: str, name: str, value: str, *, position: int | None = None
 ) -> str | None:

@@ -114,8 +114,17 @@ class Signal:
     def on_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
         """Hear that the loop has called a model without gradients."""
 
-    def on_schedule(self, scheduler: Any, optimizer: Optimizer, mark: Mark | None) -> None:
-        """Hear that the loop is about to advance a scheduler."""
+    def on_schedule(
+        self, scheduler: Any, optimizer: Optimizer, mark: Mark | None, given: Any
+    ) -> None:
+        """Hear that the loop is about to advance a scheduler.
+
+        Args:
+            scheduler: The scheduler.
+            optimizer: Its optimizer.
+            mark: The line that advances it.
+            given: The position, or the metric, that the loop passes to it; None for nothing.
+        """
 
     def on_loaded(self, optimizer: Optimizer, mark: Mark | None) -> None:
         """Hear that a state was loaded into an optimizer."""

@@ -300,7 +300,8 @@ class Receiver(Bus):
                 self._known(optimizer)
                 plateau = isinstance(scheduler, ReduceLROnPlateau)
                 self.grammar.scheduled(calling_line(), optimizer, plateau=plateau)
-                self.tell("on_schedule", scheduler, optimizer, calling_line())
+                given = next((each for each in (*args, *kwargs.values())), None)
+                self.tell("on_schedule", scheduler, optimizer, calling_line(), given)
         with self.guard.inside():
             return original(scheduler, *args, **kwargs)
 

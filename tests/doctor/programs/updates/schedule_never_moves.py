@@ -57,6 +57,80 @@ def broken_by_another_optimizer() -> None:
         scheduler.step()
 
 
+def two_optimizers(*, moves: bool, again: bool, kind=torch.optim.SGD, epochs: int = 8) -> None:
+    """Train; after two epochs, another optimizer takes over, with a scheduler of its own or not."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model[3].parameters(), lr=0.05)
+    scheduler = CosineAnnealingLR(optimizer, epochs)
+    for epoch in range(epochs):
+        if epoch == 2:
+            optimizer = kind(model.parameters(), lr=0.05)
+            scheduler = CosineAnnealingLR(optimizer, epochs - 2) if again else scheduler
+        for images, labels in batches(6, seed=epoch):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        if moves or epoch < 2:
+            scheduler.step()
+
+
+def broken_after_another_optimizer_takes_over() -> None:
+    two_optimizers(moves=True, again=False)
+
+
+class Warmup:
+    """A scheduler that is none of torch's, as those of timm: it moves in epochs alone."""
+
+    def __init__(self, optimizer, start: float, epochs: int) -> None:
+        self.optimizer, self.start, self.epochs = optimizer, start, epochs
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+        self.step(0)
+
+    def step(self, epoch: int) -> None:
+        for group in self.optimizer.param_groups:
+            share = min(1.0, epoch / self.epochs)
+            group["lr"] = self.start + share * (group["initial_lr"] - self.start)
+
+    def step_update(self, number: int) -> None:
+        """Do nothing, as the plan is in epochs."""
+
+
+def another_package(*, in_epochs: bool) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scheduler = Warmup(optimizer, 1e-4, 2)
+    for epoch in range(4):
+        for number, (images, labels) in enumerate(batches(8, seed=epoch)):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            scheduler.step_update(8 * epoch + number)
+        if in_epochs:
+            scheduler.step(epoch + 1)
+
+
+def broken_by_another_package() -> None:
+    another_package(in_epochs=False)
+
+
+def healthy_scheduler_of_another_package() -> None:
+    another_package(in_epochs=True)
+
+
+def healthy_phases() -> None:
+    two_optimizers(moves=True, again=True)
+
+
+def healthy_scheduler_that_rests_in_the_second_phase() -> None:
+    two_optimizers(moves=False, again=False)
+
+
+def healthy_end_by_another_method() -> None:
+    """The scheduler of the first method is still called, and the second one has no plan."""
+    two_optimizers(moves=True, again=False, kind=torch.optim.Adam)
+
+
 def healthy_epochs() -> None:
     train(lambda optimizer: StepLR(optimizer, 2), moves=lambda number: number % 10 == 9)
 

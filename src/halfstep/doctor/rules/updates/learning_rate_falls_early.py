@@ -6,8 +6,8 @@ import math
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.rates import LearningRates
 from halfstep.doctor.record.source import is_only_call
-from halfstep.doctor.signals.rates import LearningRates
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -121,5 +121,6 @@ RULE = Rule(
     citations=("ivadomed/ivadomed#55", "automl/Auto-PyTorch#210"),
     needs=frozenset({"loop", "numbers", "rates", "static"}),
     judge=judge,
+    explains=("SCHEDULE_PAST_ITS_END",),
     harmless=True,
 )

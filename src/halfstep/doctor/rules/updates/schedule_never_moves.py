@@ -1,51 +1,101 @@
-"""A loop makes a scheduler, and never moves it, or moves that of another optimizer."""
+"""A scheduler never moves the rate that the steps use: it stands, or moves another optimizer's."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.rates import LearningRates, Schedule
+from halfstep.doctor.record.rates import LearningRates, Rates, Schedule
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from halfstep.doctor.record import Evidence
 
 _FEWEST = 20  # steps; a shorter program may be a test of the loop
 _SLACK = 2  # of a length in steps, as programs count the ends differently
+_IDLE = 2  # moves
+_BELOW = 0.5  # of the rate from which a scheduler computes
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a scheduler that never moved, although its plan was for the steps of this program."""
+    """Find a scheduler whose plan no step uses."""
     ledger = evidence.of(LearningRates)
     for each in ledger.schedules:
-        rates = ledger.of(each.optimizer)
-        others = [other for other in ledger.schedules if other.optimizer == each.optimizer]
-        if each.moves and not each.steps and not rates.steps:
-            owner = next((o for o in ledger.optimizers if o.steps >= _FEWEST), None)
-            if owner is not None and not owner.changes and each.moves >= owner.steps / 2:
-                return _finding(
-                    each, "the loop moves it, but its optimizer makes no step", owner.steps
-                )
-        if each.moves or each.restored or rates.changes or each.steps < _FEWEST:
-            continue
-        if any(other.moves for other in others):
-            continue  # a scheduler that another one contains or replaces
-        if each.below:
-            return _finding(each, "the rate stays at the start of a warm-up", each.steps)
-        if each.planned is not None and abs(each.planned - each.steps) <= _SLACK:
-            why = f"its length is {each.planned} moves, one for each step"
-            return _finding(each, why, each.steps)
+        finding = _moves_another(each, ledger) or _stands(each, ledger)
+        if finding is not None:
+            return finding
+    return next(filter(None, map(_stays_below, _without_scheduler(ledger))), None)
+
+
+def _moves_another(schedule: Schedule, ledger: LearningRates) -> Finding | None:
+    """Find a scheduler that moves on, while another optimizer has replaced its own."""
+    successor = ledger.of(schedule.successor)
+    if schedule.idle < _IDLE or successor.steps < _FEWEST or successor.changes:
+        return None
+    if any(each.moves for each in ledger.schedules_of(successor.number)):
+        return None
+    made = successor.made.text if successor.made else "optimizer = ..."
+    again = schedule.made.text if schedule.made else "scheduler = ..."
+    return Finding(
+        summary=f"{schedule.kind} does not move the learning rate in {successor.steps} steps: "
+        "the optimizer that makes them is another one than that of the scheduler",
+        facts=(
+            f"{schedule.idle} moves followed steps of the other optimizer alone",
+            f"its rate was {successor.last:.3g} in each of {successor.steps} steps",
+        ),
+        change=(f"  {made}", f"+ {again}  # a scheduler of the new optimizer"),
+        confidence=LIKELY,
+        site=successor.made or schedule.site,
+    )
+
+
+def _stands(schedule: Schedule, ledger: LearningRates) -> Finding | None:
+    """Find a scheduler that never moved, although its plan was for the steps of this program."""
+    steps, rates = schedule.steps, ledger.of(schedule.optimizer)
+    if schedule.moves or schedule.restored or rates.changes or steps < _FEWEST:
+        return None
+    if any(other.moves for other in ledger.schedules_of(schedule.optimizer)):
+        return None  # a scheduler that another one contains or replaces
+    if schedule.below:
+        return _finding(schedule, "the rate stays at the start of a warm-up")
+    if schedule.planned is not None and abs(schedule.planned - steps) <= _SLACK:
+        return _finding(schedule, f"its length is {schedule.planned} moves, one for each step")
     return None
 
 
-def _finding(schedule: Schedule, why: str, steps: int) -> Finding:
-    name = "scheduler"
+def _without_scheduler(ledger: LearningRates) -> Iterator[Rates]:
+    """Yield the rates of optimizers without a scheduler of torch, and without a loaded state."""
+    for rates in ledger.optimizers:
+        if rates.loaded is None and not any(ledger.schedules_of(rates.number)):
+            yield rates
+
+
+def _stays_below(rates: Rates) -> Finding | None:
+    """Find a scheduler of another package that has set the start of a warm-up, and no more."""
+    if rates.steps < _FEWEST or rates.changes or not rates.last < _BELOW * rates.planned:
+        return None
     return Finding(
-        summary=f"{schedule.kind} does not move the learning rate in {steps} steps: {why}",
-        facts=(f"the rate was the same in each of {steps} steps",),
+        summary=f"the scheduler does not move the learning rate in {rates.steps} steps: it stays "
+        f"at {rates.last:.3g}, the start of a warm-up, and the optimizer was made with "
+        f"{rates.planned:.3g}",
+        facts=(f"the rate was the same in each of {rates.steps} steps",),
+        change=(
+            "+ # call the scheduler in the unit of its plan: step(epoch + 1) after each epoch;",
+            "+ # or make it with a plan in steps, as t_in_epochs=False does for those of timm",
+        ),
+        confidence=LIKELY,
+        site=rates.made or rates.site,
+    )
+
+
+def _finding(schedule: Schedule, why: str) -> Finding:
+    return Finding(
+        summary=f"{schedule.kind} does not move the learning rate in {schedule.steps} steps: {why}",
+        facts=(f"the rate was the same in each of {schedule.steps} steps",),
         change=(
             "  optimizer.step()",
-            f"+ {name}.step()  # of the optimizer that makes the steps",
+            "+ scheduler.step()  # of the optimizer that makes the steps",
         ),
         confidence=LIKELY,
         site=schedule.made,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.rates import LearningRates, Rates, Schedule
+from halfstep.doctor.record.rates import LearningRates, Rates, Schedule
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:

@@ -1,0 +1,59 @@
+"""A loaded optimizer state brings another learning rate, and nothing sets the given one again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.record.rates import LearningRates
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_FEWEST = 20  # steps
+_APART = 2.0  # times
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find steps at the loaded rate alone, without a scheduler that would go on from it."""
+    ledger = evidence.of(LearningRates)
+    for rates in ledger.optimizers:
+        if rates.held < _FEWEST or rates.is_default or not rates.given or rates.rate <= 0:
+            continue
+        if any(ledger.schedules_of(rates.number)):
+            continue
+        given = rates.given[0]
+        # A loop that lowers the rate by hand may go on at a lower one. One that has a scheduler
+        # goes on with the scheduler.
+        is_lower = rates.resumed and given >= _APART * rates.rate
+        if not is_lower and rates.rate < _APART * given:
+            continue
+        line = rates.loaded.text if rates.loaded else "optimizer.load_state_dict(state)"
+        return Finding(
+            summary=f"the optimizer was made with a learning rate of {given:g}, but "
+            f"load_state_dict replaced it by {rates.rate:.3g}, and all {rates.held} steps since "
+            "then use the loaded rate",
+            facts=(
+                "a scheduler had moved the loaded rate" if rates.resumed else "it is larger",
+                "the program has no scheduler for this optimizer",
+            ),
+            change=(
+                f"  {line}",
+                "+ for group in optimizer.param_groups:",
+                f'+     group["lr"] = {given:g}',
+            ),
+            confidence=LIKELY,
+            site=rates.loaded,
+        )
+    return None
+
+
+RULE = Rule(
+    code="LOADED_RATE_KEPT",
+    name="a loaded learning rate in place of the given one",
+    rows=(59,),
+    citations=("pytorch/examples#816", "facebookresearch/detr#301"),
+    needs=frozenset({"rates"}),
+    judge=judge,
+    harmless=True,
+)

@@ -1,0 +1,97 @@
+"""A schedule is planned for the steps of a run, and its moves cover only a small part of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.record.rates import LearningRates, Schedule
+from halfstep.doctor.record.source import is_only_call
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.sites import Site
+
+_FEWEST = 20  # steps; a shorter program may be a test of the loop
+_COVERED = 0.6  # of the plan
+_BACK = 3  # times; a loop may go back once, for another phase
+_SLACK = 0.02  # of a length in steps, and two steps: programs count the ends differently
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a plan as long as the run, in another unit than that of its moves, or that restarts."""
+    ledger = evidence.of(LearningRates)
+    for each in ledger.schedules:
+        if not each.planned or not each.site or each.steps < _FEWEST:
+            continue
+        if each.furthest > _COVERED * each.planned:
+            continue
+        if each.backs >= _BACK:
+            return _set_back(each)
+        if each.restored or each.moves < 2:
+            continue
+        unit = _unit(each)
+        if unit:
+            return _too_seldom(each, unit, ledger.of(each.optimizer).site)
+    return None
+
+
+def _unit(schedule: Schedule) -> str:
+    """Return what the length of a plan counts, if it is not its moves; "" if unknown."""
+    counts = {"step": schedule.steps, "backward pass": schedule.backwards}
+    for unit, count in counts.items():
+        if abs(count - (schedule.planned or 0)) <= 2 + _SLACK * count:
+            return unit
+    return ""
+
+
+def _too_seldom(schedule: Schedule, unit: str, step: Site | None) -> Finding:
+    moves, after = schedule.site, step
+    change: tuple[str, ...] = (
+        f"+ # give the schedule a length in its own moves, {schedule.moves},",
+        f"+ # in place of {schedule.planned}",
+    )
+    if unit == "step" and moves and after and is_only_call(moves.text) and is_only_call(after.text):
+        change = (f"  {after.text}", f"+ {moves.text}", f"- {moves.text}")
+    return Finding(
+        summary=f"{schedule.kind} has a length of {schedule.planned}, one for each {unit}, and "
+        f"moved only {schedule.moves} times, so the run covers {_share(schedule)} of the schedule",
+        facts=(
+            f"{schedule.steps} steps and {schedule.backwards} backward passes since it was made",
+        ),
+        change=change,
+        confidence=LIKELY,
+        site=schedule.site if unit == "step" else schedule.made or schedule.site,
+    )
+
+
+def _set_back(schedule: Schedule) -> Finding:
+    text = schedule.site.text if schedule.site else ""
+    line = text if is_only_call(text) and ".step(" in text else "scheduler.step(i / len(loader))"
+    return Finding(
+        summary=f"the loop sets {schedule.kind} back to an earlier position "
+        f"{schedule.backs} times, so the run covers {_share(schedule)} of the schedule, whose "
+        f"length is {schedule.planned}",
+        facts=(f"the furthest position is {schedule.furthest:.3g}",),
+        change=(
+            f"- {line}",
+            f"+ {line.replace('.step(', '.step(epoch + ', 1)}  # a position since the beginning",
+        ),
+        confidence=LIKELY,
+        site=schedule.site,
+    )
+
+
+def _share(schedule: Schedule) -> str:
+    return f"{100 * schedule.furthest / (schedule.planned or 1):.2g} %"
+
+
+RULE = Rule(
+    code="SCHEDULE_UNFINISHED",
+    name="a schedule of which the run covers a small part",
+    rows=(59,),
+    citations=("pytorch/pytorch#65417",),
+    needs=frozenset({"rates"}),
+    judge=judge,
+    harmless=True,
+)

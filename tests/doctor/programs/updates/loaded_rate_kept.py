@@ -1,0 +1,76 @@
+"""Fine-tuning loads the optimizer of the training before, with its last learning rate."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
+
+from doctor.loops import batches, classifier
+
+CODE = "LOADED_RATE_KEPT"
+STEPS = 25
+
+
+def train(model, optimizer, scheduler=None) -> None:
+    for images, labels in batches(STEPS):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        if scheduler:
+            scheduler.step()
+
+
+def again(*, first=0.01, second=0.01, planned=True, then=lambda optimizer: None, kind=None) -> None:
+    """Train twice; `then(optimizer)` sets what follows the load, and may return a scheduler."""
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=first)
+    train(model, optimizer, CosineAnnealingLR(optimizer, STEPS, 1e-5) if planned else None)
+    state = copy.deepcopy(optimizer.state_dict())
+    if kind is None:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=second)
+    else:
+        optimizer = kind(model.parameters())
+    optimizer.load_state_dict(state)
+    train(model, optimizer, then(optimizer))
+
+
+def set_again(optimizer) -> None:
+    for group in optimizer.param_groups:
+        group.update(lr=0.01)
+
+
+def broken() -> None:
+    again()
+
+
+def mended() -> None:
+    again(then=set_again)
+
+
+def broken_with_a_rate_that_equals_the_default() -> None:
+    again(second=1e-3)
+
+
+def broken_by_a_larger_rate() -> None:
+    """The program is run again with a smaller rate, which the load undoes."""
+    again(first=0.01, second=1e-3, planned=False)
+
+
+def healthy_resume_at_the_same_rate() -> None:
+    again(planned=False)
+
+
+def healthy_resume_of_a_rate_that_was_lowered_by_hand() -> None:
+    again(first=1e-3, second=1e-2, planned=False)
+
+
+def healthy_optimizer_that_gets_its_rate_from_the_state() -> None:
+    again(kind=torch.optim.AdamW)
+
+
+def healthy_scheduler_that_waits() -> None:
+    def waiting(optimizer) -> None:
+        optimizer.waits = ReduceLROnPlateau(optimizer)
+
+    again(then=waiting)
