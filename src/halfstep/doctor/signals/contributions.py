@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 SIZES = 64
 OPEN = 64
-WINDOW = 2  # backward passes per step, from which on a loop accumulates
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +82,8 @@ class Contributions:
         stacked_at: The line of such a backward.
         shared: Number of steps that used the contributions that a step of another optimizer had
             used for the same parameters, by the number of that optimizer.
+        overwritten: Number of steps with gradients that the loop computed, after it had zeroed in
+            place gradients that it had kept and not used.
         dropped: Number of incomplete windows that were cleared.
         unseen: Number of backward passes in these windows, if their batches were always the same
             ones, and no step used them.
@@ -108,6 +109,7 @@ class Contributions:
     stacked: int = 0
     stacked_at: Site | None = None
     shared: dict[int, int] = field(default_factory=dict)
+    overwritten: int = 0
     dropped: int = 0
     unseen: int = 0
 
@@ -164,6 +166,7 @@ class _Account:
     repeated: int = 0
     stacked: int = 0
     dropped: int = 0
+    overwritten: int = 0
     since: int = -1
     again: Mark | None = None
     windows: Counter[int] = field(default_factory=Counter)
@@ -173,6 +176,9 @@ class _Account:
     shared: Counter[int] = field(default_factory=Counter)
     batches: Batches = field(default_factory=Batches)
     repeats: bool = False
+    kept: bool = False
+    overwrites: bool = False
+    computed: bool = False
     in_closure: bool = False
     step: Mark | None = None
     backward: Mark | None = None
@@ -203,6 +209,8 @@ class _Account:
         lines = {each.mark for each in self.open}
         self.mixed += len(lines) > 1
         self.repeated += self.repeats
+        self.overwritten += self.overwrites and self.computed
+        self.overwrites = self.computed = False
         self._note_foreign(number)
         self.lines |= lines
         for each in self.open:
@@ -219,7 +227,9 @@ class _Account:
         for each in [*self.open][:last]:
             if each.for_input:
                 counts[each.mark, None] += 1
-            counts.update((each.mark, user) for user in each.users if (number, user) in each.passages)
+            counts.update(
+                (each.mark, user) for user in each.users if (number, user) in each.passages
+            )
         first = self.open[own.index(True)].mark
         for key, count in counts.items():
             noted = self.foreign.setdefault(key, [0, 0, first])
@@ -233,9 +243,11 @@ class _Account:
             self.used += self.waiting
         else:
             self.lost += self.waiting
+            self.overwrites |= self.kept and bool(self.waiting) and not examined
             if 0 < self.waiting < self.usual and not (examined or self.mixed):
                 self.dropped += 1
                 self.batches.drop()
+        self.kept = False
         self.close()
 
     def close(self) -> None:
@@ -271,6 +283,7 @@ class _Account:
             stacked=self.stacked,
             stacked_at=site(self.again),
             shared=dict(self.shared),
+            overwritten=self.overwritten,
             dropped=self.dropped,
             unseen=self.batches.unseen(),
         )
@@ -286,6 +299,7 @@ class Accounting(Signal):
         self._passages: dict[tuple[Mark | None, Fact], frozenset[tuple[int, int]]] = {}
         self._last: _Contribution | None = None
         self._run = 0
+        self._stepping: list[int] = []
 
     def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
         """Remember the losses until the gradients that they reach are known."""
@@ -301,6 +315,11 @@ class Accounting(Signal):
         """Note that the loop reads a gradient; one of an input is what the backward was for."""
         if self._last is not None and tensor.is_leaf and not isinstance(tensor, nn.Parameter):
             self._last.for_input |= not self._owners(tensor)
+
+    def on_kept(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Note the optimizers whose gradients the loop has kept and is about to zero."""
+        for number in {each for one in parameters for each in self._owners(one)}:
+            self._accounts.setdefault(number, _Account()).kept = True
 
     def on_model(
         self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
@@ -322,12 +341,18 @@ class Accounting(Signal):
                     each.cleared.add(number)
             account = self._accounts.setdefault(number, _Account())
             account.clear(mark, examined=bool(facts["examined"]))
+        elif kind == "write":
+            number = int(str(facts["optimizer"]))
+            self._accounts.setdefault(number, _Account()).computed = True
         elif kind == "step" or (kind == "scaler step" and facts["skipped"]):
             number = int(str(facts["optimizer"]))
             account = self._accounts.setdefault(number, _Account())
             account.twice += bool(facts["stale"])
+            account.computed |= bool(facts["assigned"])
             if kind == "step":
-                self._note_shared(account, number)
+                if not self._stepping:  # no step of an optimizer that contains this one
+                    self._note_shared(account, number)
+                self._stepping.append(number)
             account.use(number)
             account.step, account.since = mark, self.watched.grammar.iteration
             account.waiting = 0
@@ -339,6 +364,7 @@ class Accounting(Signal):
         number = self.watched.registry.optimizers.number(optimizer)
         account = self._accounts.get(number)
         self._run = 0
+        self._stepping = self._stepping[:-1]
         if account is not None and account.in_closure:
             account.used += account.waiting
             account.in_closure = False
@@ -346,6 +372,7 @@ class Accounting(Signal):
 
     def _backward(self, mark: Mark | None, reaches: Fact) -> None:
         losses, self._losses = self._losses, []
+        self._stepping.clear()
         numbers = [int(number) for number in str(reaches).split(",") if number]
         key = mark, reaches
         if len(numbers) > 1 and key not in self._passages and len(self._passages) < SIZES:

@@ -91,6 +91,13 @@ class Signal:
     def on_gradient(self, tensor: torch.Tensor) -> None:
         """Hear that the loop reads the gradient of a tensor."""
 
+    def on_kept(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Hear that the loop has zeroed gradients in place to which it still refers.
+
+        Args:
+            parameters: Some of their parameters.
+        """
+
     def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
         """Hear that an optimizer is about to step."""
 

@@ -21,7 +21,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """Find steps whose gradients include those of an earlier step, or of an earlier closure run."""
     loop = evidence.loop
     for account in evidence.of(GradientLedger).optimizers:
-        if account.stacked >= _OFTEN * account.steps:
+        if account.stacked >= max(1, account.steps) * _OFTEN:
             return _in_closure(account, loop)
     for kind in ("scaler step", "step"):
         stale = [(shape, event) for shape, event in loop.of(kind) if event.facts.get("stale")]
