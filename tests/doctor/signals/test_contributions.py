@@ -32,7 +32,7 @@ def diagnosis_of(program) -> Diagnosis:
 def test_each_backward_is_used_or_lost() -> None:
     generator, discriminator = accounts(losses.mended).values()
     assert (generator.backwards, generator.used, generator.lost) == (6, 6, 0)
-    # The generator's losses reach the discriminator, too, and are cleared there; the last one waits.
+    # The generator's losses reach the discriminator, too, where all but the last are cleared.
     assert (discriminator.backwards, discriminator.used) == (12, 6)
     assert (discriminator.lost, discriminator.waiting) == (5, 1)
     assert not discriminator.foreign

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import nn
 
 from halfstep.doctor.record.sites import Mark, Site, site
-from halfstep.doctor.signals.facts import gradients_of
 from halfstep.doctor.signals.batches import Batches
+from halfstep.doctor.signals.facts import gradients_of
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.graph import passages, terms_of
 from halfstep.doctor.tensors.summary import is_finite

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from halfstep.doctor.internals import makes_scalar, node_number
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -42,11 +44,11 @@ def terms_of(losses: Iterable[torch.Tensor]) -> frozenset[int]:
         node = waiting.pop()
         if node is None or _kind(node) == _LEAF:
             continue
-        number = node._sequence_nr()
+        number = node_number(node)
         if number in seen:
             continue
         seen.add(number)
-        if _kind(node) in _SUMS and not node._input_metadata[0].shape:
+        if _kind(node) in _SUMS and makes_scalar(node):
             waiting += [below for below, _ in node.next_functions]
         else:
             found.add(number)

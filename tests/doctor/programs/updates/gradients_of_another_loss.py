@@ -122,12 +122,13 @@ def healthy_attack_by_grad() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for images, labels in batches(6):
         optimizer.zero_grad()
+        changed = images
         for _ in range(3):
-            images = images.detach().requires_grad_()
-            loss = functional.cross_entropy(model(images), labels)
-            (slope,) = torch.autograd.grad(loss, images)
-            images = images + 0.1 * slope.sign()
-        functional.cross_entropy(model(images.detach()), labels).backward()
+            changed = changed.detach().requires_grad_()
+            loss = functional.cross_entropy(model(changed), labels)
+            (slope,) = torch.autograd.grad(loss, changed)
+            changed = changed + 0.1 * slope.sign()
+        functional.cross_entropy(model(changed.detach()), labels).backward()
         optimizer.step()
 
 

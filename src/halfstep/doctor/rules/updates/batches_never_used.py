@@ -31,14 +31,20 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"a step needs {account.usual} backward passes, and those that are left at the "
             f"end of an epoch are cleared: the model never learns from the same {batches}",
             facts=(
-                f"{account.lost} of {account.backwards} backward passes ({share:.0%}) ended in no "
-                "step",
-                f"{counted(account.dropped, 'incomplete window')} had no other batches, because "
-                "the batches come in the same order in each epoch",
+                (
+                    f"{account.lost} of {account.backwards} backward passes ({share:.0%}) ended in "
+                    "no step"
+                ),
+                (
+                    f"{counted(account.dropped, 'incomplete window')} had no other batches, "
+                    "because the batches come in the same order in each epoch"
+                ),
             ),
             change=(
-                "+ # step at the end of an epoch, too: with `or number + 1 == len(loader)` in the "
-                "condition of the step",
+                (
+                    "+ # step at the end of an epoch, too: with `or number + 1 == len(loader)` in "
+                    "the condition of the step"
+                ),
                 f"  {step.text if step else f'{name}.step()'}",
             ),
             confidence=LIKELY,

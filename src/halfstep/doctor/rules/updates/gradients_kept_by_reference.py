@@ -25,14 +25,20 @@ def judge(evidence: Evidence) -> Finding | None:
             "zeroed in place, and the next backward() fills the same tensors: the first gradients "
             "are lost, and the loop uses the later ones in their place",
             facts=(
-                f"in {account.overwritten} of {counted(account.steps, 'step')}, gradients to which "
-                "the loop still referred were zeroed in place before anything had used them",
-                f"no step used the gradients of {account.lost} of {account.backwards} backward "
-                "passes",
+                (
+                    f"in {account.overwritten} of {counted(account.steps, 'step')}, gradients to "
+                    "which the loop still referred were zeroed in place before anything had used them"
+                ),
+                (
+                    f"no step used the gradients of {account.lost} of {account.backwards} backward "
+                    "passes"
+                ),
             ),
             change=(
-                "+ # keep copies: p.grad.clone() where the loop keeps p.grad, or clear with "
-                "zero_grad(set_to_none=True), which leaves the kept tensors alone",
+                (
+                    "+ # keep copies: p.grad.clone() where the loop keeps p.grad, or clear with "
+                    "zero_grad(set_to_none=True), which leaves the kept tensors alone"
+                ),
             ),
             confidence=LIKELY,
             site=account.zero or account.backward,

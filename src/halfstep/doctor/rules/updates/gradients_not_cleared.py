@@ -72,8 +72,10 @@ def _in_closure(account: Contributions, loop: Loop) -> Finding:
         summary="the closure does not clear the gradients: a step runs it several times, and each "
         "run adds its gradients to those of the runs before",
         facts=(
-            f"in {counted(account.steps, 'step')}, {account.stacked} of {account.backwards} "
-            "backward passes added to the gradients of an earlier run of the closure",
+            (
+                f"in {counted(account.steps, 'step')}, {account.stacked} of {account.backwards} "
+                "backward passes added to the gradients of an earlier run of the closure"
+            ),
         ),
         change=(
             f"+ {name}.zero_grad()  # inside the closure, in each run",

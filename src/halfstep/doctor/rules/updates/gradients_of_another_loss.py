@@ -46,8 +46,10 @@ def _finding(evidence: Evidence, account: Contributions, foreign: Foreign) -> Fi
         f"{known}, and its next step applies them, because nothing clears them before its own "
         "backward()",
         facts=(
-            f"{foreign.steps} of {counted(account.steps, 'step')} of {known} used {passes} made "
-            f"{made}",
+            (
+                f"{foreign.steps} of {counted(account.steps, 'step')} of {known} used {passes} "
+                f"made {made}"
+            ),
         ),
         change=(
             f"+ {name}.zero_grad()  # directly before its own backward(), once per step",

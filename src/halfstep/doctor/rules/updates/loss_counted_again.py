@@ -25,12 +25,16 @@ def judge(evidence: Evidence) -> Finding | None:
             summary="backward() runs on a loss that contains the losses of earlier backward() "
             "calls of the same step, so their gradients are added again each time",
             facts=(
-                f"in {account.repeated} of {counted(account.steps, 'step')}, a loss was counted "
-                f"more than once, in {account.usual} backward passes per step",
+                (
+                    f"in {account.repeated} of {counted(account.steps, 'step')}, a loss was "
+                    f"counted more than once, in {account.usual} backward passes per step"
+                ),
             ),
             change=(
-                "+ # run backward() on each loss alone, or once on their sum, after the loop that "
-                "adds them; retain_graph=True is not needed then",
+                (
+                    "+ # run backward() on each loss alone, or once on their sum, after the loop "
+                    "that adds them; retain_graph=True is not needed then"
+                ),
             ),
             confidence=LIKELY,
             site=line,

@@ -64,8 +64,10 @@ def _stepped_twice(evidence: Evidence) -> Finding | None:
                 f"{counted(mine.shared, 'parameter')} with optimizer {other} ({its.kind}), and "
                 "both step with the gradients of the same backward(): these parameters move twice",
                 facts=(
-                    f"{steps} of {counted(account.steps, 'step')} used gradients that a step of "
-                    "the other optimizer had used for the same parameters",
+                    (
+                        f"{steps} of {counted(account.steps, 'step')} used gradients that a step "
+                        "of the other optimizer had used for the same parameters"
+                    ),
                     *(f"made by {each.made_by}, {each.site}" for each in (its, mine) if each.site),
                 ),
                 change=(
