@@ -13,11 +13,10 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import nn
-
 from halfstep.doctor.record.sites import Mark, Site, site
 from halfstep.doctor.signals.batches import Batches
 from halfstep.doctor.signals.facts import gradients_of
+from halfstep.doctor.signals.gradients import memories, memory
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.graph import passages, terms_of
 from halfstep.doctor.tensors.summary import is_finite
@@ -26,9 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import torch
+    from torch import nn
     from torch.optim import Optimizer
 
     from halfstep.doctor.record import Fact
+    from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
 
 SIZES = 64
@@ -141,7 +142,7 @@ class _Contribution:
         terms: The terms of its loss.
         passages: Which optimizers' parameters it passes on its way to those of other ones.
         run: The number of the run of a closure, from 0, in which it was made.
-        for_input: Whether the loop has read the gradient that it made for an input.
+        for_input: Whether the loop has used the gradient that it made for an input.
         users: Numbers of the optimizers whose steps have used it.
         cleared: Numbers of the optimizers whose gradients were cleared since.
     """
@@ -298,6 +299,7 @@ class Accounting(Signal):
         self._losses: list[torch.Tensor] = []
         self._passages: dict[tuple[Mark | None, Fact], frozenset[tuple[int, int]]] = {}
         self._last: _Contribution | None = None
+        self._read: int | None = None  # the address of an input's gradient
         self._run = 0
         self._stepping: list[int] = []
 
@@ -312,9 +314,16 @@ class Accounting(Signal):
         self._accounts.setdefault(number, _Account()).in_closure = run > 0
 
     def on_gradient(self, tensor: torch.Tensor) -> None:
-        """Note that the loop reads a gradient; one of an input is what the backward was for."""
-        if self._last is not None and tensor.is_leaf and not isinstance(tensor, nn.Parameter):
-            self._last.for_input |= not self._owners(tensor)
+        """Remember the gradient of an input that the loop reads, possibly only to zero it."""
+        if tensor.is_leaf and tensor.grad is not None and not self._owners(tensor):
+            self._read = memory(tensor.grad)
+
+    def on_call(self, heard: Heard) -> None:
+        """Note that the last backward was for the gradient of an input, if the loop uses that."""
+        if self._read is None or self._last is None or heard.name == "zero_":
+            return
+        if self._read in memories(heard.given):
+            self._last.for_input, self._read = True, None
 
     def on_kept(self, parameters: Sequence[torch.Tensor]) -> None:
         """Note the optimizers whose gradients the loop has kept and is about to zero."""
@@ -372,6 +381,7 @@ class Accounting(Signal):
 
     def _backward(self, mark: Mark | None, reaches: Fact) -> None:
         losses, self._losses = self._losses, []
+        self._read = None
         self._stepping.clear()
         numbers = [int(number) for number in str(reaches).split(",") if number]
         key = mark, reaches

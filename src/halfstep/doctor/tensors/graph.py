@@ -39,7 +39,7 @@ def terms_of(losses: Iterable[torch.Tensor]) -> frozenset[int]:
     """
     found: set[int] = set()
     seen: set[int] = set()
-    waiting = [each.grad_fn for each in losses]
+    waiting: list[Any] = [each.grad_fn for each in losses]
     while waiting and len(seen) < TERMS:
         node = waiting.pop()
         if node is None or _kind(node) == _LEAF:
@@ -71,7 +71,7 @@ def passages(
     reach: dict[Any, frozenset[int]] = {}
     weights: set[Any] = set()
     pairs: set[tuple[int, int]] = set()
-    waiting = [each.grad_fn for each in losses if each.grad_fn is not None]
+    waiting: list[Any] = [each.grad_fn for each in losses if each.grad_fn is not None]
     while waiting:
         node = waiting[-1]
         below = [each for each, _ in node.next_functions if each is not None]

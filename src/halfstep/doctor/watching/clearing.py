@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -121,18 +122,17 @@ def _kept(owner: Optimizer | nn.Module) -> list[torch.Tensor]:
     """
     of_owner = parameters_of(owner) if isinstance(owner, Optimizer) else [*owner.parameters()]
     some = [each for each in probes(of_owner) if each.grad is not None] if of_owner else []
-    own = _references(nn.Parameter(torch.zeros(1)), torch.zeros(1)) if some else 0
-    return some if all(_references(each) > own for each in some) else []
+    return some if all(references(each) > _only_reference() for each in some) else []
 
 
-def _references(parameter: torch.Tensor, gradient: torch.Tensor | None = None) -> int:
-    """Return the number of references to the gradient of a parameter.
+@functools.cache
+def _only_reference() -> int:
+    """Return the number of references to a gradient that only its parameter has."""
+    parameter = torch.zeros(1, requires_grad=True)
+    parameter.grad = torch.zeros(1)
+    return references(parameter)
 
-    Args:
-        parameter: The parameter.
-        gradient: A gradient to assign before; None for that of the parameter.
-    """
-    if gradient is not None:
-        parameter.grad = gradient
-        del gradient
+
+def references(parameter: torch.Tensor) -> int:
+    """Return the number of references to the gradient of a parameter."""
     return sys.getrefcount(parameter.grad)

@@ -206,6 +206,8 @@ class Receiver(Bus):
                 self.hearing.take(call, result)
 
     def _about(self, name: str, args: tuple[Any, ...]) -> None:
+        if name == READS and isinstance(args[0], nn.Parameter):
+            return  # A loop may read those of many parameters in each step.
         if self.is_outside():
             with self.guard.own():
                 if name == READS:

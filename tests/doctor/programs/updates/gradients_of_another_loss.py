@@ -144,6 +144,19 @@ def healthy_adversarial_training_for_free() -> None:
         shift = shift + 0.1 * shift.grad.sign()
 
 
+def healthy_input_whose_gradient_is_only_zeroed() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    points = torch.randn(8, 6, requires_grad=True)
+    for _, labels in batches(6):
+        optimizer.zero_grad()
+        for scale in (1.0, 2.0, 3.0):
+            if points.grad is not None:
+                points.grad.zero_()
+            functional.cross_entropy(scale * model(points), labels).backward()
+        optimizer.step()
+
+
 def healthy_trunk_with_two_losses() -> None:
     torch.manual_seed(0)
     trunk, one, other = nn.Linear(6, 8), nn.Linear(8, 3), nn.Linear(8, 3)

@@ -27,7 +27,8 @@ def judge(evidence: Evidence) -> Finding | None:
             facts=(
                 (
                     f"in {account.overwritten} of {counted(account.steps, 'step')}, gradients to "
-                    "which the loop still referred were zeroed in place before anything had used them"
+                    "which the loop still referred were zeroed in place before "
+                    "anything had used them"
                 ),
                 (
                     f"no step used the gradients of {account.lost} of {account.backwards} backward "
