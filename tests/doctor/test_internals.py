@@ -153,3 +153,18 @@ def test_an_autocast_for_an_absent_device_is_off() -> None:
         warnings.simplefilter("ignore")
         is_on = internals.is_on(torch.autocast("cuda", dtype=torch.float16))
     assert is_on == torch.cuda.is_available()
+
+
+def test_nodes_are_numbered_and_know_whether_they_make_a_scalar() -> None:
+    weights = torch.ones(3, requires_grad=True)
+    expected = internals.next_sequence_number()
+    product = weights * 2
+    total = product.sum()
+    assert [internals.node_number(each.grad_fn) for each in (product, total)] == [
+        expected,
+        expected + 1,
+    ]
+    (below, _), *_ = total.grad_fn.next_functions
+    assert internals.node_number(below) == expected
+    assert internals.makes_scalar(total.grad_fn)
+    assert not internals.makes_scalar(product.grad_fn)

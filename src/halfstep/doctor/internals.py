@@ -91,6 +91,11 @@ def next_sequence_number() -> int:
     return int(torch._C._autograd._get_sequence_nr())
 
 
+def makes_scalar(node: Any) -> bool:
+    """Return whether the result of a node's operator is a 0-dimensional tensor."""
+    return not node._input_metadata[0].shape
+
+
 def current_node() -> Any:
     """Return the autograd node that runs its backward in this thread, or None in a forward."""
     if torch._C._current_graph_task_id() == -1:

@@ -36,8 +36,9 @@ def imbalances(evidence: Evidence) -> Iterator[str]:
     optimizers = evidence.static.optimizers
     for account in evidence.of(GradientLedger).optimizers:
         kind = optimizers[account.number].kind if account.number < len(optimizers) else "optimizer"
-        if sum(account.windows.values()) >= _FEWEST and account.usual >= _PARTS:
+        if account.steps >= _FEWEST and account.usual >= _PARTS and not account.mixed:
             yield from _of_windows(account, kind)
+        yield from _of_attacks(account, kind)
     ledger = evidence.of(ParameterLedger)
     for owner in ledger.owners:
         kind = optimizers[owner.number].kind if owner.number < len(optimizers) else "optimizer"
@@ -104,6 +105,17 @@ def _of_writes(ledger: WriteLedger, optimizers: Sequence[OptimizerFacts]) -> Ite
             )
 
 
+def _of_attacks(account: Contributions, kind: str) -> Iterator[str]:
+    """Yield notes on backward passes for the gradients of an input that steps used, too."""
+    for each in account.foreign:
+        if each.user is None and each.steps >= _FEWEST:
+            yield (
+                f"{counted(each.steps, 'step')} of {kind} also used the gradients of the "
+                f"backward() at {each.site}, which was made for the gradients of an input: right "
+                "if its loss belongs to the training, else clear them before the next backward()"
+            )
+
+
 def _of_windows(account: Contributions, kind: str) -> Iterator[str]:
     """Yield notes on accumulation windows of another size than the usual one."""
     usual = f"usual steps use {account.usual}"
@@ -115,7 +127,10 @@ def _of_windows(account: Contributions, kind: str) -> Iterator[str]:
             yield f"{steps}: the loss of a short window should be divided by its own size"
     unused = account.lost + account.waiting
     if 0 < unused < account.backwards / account.usual:
-        yield f"no step of {kind} used the gradients of {_passes(unused)}, and {usual}"
+        yield (
+            f"no step of {kind} used the gradients of {_passes(unused)} of {account.backwards}, "
+            f"and {usual}"
+        )
 
 
 def _passes(count: int) -> str:

@@ -32,8 +32,9 @@ from halfstep.doctor.tape.modules import unwrapped
 from halfstep.doctor.tape.tape import RandomState, random_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    import torch
     from torch import nn
     from torch.optim import Optimizer
 
@@ -50,9 +51,15 @@ Notes = TypeVar("Notes")
 
 
 class Register(Generic[Thing, Notes]):
-    """Numbers objects of one kind, and keeps notes of each."""
+    """Numbers objects of one kind, and keeps notes of each.
 
-    def __init__(self) -> None:
+    Args:
+        release: Removes the references to an object from its notes, when the object is no longer
+            kept alive.
+    """
+
+    def __init__(self, release: Callable[[Notes], None] | None = None) -> None:
+        self._release = release
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._held: deque[Thing] = deque(maxlen=HELD)
         self.notes: list[Notes] = []
@@ -60,6 +67,8 @@ class Register(Generic[Thing, Notes]):
     def add(self, thing: Thing, notes: Notes) -> None:
         """Add an object, unless it is already registered."""
         if thing not in self._numbers:
+            if self._release is not None and len(self._held) == HELD:
+                self._release(self[self._held[0]])
             self._numbers[thing] = len(self.notes)
             self._held.append(thing)
             self.notes.append(notes)
@@ -126,6 +135,10 @@ class ModelNotes:
         if new and self.modules:
             self.modules += tuple(new.values())
             self.modes.examine(self.modules)
+
+    def release(self) -> None:
+        """Remove the references to modules and buffers; the next call finds them again."""
+        self.modules, self.moving = (), None
 
     def random_before(self) -> RandomState:
         """Return the state of the random generators that the current call may use."""
@@ -225,7 +238,7 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self.models: Register[nn.Module, ModelNotes] = Register()
+        self.models: Register[nn.Module, ModelNotes] = Register(ModelNotes.release)
         self.optimizers: Register[Optimizer, OptimizerNotes] = Register()
         self.scalers: Register[Any, ScalerNotes] = Register()
         self.sizes = Sizes()

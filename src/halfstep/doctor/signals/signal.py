@@ -78,6 +78,26 @@ class Signal:
     def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
         """Hear an action of the loop: a key of `iterations.KINDS`, its line and its facts."""
 
+    def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
+        """Hear that a backward pass is about to run.
+
+        Args:
+            losses: The tensors from which it starts; none if the loop gives their gradients.
+        """
+
+    def on_closure(self, optimizer: Optimizer, run: int) -> None:
+        """Hear that a step of an optimizer is about to run its closure; runs count from 0."""
+
+    def on_gradient(self, tensor: torch.Tensor) -> None:
+        """Hear that the loop reads the gradient of a tensor."""
+
+    def on_kept(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Hear that the loop has zeroed gradients in place to which it still refers.
+
+        Args:
+            parameters: Some of their parameters.
+        """
+
     def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
         """Hear that an optimizer is about to step."""
 

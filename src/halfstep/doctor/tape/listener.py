@@ -27,6 +27,7 @@ _SILENT = _ASKING | {"_set_grad_enabled", "untyped_storage", "storage_offset"}
 _PROFILING = "_record_function"
 _SETTERS = {Tensor.data: "data", Tensor.requires_grad: "requires_grad"}
 REQUIRES = frozenset({"requires_grad", "requires_grad_"})
+READS = "grad"
 _NO_WRITES = frozenset({"detach_", "share_memory_", "rename_"})
 _IN_PLACE = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
 _VIEWS = frozenset((Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real, Tensor.imag))
@@ -55,8 +56,9 @@ class Listener(TorchFunctionMode):
 
     Args:
         heard: A function that is called with each call and its result, while the mode is off.
-        about: A function that is called before each call that writes in place, or that assigns
-            `.data` or `.requires_grad` of a tensor, with the name and the arguments.
+        about: A function that is called before each call that writes in place, that assigns
+            `.data` or `.requires_grad` of a tensor, or that reads its `.grad`, with the name and
+            the arguments.
     """
 
     def __init__(
@@ -78,6 +80,8 @@ class Listener(TorchFunctionMode):
         if type(func) is MethodWrapperType:  # an attribute is read or set
             if func.__self__ in _SETTERS and func.__name__ == "__set__":
                 self._about(_SETTERS[func.__self__], args)
+            elif func.__self__ is Tensor.grad and func.__name__ == "__get__":
+                self._about(READS, args)
             result = func(*args, **(kwargs or {}))
             if func.__self__ in _VIEWS:
                 self._heard(Call(func, args, kwargs or {}, None), result)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +12,7 @@ from torch.optim import Optimizer
 
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.facts import parameters_of
+from halfstep.doctor.signals.gradients import probes
 from halfstep.doctor.signals.signal import Hook
 
 if TYPE_CHECKING:
@@ -50,11 +53,15 @@ class Clearing:
         yield Hook(Optimizer, "zero_grad", self._bus.here(self._on_zero))
 
     def _on_zero(self, original: Any, owner: Any, /, *args: Any, **kwargs: Any) -> Any:
+        kept: list[torch.Tensor] = []
         with self._guard.own():
             self._clears(owner)
+            kept = _kept(owner)
         with self._guard.inside():
             result = original(owner, *args, **kwargs)
         with self._guard.own():
+            if any(each.grad is not None for each in kept):
+                self._bus.tell("on_kept", kept)
             if isinstance(owner, Optimizer):
                 self._follow(owner)
                 self._grammar.zeroed(calling_line(), [owner])
@@ -105,3 +112,27 @@ class Clearing:
                 scale=scale,
                 moved=moved,
             )
+
+
+def _kept(owner: Optimizer | nn.Module) -> list[torch.Tensor]:
+    """Return some parameters if the program refers to the gradients of all of these.
+
+    Args:
+        owner: The optimizer or model whose gradients it is about to clear.
+    """
+    of_owner = parameters_of(owner) if isinstance(owner, Optimizer) else [*owner.parameters()]
+    some = [each for each in probes(of_owner) if each.grad is not None] if of_owner else []
+    return some if all(references(each) > _only_reference() for each in some) else []
+
+
+@functools.cache
+def _only_reference() -> int:
+    """Return the number of references to a gradient that only its parameter has."""
+    parameter = torch.zeros(1, requires_grad=True)
+    parameter.grad = torch.zeros(1)
+    return references(parameter)
+
+
+def references(parameter: torch.Tensor) -> int:
+    """Return the number of references to the gradient of a parameter."""
+    return sys.getrefcount(parameter.grad)

@@ -29,7 +29,7 @@ from halfstep.doctor.signals.origins import Origins
 from halfstep.doctor.signals.positions import Positions
 from halfstep.doctor.signals.signal import Heard, Hook
 from halfstep.doctor.signals.threads import Elsewhere
-from halfstep.doctor.tape.listener import REQUIRES, Call
+from halfstep.doctor.tape.listener import READS, REQUIRES, Call
 from halfstep.doctor.tape.tape import Copies, Entry, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import tensors_in
@@ -214,8 +214,13 @@ class Receiver(Bus):
                 self.hearing.take(call, result)
 
     def _about(self, name: str, args: tuple[Any, ...]) -> None:
+        if name == READS and isinstance(args[0], nn.Parameter):
+            return  # A loop may read those of many parameters in each step.
         if self.is_outside():
             with self.guard.own():
+                if name == READS:
+                    self.tell("on_gradient", args[0])
+                    return
                 event = "on_trainable" if name in REQUIRES else "before_write"
                 self.tell(event, name, tensors_in(args[:1]), tensors_in(args[1:]))
 
@@ -237,6 +242,7 @@ class Receiver(Bus):
                 # Usually gradients of the backward before: a batch that is trained in parts.
                 scale = self._running
             self._open_backward(tensors, directions, mark, scale)
+            self.tell("on_backward", [] if tensors_in(directions) else tensors_in(tensors))
             self._running = scale
         with self.guard.inside(), self[Hooks].examined(on=scale is not None):
             result = original(*args, **kwargs)
@@ -331,6 +337,9 @@ class Receiver(Bus):
 
         @functools.wraps(closure)
         def told() -> Any:
+            with self.guard.own():
+                self._known(optimizer)
+                self.tell("on_closure", optimizer, runs[0])
             with self.guard.outside():
                 result = closure()
             if runs[0] == 0:

@@ -116,3 +116,51 @@ def healthy_clears_before_the_backward_after_next() -> None:
             loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
+
+
+def _closures(*, outside: bool, inside: bool, parts: int = 1) -> None:
+    model = classifier()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+    for images, labels in batches(4):
+
+        def closure(images: torch.Tensor = images, labels: torch.Tensor = labels) -> torch.Tensor:
+            if inside:
+                optimizer.zero_grad()
+            for _ in range(parts):
+                loss = nn.functional.cross_entropy(model(images), labels) / parts
+                loss.backward()
+            return loss
+
+        if outside:
+            optimizer.zero_grad()
+        optimizer.step(closure)
+
+
+def broken_closure_cleared_outside() -> None:
+    _closures(outside=True, inside=False)
+
+
+def broken_closure_never_cleared() -> None:
+    _closures(outside=False, inside=False)
+
+
+def healthy_closure() -> None:
+    _closures(outside=False, inside=True)
+
+
+def healthy_closure_that_accumulates() -> None:
+    _closures(outside=True, inside=True, parts=3)
+
+
+def healthy_closure_that_runs_once() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(6):
+
+        def closure(images: torch.Tensor = images, labels: torch.Tensor = labels) -> torch.Tensor:
+            loss = nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            return loss
+
+        optimizer.zero_grad()
+        optimizer.step(closure)

@@ -87,3 +87,71 @@ def healthy_shared_by_turns() -> None:
             scaler.scale(loss).backward()
             scaler.step(optimizer)
         scaler.update()
+
+
+def _joint(*, shared: bool, by_turns: bool = False, clears: bool = True) -> None:
+    torch.manual_seed(0)
+    body, one, other = nn.Linear(6, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+    first = torch.optim.SGD([*body.parameters(), *one.parameters()], lr=0.01)
+    owned = [*other.parameters(), *(body.parameters() if shared else [])]
+    second = torch.optim.SGD(owned, lr=0.01)
+    for images, labels in batches(6):
+        first.zero_grad()
+        second.zero_grad()
+        losses = [nn.functional.cross_entropy(head(body(images)), labels) for head in (one, other)]
+        if not by_turns:
+            sum(losses).backward()
+            first.step()
+            second.step()
+            continue
+        for loss, optimizer in zip(losses, (first, second), strict=True):
+            if clears:
+                optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def broken_without_a_scaler() -> None:
+    _joint(shared=True)
+
+
+def broken_by_turns_without_clearing() -> None:
+    _joint(shared=True, by_turns=True, clears=False)
+
+
+def healthy_by_turns_without_a_scaler() -> None:
+    torch.manual_seed(0)
+    body, heads = nn.Linear(6, 8), [nn.Linear(8, 3), nn.Linear(8, 3)]
+    optimizers = [
+        torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.01) for head in heads
+    ]
+    for images, labels in batches(6):
+        for head, optimizer in zip(heads, optimizers, strict=True):
+            nn.functional.cross_entropy(head(body(images)), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def healthy_joint_loss_of_separate_owners() -> None:
+    _joint(shared=False)
+
+
+class Lookahead(torch.optim.Optimizer):
+    """An optimizer that steps another one, which has the same parameters."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+def healthy_optimizer_around_another_one() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.01))
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()

@@ -1,14 +1,18 @@
-"""A parameter is in two optimizers or twice in one, so the scaler unscales its gradient twice."""
+"""A parameter is in two optimizers or twice in one, so its gradient is unscaled or used twice."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.signals.contributions import GradientLedger
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+
+_OFTEN = 2
+_SHARE = 0.5  # of the steps
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -44,6 +48,36 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             site=event.site,
         )
+    return _stepped_twice(evidence)
+
+
+def _stepped_twice(evidence: Evidence) -> Finding | None:
+    """Find parameters that two optimizers move by the gradients of the same backward passes."""
+    optimizers = evidence.static.optimizers
+    for account in evidence.of(GradientLedger).optimizers:
+        for other, steps in account.shared.items():
+            if steps < max(_OFTEN, _SHARE * account.steps):
+                continue
+            mine, its = optimizers[account.number], optimizers[other]
+            return Finding(
+                summary=f"optimizer {account.number} ({mine.kind}) shares "
+                f"{counted(mine.shared, 'parameter')} with optimizer {other} ({its.kind}), and "
+                "both step with the gradients of the same backward(): these parameters move twice",
+                facts=(
+                    (
+                        f"{steps} of {counted(account.steps, 'step')} used gradients that a step "
+                        "of the other optimizer had used for the same parameters"
+                    ),
+                    *(f"made by {each.made_by}, {each.site}" for each in (its, mine) if each.site),
+                ),
+                change=(
+                    "+ # put each parameter into one optimizer:",
+                    "+ owned = {id(p) for p in first.parameters()}",
+                    "+ rest = [p for p in second.parameters() if id(p) not in owned]",
+                ),
+                confidence=LIKELY,
+                site=mine.site or account.step,
+            )
     return None
 
 
@@ -52,7 +86,7 @@ RULE = Rule(
     name="a parameter in two optimizers",
     rows=(12,),
     citations=("THUDM/slime#1842", "HorizonRobotics/alf#1770"),
-    needs=frozenset({"loop", "static"}),
+    needs=frozenset({"contributions", "loop", "static"}),
     judge=judge,
     explains=("GRADIENTS_CHANGED_WHILE_SCALED",),
 )

@@ -1,0 +1,68 @@
+"""Samples of the batches of accumulation windows: whether dropped windows have the same batches.
+
+A sample is a few elements of a batch on its device; samples are read at the program's end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BATCHES = 512
+ELEMENTS = 16
+_OFTEN = 2  # times that a batch is dropped
+
+
+class Batches:
+    """The batches of the latest windows of an optimizer."""
+
+    def __init__(self) -> None:
+        self._open: list[torch.Tensor] = []
+        self._used: deque[torch.Tensor] = deque(maxlen=BATCHES)
+        self._dropped: deque[torch.Tensor] = deque(maxlen=BATCHES)
+
+    def take(self, given: Sequence[torch.Tensor]) -> None:
+        """Take a sample of a batch.
+
+        Args:
+            given: The tensors in the arguments of a model.
+        """
+        batch = next((each for each in given if type(each) is torch.Tensor and each.dim()), None)
+        if batch is None or batch.layout is not torch.strided or len(self._open) >= BATCHES:
+            return
+        row = batch.detach()
+        while row.dim() > 1:
+            row = row[len(row) // 2] if len(row) else row.flatten()
+        self._open.append(row[:ELEMENTS].clone())
+
+    def use(self) -> None:
+        """Note that a step uses the batches of the window."""
+        self._used += self._open
+
+    def drop(self) -> None:
+        """Note that the loop drops the window."""
+        self._dropped += self._open
+
+    def close(self) -> None:
+        """Begin a new window."""
+        self._open.clear()
+
+    def unseen(self) -> int:
+        """Return the number of different batches that are always dropped.
+
+        It is 0 unless each one was dropped several times, and never used. So it is 0 if the batches
+        are shuffled.
+        """
+        dropped = Counter(map(_value, self._dropped))
+        if not dropped or _OFTEN * len(dropped) > dropped.total():
+            return 0
+        return 0 if dropped.keys() & {*map(_value, self._used)} else len(dropped)
+
+
+def _value(sample: torch.Tensor) -> tuple[float, ...]:
+    return tuple(sample.double().tolist())

@@ -1,0 +1,99 @@
+"""What the autograd graph of a loss shows: the terms of the loss, and the parameters on its way.
+
+Nodes are identified by the sequence numbers that autograd gives them, so nothing keeps a graph in
+memory after its backward pass.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfstep.doctor.internals import makes_scalar, node_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import torch
+
+TERMS = 256
+NODES = 20_000
+_LEAF = "AccumulateGrad"
+_SUMS = frozenset(
+    f"{name}Backward{number}"
+    for name in ("Add", "Sub", "Rsub", "Mul", "Div", "Neg", "ToCopy")
+    for number in (0, 1)
+)
+_SHAPES = frozenset({"TBackward0", "ToCopyBackward0", "TransposeBackward0", "ViewBackward0"})
+
+
+def terms_of(losses: Iterable[torch.Tensor]) -> frozenset[int]:
+    """Return the terms of the sum of some losses, as sequence numbers of graph nodes.
+
+    Sums of scalars, and products and quotients with scalars, are taken apart.
+
+    Args:
+        losses: The tensors from which a backward pass starts.
+
+    Returns:
+        At most `TERMS` nodes; fewer than all if the graph has more.
+    """
+    found: set[int] = set()
+    seen: set[int] = set()
+    waiting: list[Any] = [each.grad_fn for each in losses]
+    while waiting and len(seen) < TERMS:
+        node = waiting.pop()
+        if node is None or _kind(node) == _LEAF:
+            continue
+        number = node_number(node)
+        if number in seen:
+            continue
+        seen.add(number)
+        if _kind(node) in _SUMS and makes_scalar(node):
+            waiting += [below for below, _ in node.next_functions]
+        else:
+            found.add(number)
+    return frozenset(found)
+
+
+def passages(
+    losses: Iterable[torch.Tensor], owners: Callable[[torch.Tensor], frozenset[int]]
+) -> frozenset[tuple[int, int]]:
+    """Return which parameters a backward pass passes on its way to other ones.
+
+    Args:
+        losses: The tensors from which it starts.
+        owners: Returns the numbers of the owners of a parameter.
+
+    Returns:
+        Pairs of owners: an operator uses a parameter of the first one, and its other inputs depend
+        on parameters of the second one. Empty for a graph with more than `NODES` nodes.
+    """
+    reach: dict[Any, frozenset[int]] = {}
+    weights: set[Any] = set()
+    pairs: set[tuple[int, int]] = set()
+    waiting: list[Any] = [each.grad_fn for each in losses if each.grad_fn is not None]
+    while waiting:
+        node = waiting[-1]
+        below = [each for each, _ in node.next_functions if each is not None]
+        missing = [each for each in below if each not in reach]
+        if node not in reach and missing:
+            if len(reach) > NODES:
+                return frozenset()
+            waiting += missing
+            continue
+        waiting.pop()
+        if _kind(node) == _LEAF:
+            reach[node] = owners(node.variable)
+            weights.add(node)
+            continue
+        reach[node] = frozenset().union(*(reach[each] for each in below))
+        if _kind(node) in _SHAPES and weights.issuperset(below):
+            weights.add(node)
+        used = frozenset[int]().union(*(reach[each] for each in below if each in weights))
+        deeper = frozenset[int]().union(*(reach[each] for each in below if each not in weights))
+        pairs |= {(one, other) for one in used for other in deeper if one != other}
+    return frozenset(pairs)
+
+
+def _kind(node: Any) -> str:
+    return type(node).__name__
