@@ -34,7 +34,6 @@ from halfstep.doctor.tape.tape import RandomState, random_state
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    import torch
     from torch import nn
     from torch.optim import Optimizer
 
