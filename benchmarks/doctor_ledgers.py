@@ -1,0 +1,197 @@
+"""Scores doctor on the programs in `ledger_programs`, and applies the changes that it prints.
+
+For each ledger of doctor (gradients, rates, parameters, modes) there are 12 broken and 12 healthy
+programs, written by people who had not seen doctor's rules. `truth.json` has for each program what
+is wrong, the result of the broken and of the mended program (less is better), and the causes that
+count as right. The text of a mended program lies beside the broken one.
+
+The causes that count were added after the first run, by reading each finding. `first` in the result
+is the score of that run, before anything was mended; it is kept as it is.
+
+    python benchmarks/doctor_ledgers.py                # all, about ten minutes on one core
+    python benchmarks/doctor_ledgers.py rates/b02      # a part, which is printed and not kept
+
+A printed change is a change of lines: it has lines with "-" or "+" that are code, and no words.
+It is applied to a copy of the program, whose result is then nearer to the mended program's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import runpy
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.program import run_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "ledger_programs"
+RESULTS = HERE / "results" / "doctor_ledgers.json"
+LEDGERS = ("gradients", "rates", "parameters", "modes")
+LONGEST_S = 300
+PLACE = re.compile(r"@ .*:(\d+)$")
+
+
+def forked(run: Callable[[], int], log: Path) -> None:
+    """Call a function in a forked process, with its output in a file; end it after LONGEST_S."""
+    child = os.fork()
+    if child == 0:
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        try:
+            run()
+        except SystemExit:
+            pass
+        except BaseException:  # noqa: BLE001  (the process ends here)
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(0)
+    until = time.monotonic() + LONGEST_S
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > until:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            return
+        time.sleep(0.05)
+
+
+def result_of(log: Path) -> float | None:
+    """Return the result that a program printed; None if it printed none."""
+    found = re.findall(r"^result:\s*(\S+)", log.read_text(errors="replace"), re.MULTILINE)
+    return float(found[-1]) if found else None
+
+
+def diagnosed(program: Path, work: Path) -> list[dict[str, Any]]:
+    """Run a program under doctor; return its verdicts."""
+    report = work / "report"
+    os.chdir(program.parent)
+    forked(lambda: run_program([str(program)], report), work / "log")
+    with contextlib.suppress(OSError):
+        record: dict[str, Any] = json.loads((report / "diagnosis.json").read_text())
+        return list(record["diagnosis"]["verdicts"])
+    return []
+
+
+def is_code(line: str) -> bool:
+    """Tell whether a line of a change is to be taken as it stands."""
+    return line.startswith(("- ", "+ ", "  ", "@ "))
+
+
+def applied(program: Path, finding: dict[str, Any]) -> str | None:
+    """Return the program's text with a printed change; None if it does not apply.
+
+    A line with "-" or without a sign must stand at its place, without regard to indentation.
+    """
+    lines: list[str | None] = [*program.read_text().splitlines()]
+    before: dict[int, list[str]] = {}
+    at = finding["site"]["line"] - 1
+    for line in finding["change"]:
+        if place := PLACE.match(line):
+            at = int(place[1]) - 1
+            continue
+        text = line[2:].rstrip()
+        if line.startswith("+"):
+            near = next((n for n in (at - 1, at) if 0 <= n < len(lines)), 0)
+            own = program.read_text().splitlines()[near]
+            before.setdefault(at, []).append(own[: len(own) - len(own.lstrip())] + text.strip())
+        else:
+            present = lines[at] if 0 <= at < len(lines) else None
+            if present is None or present.strip() != text.strip():
+                return None
+            if line.startswith("-"):
+                lines[at] = None
+            at += 1
+    whole = [
+        text
+        for number in range(len(lines) + 1)
+        for text in (*before.get(number, []), *lines[number : number + 1])
+        if text is not None
+    ]
+    return "\n".join(whole) + "\n"
+
+
+def mended(program: Path, finding: dict[str, Any], truth: dict[str, Any], work: Path) -> str:
+    """Apply a printed change and run the program: "words", "does not apply", "mends" or "no"."""
+    change = finding["change"]
+    if not any(line.startswith(("-", "+")) for line in change) or not all(map(is_code, change)):
+        return "words"
+    text = applied(program, finding)
+    if text is None:
+        return "does not apply"
+    copy = work / program.name
+    copy.write_text(text)
+    log = work / "log"
+    os.chdir(work)
+    forked(lambda: bool(runpy.run_path(str(copy), run_name="__main__")), log)
+    found = result_of(log)
+    broken, right = truth["result_broken"], truth["result_mended"]
+    return "mends" if found is not None and abs(found - right) < abs(found - broken) else "no"
+
+
+def score(chosen: str) -> list[dict[str, Any]]:
+    """Run the programs whose names begin with `chosen`; return a row for each."""
+    rows = []
+    for ledger in LEDGERS:
+        for truth in json.loads((PROGRAMS / ledger / "truth.json").read_text()):
+            name = f"{ledger}/{truth['file'].removesuffix('.py')}"
+            if not name.startswith(chosen):
+                continue
+            program = PROGRAMS / ledger / truth["file"]
+            with tempfile.TemporaryDirectory() as work:
+                verdicts = diagnosed(program, Path(work))
+                codes = [each["code"] for each in verdicts]
+                row = {"program": name, "found": codes}
+                if truth["broken"]:
+                    row["named"] = bool(codes) and codes[0] in truth["codes"]
+                    if row["named"]:
+                        finding = verdicts[0]["finding"]
+                        row["change"] = mended(program, finding, truth, Path(work))
+            rows.append(row)
+            sys.stdout.write(f"{json.dumps(row)}\n")
+            sys.stdout.flush()
+    return rows
+
+
+def totals(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return for each ledger how many broken programs are named, and how many alarms there are."""
+    counted = {}
+    for ledger in LEDGERS:
+        own = [row for row in rows if row["program"].startswith(f"{ledger}/")]
+        counted[ledger] = {
+            "broken": sum("named" in row for row in own),
+            "named": sum(row.get("named", False) for row in own),
+            "healthy": sum("named" not in row for row in own),
+            "alarms": sum("named" not in row and bool(row["found"]) for row in own),
+            "changes of lines": sum(row.get("change", "words") != "words" for row in own),
+            "applied and mended": sum(row.get("change") == "mends" for row in own),
+        }
+    return counted
+
+
+def main() -> None:
+    """Score, print and keep the results."""
+    torch.set_num_threads(1)
+    chosen = sys.argv[1] if len(sys.argv) > 1 else ""
+    rows = score(chosen)
+    sys.stdout.write(f"{json.dumps(totals(rows), indent=1)}\n")
+    if not chosen:
+        kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        kept |= {"totals": totals(rows), "rows": rows}
+        RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
