@@ -25,7 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
         # A part before the trained ones may be left as it is on purpose, like loaded weights.
         if each.why == "model" and _is_after(evidence, each):
             return _model(each)
-        if each.why == "part" and each.training and not each.loaded and _trains(evidence, each):
+        if each.why == "part" and not each.loaded and _trains(evidence, each):
             return _model(each)
     if strays := evidence.precision.strays:
         first = strays[0]
