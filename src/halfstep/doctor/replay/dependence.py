@@ -26,9 +26,7 @@ _DETACH, _NO_GRAD = "detach", "no_grad"
 _DETACHES = "aten.detach"
 _FLAT = frozenset(f"aten.{name}" for name in ("round", "floor", "ceil", "trunc", "sign", "sgn"))
 """Operators whose derivative is 0 everywhere."""
-_BOUNDED = frozenset(
-    f"aten.{name}" for name in ("clamp", "clamp_max", "clamp_min", "hardtanh", "relu")
-)
+_BOUNDED = frozenset(f"aten.{name}" for name in ("clamp", "clamp_max", "clamp_min", "hardtanh"))
 """Operators whose derivative is 0 where they change their input."""
 
 

@@ -14,6 +14,7 @@ import torch
 
 from halfstep.doctor.internals import (
     drops_values,
+    is_functorch_tensor,
     storage_number,
     tracks_statistics,
     weak_storage,
@@ -176,4 +177,5 @@ def _version(model: nn.Module) -> int:
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_meta
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    return plain and not (tensor.is_meta or is_functorch_tensor(tensor))

@@ -79,7 +79,9 @@ class Gradients:
     def shares(self, memories: set[int]) -> bool:
         """Return whether a probe's gradient is at one of these addresses."""
         return bool(memories) and any(
-            each.grad is not None and memory(each.grad) in memories for each in self.probes
+            memory(grad) in memories
+            for each in self.probes
+            if (grad := each.grad) is not None and grad.layout is torch.strided
         )
 
     def are_among(self, tensors: Sequence[torch.Tensor]) -> bool:

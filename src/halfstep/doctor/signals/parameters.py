@@ -76,6 +76,7 @@ class Owner:
         last: Number of its steps until the last one with a gradient.
         largest: The largest sampled gradient of all; 0 without one.
         eps: The eps of its first group; 0 without one.
+        hollow: Whether a group of it has no parameters.
     """
 
     number: int
@@ -85,6 +86,7 @@ class Owner:
     last: int
     largest: float = 0.0
     eps: float = 0.0
+    hollow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class Unowned:
         why: "unfrozen" if the loop made them trainable after an optimizer had been created, "model"
             if no optimizer contains any parameter of the model, or "part".
         count: Number of the parameters.
+        total: Number of the trainable parameters of the model.
         names: Names of the first of them.
         loaded: Whether a state was loaded into the model.
         training: Whether the model is in training mode.
@@ -107,6 +110,7 @@ class Unowned:
     kind: str
     why: str
     count: int
+    total: int
     names: tuple[str, ...]
     loaded: bool
     training: bool
@@ -227,13 +231,24 @@ class Bookkeeping(Signal):
         """Return the ledger; reads a few elements of each parameter."""
         alive = self.watched.registry.optimizers.alive()
         names = {id(each): name for name, each in self.watched.registry.names().items()}
-        owners, parts = [], []
+        owners: list[Owner] = []
+        parts: list[Part] = []
         for number, account in sorted(self._accounts.items()):
             empty = account.missing[tuple(range(account.owned))]
             largest = max(map(float, account.largest.values()), default=0.0)
             eps = _eps(alive[number]) if number in alive else 0.0
             owners.append(
-                Owner(number, account.owned, account.steps, empty, account.last, largest, eps)
+                Owner(
+                    number,
+                    account.owned,
+                    account.steps,
+                    empty,
+                    account.last,
+                    largest,
+                    eps,
+                    number in alive
+                    and any(not each["params"] for each in alive[number].param_groups),
+                )
             )
             if number in alive:
                 parts += self._parts(account, alive[number], number, names)
@@ -266,6 +281,7 @@ class Bookkeeping(Signal):
                         kind=type(unwrapped(model)).__name__,
                         why=why,
                         count=len(mine),
+                        total=len(trained),
                         names=tuple(names.get(id(each), "") for each in mine)[:NAMES],
                         loaded=model in registry.loaded,
                         training=model.training,

@@ -317,7 +317,10 @@ class Registry:
                 self.sizes.start(self._trained())
             number = self.optimizers.number(optimizer)
             for model in self.models.alive().values():
-                if any(id(each) in mine for each in model.parameters()):
+                inside = [*self.models[model].modules, *model.modules()]
+                if any(
+                    id(each) in mine for one in inside for each in one.parameters(recurse=False)
+                ):
                     self.models[model].has_trained = True
                     self.models[model].optimizers += (number,)
 

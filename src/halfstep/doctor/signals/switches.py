@@ -15,9 +15,9 @@ from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.modules import unwrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from halfstep.doctor.signals.modes import Modes
+    from halfstep.doctor.signals.registry import ModelNotes
     from halfstep.doctor.signals.watched import Watched
 
 
@@ -141,7 +141,7 @@ class Switches(Signal):
             ModelModes(
                 number=number,
                 kind=notes.facts.kind,
-                layers=tuple(_layers(notes.modes, alive.get(number), self._undone)),
+                layers=tuple(self._layers(notes, alive.get(number))),
                 restored=notes.modes.restored,
                 left=notes.modes.left,
                 left_after=site(notes.modes.left_after),
@@ -157,47 +157,48 @@ class Switches(Signal):
         ]
         return {ModeLedger.signal: ModeLedger(tuple(found))}
 
+    def _layers(self, notes: ModelNotes, model: nn.Module | None) -> Iterator[Layer]:
+        known, registry = notes.modes, self.watched.registry
+        optimizers = registry.optimizers.alive()
+        mine = [optimizers[each] for each in notes.optimizers if each in optimizers]
+        owned = {id(each) for one in mine for each in registry.moved_by(one)}
+        named = unwrapped(model).named_modules() if model is not None else ()
+        names = {id(module): name for name, module in named}
+        order = {key: place for place, key in enumerate(names)}
+        layers = sorted(enumerate(known.dependent), key=lambda each: order.get(id(each[1]), 0))
+        for place, module in layers:
+            parameters = list(module.parameters(recurse=False))
+            inside = [
+                (modes[place], *its) for modes, its in known.trained.items() if place < len(modes)
+            ]
+            tested = [(modes[place], n) for modes, n in known.tested.items() if place < len(modes)]
+            last = max((end for mode, _, _, end in inside if mode), default=0)
+            first = min((start for mode, _, start, _ in inside if not mode), default=0)
+            yield Layer(
+                name=names.get(id(module), ""),
+                kind=type(module).__name__,
+                drops=drops_values(module),
+                training=sum(count for mode, count, _, _ in inside if mode),
+                evaluating=sum(count for mode, count, _, _ in inside if not mode),
+                evaluated=sum(count for mode, count in tested if not mode),
+                disturbed=sum(count for mode, count in tested if mode),
+                left=0 < last < first,
+                is_training=module.training,
+                trained=self._is_trained(model, names.get(id(module), ""), owned),
+                frozen=bool(parameters) and not any(each.requires_grad for each in parameters),
+                fresh=_is_fresh(module),
+                undone=site(self._undone.get(module)),
+            )
 
-def _layers(
-    known: Modes, model: nn.Module | None, undone: Mapping[nn.Module, Mark | None]
-) -> Iterator[Layer]:
-    named = unwrapped(model).named_modules() if model is not None else ()
-    names = {id(module): name for name, module in named}
-    order = {key: place for place, key in enumerate(names)}
-    layers = sorted(enumerate(known.dependent), key=lambda each: order.get(id(each[1]), 0))
-    for place, module in layers:
-        parameters = list(module.parameters(recurse=False))
-        inside = [
-            (modes[place], *its) for modes, its in known.trained.items() if place < len(modes)
-        ]
-        tested = [(modes[place], n) for modes, n in known.tested.items() if place < len(modes)]
-        last = max((end for mode, _, _, end in inside if mode), default=0)
-        first = min((start for mode, _, start, _ in inside if not mode), default=0)
-        yield Layer(
-            name=names.get(id(module), ""),
-            kind=type(module).__name__,
-            drops=drops_values(module),
-            training=sum(count for mode, count, _, _ in inside if mode),
-            evaluating=sum(count for mode, count, _, _ in inside if not mode),
-            evaluated=sum(count for mode, count in tested if not mode),
-            disturbed=sum(count for mode, count in tested if mode),
-            left=0 < last < first,
-            is_training=module.training,
-            trained=_is_trained(model, names.get(id(module), "")),
-            frozen=bool(parameters) and not any(each.requires_grad for each in parameters),
-            fresh=_is_fresh(module),
-            undone=site(undone.get(module)),
-        )
-
-
-def _is_trained(model: nn.Module | None, name: str) -> bool:
-    """Return whether the nearest module around a layer that has parameters trains them."""
-    while model is not None and name:
-        name = name.rpartition(".")[0]
-        parameters = list(unwrapped(model).get_submodule(name).parameters())
-        if parameters:
-            return any(each.requires_grad for each in parameters)
-    return False
+    @staticmethod
+    def _is_trained(model: nn.Module | None, name: str, owned: set[int]) -> bool:
+        """Return whether the nearest module around a layer with parameters has trained ones."""
+        while model is not None and name:
+            name = name.rpartition(".")[0]
+            parameters = list(unwrapped(model).get_submodule(name).parameters())
+            if parameters:
+                return any(each.requires_grad and id(each) in owned for each in parameters)
+        return False
 
 
 def _is_fresh(module: nn.Module) -> bool:

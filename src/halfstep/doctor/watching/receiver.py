@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from halfstep.doctor.internals import current_node, is_loss
+from halfstep.doctor.internals import current_node, is_functorch_tensor, is_loss
 from halfstep.doctor.record.sites import Mark, calling_line, library_here
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.report.suggestion import suggested
@@ -180,7 +180,8 @@ class Receiver(Bus):
                     self.registry.note_evaluation(module, calling_line(), given)
                     self.tell("on_evaluation", module, calling_line())
                 # A probe of shapes with memory that nothing has filled is no evaluation.
-                if not module.training and not any(map(self._origins.is_unfilled, given)):
+                is_data = not any(map(self._origins.is_unfilled, given))
+                if not module.training and is_data and not any(map(is_functorch_tensor, made)):
                     self._evaluated(module, args, kwargs, result)
             if is_loss(module):
                 name, again = type(module).__name__, functools.partial(original, module)

@@ -442,3 +442,18 @@ def healthy_frozen_part_in_evaluation_mode() -> None:
     model = Encoded()
     model.encoder.eval().requires_grad_(requires_grad=False)
     train_plainly(model)
+
+
+def healthy_features_that_another_optimizer_has_trained() -> None:
+    """The features were trained before, and the head is trained on them without gradients."""
+    model = Encoded()
+    train_plainly(model)
+    model.eval()
+    model.head.train()
+    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.01)
+    for images, labels in batches(6):
+        with torch.no_grad():
+            features = model.encoder(images)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model.head(features), labels).backward()
+        optimizer.step()

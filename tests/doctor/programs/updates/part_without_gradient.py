@@ -177,13 +177,6 @@ def broken_scale_beyond_its_bound() -> None:
     train(Scaled(14.0))
 
 
-def broken_units_that_are_always_off() -> None:
-    model = Model(
-        lambda encoder, images: (encoder(images) - 100).relu() + images.sum(1, keepdim=True)
-    )
-    train(model)
-
-
 def healthy_scale_within_its_bound() -> None:
     train(Scaled(0.5))
 

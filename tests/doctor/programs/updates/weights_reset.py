@@ -97,3 +97,15 @@ def healthy_weights_of_meta_learning() -> None:
             for mine, its in zip(slow, model.parameters(), strict=True):
                 mine.add_(its - mine, alpha=0.3)
                 its.copy_(mine)
+
+
+def healthy_sparse_gradients() -> None:
+    torch.manual_seed(0)
+    embedding = nn.Embedding(10, 8, sparse=True)
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=0.01)
+    for images, _ in batches(6):
+        optimizer.zero_grad()
+        embedding(images.abs().long().clamp(max=9)).square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            embedding.weight.clamp_(-1.0, 1.0)

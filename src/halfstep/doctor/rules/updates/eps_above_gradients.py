@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ _SMALL = 1e-5  # change of a parameter in a step, relative to its size
 def judge(evidence: Evidence) -> Finding | None:
     """Find an optimizer whose eps is above every gradient, and whose parameters hardly move."""
     for owner in evidence.of(ParameterLedger).owners:
-        if owner.steps < _FEWEST or not owner.largest or owner.eps < _ABOVE * owner.largest:
+        is_small = isfinite(owner.largest) and 0 < _ABOVE * owner.largest <= owner.eps
+        if owner.steps < _FEWEST or not is_small:
             continue
         moves = [
             each.relative_update for each in evidence.samples if each.optimizer == owner.number

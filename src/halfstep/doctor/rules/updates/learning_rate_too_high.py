@@ -185,6 +185,7 @@ RULE = Rule(
     explains=(
         "ACTIVATIONS_TOO_LARGE",
         "ATTENTION_LOGITS_OVERFLOW",
+        "EPS_ABOVE_GRADIENTS",
         "EXP_OVERFLOW",
         "SCHEDULE_MOVES_OVER_SKIPS",
         "UPDATE_NOT_FINITE",

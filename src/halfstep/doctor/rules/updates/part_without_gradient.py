@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _FEWEST = 3  # steps
 _FLAT = {"round", "floor", "ceil", "trunc", "sign", "sgn"}
-_BOUNDED = {"clamp", "clamp_max", "clamp_min", "hardtanh", "relu"}
+_BOUNDED = {"clamp", "clamp_max", "clamp_min", "hardtanh"}
 _DETACH = re.compile(r"\.detach\(\)|\.data\b(?!\.)")
 
 

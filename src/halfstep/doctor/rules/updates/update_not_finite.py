@@ -104,5 +104,9 @@ RULE = Rule(
     citations=("pytorch/pytorch#1767", "mlcommons/hpc#27"),
     needs=frozenset({"static", "numbers", "births"}),
     judge=judge,
-    explains=("SCHEDULE_MOVES_OVER_SKIPS", "NORM_STATISTICS_POISONED"),
+    explains=(
+        "SCHEDULE_MOVES_OVER_SKIPS",
+        "NORM_STATISTICS_POISONED",
+        "PARAMETERS_WITHOUT_OPTIMIZER",
+    ),
 )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 _FEWEST = 3  # steps
+_MINORITY = 0.5  # of the parameters of a model
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -25,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
         # A part before the trained ones may be left as it is on purpose, like loaded weights.
         if each.why == "model" and _is_after(evidence, each):
             return _model(each)
-        if each.why == "part" and each.training and not each.loaded and _trains(evidence, each):
+        if each.why == "part" and not each.loaded and _trains(evidence, each):
             return _model(each)
     if strays := evidence.precision.strays:
         first = strays[0]
@@ -46,8 +47,15 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _trains(evidence: Evidence, unowned: Unowned) -> bool:
-    """Return whether an optimizer updates the rest of the model."""
-    return bool(evidence.static.models[unowned.model].optimizers)
+    """Return whether optimizers update most of the model, or were meant to.
+
+    If they update a small part, such as a new head, the rest stays as it is on purpose.
+    """
+    optimizers = evidence.static.models[unowned.model].optimizers
+    owners = [each for each in evidence.of(ParameterLedger).owners if each.number in optimizers]
+    return bool(owners) and (
+        unowned.count < _MINORITY * unowned.total or any(each.hollow for each in owners)
+    )
 
 
 def _is_after(evidence: Evidence, unowned: Unowned) -> bool:
