@@ -181,6 +181,7 @@ class _Account:
     overwrites: bool = False
     computed: bool = False
     in_closure: bool = False
+    clearings: int = 0
     step: Mark | None = None
     backward: Mark | None = None
     zero: Mark | None = None
@@ -390,8 +391,14 @@ class Accounting(Signal):
         self._last = _Contribution(
             mark, terms_of(losses), self._passages.get(key, frozenset()), self._run
         )
+        alive = self.watched.registry.optimizers.alive() if numbers else {}
         for number in numbers:
-            self._accounts.setdefault(number, _Account()).add(self._last)
+            account = self._accounts.setdefault(number, _Account())
+            clearings = self.watched.grammar.state(alive[number]).clearings
+            if account.clearings != clearings and account.open:  # An engine has cleared them.
+                account.clear(account.zero, examined=True)
+            account.clearings = clearings
+            account.add(self._last)
 
     def _note_shared(self, account: _Account, number: int) -> None:
         """Note whether a step uses what a step of another optimizer has used."""

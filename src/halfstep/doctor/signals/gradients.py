@@ -44,6 +44,7 @@ class Gradients:
             method of a scaler or an optimizer that uses any optimizer's gradients.
         waiting: Number of steps, and number of skipped steps, since the last scheduler step.
         cleared: `id` of probes whose gradients were cleared one by one, until all are cleared.
+        clearings: How often the gradients were cleared, by the loop or by an engine.
         seen: `id` and version of each probe's gradient at the last check.
         made: The gradients of the last backward; their `id` can pass to other tensors.
     """
@@ -64,6 +65,7 @@ class Gradients:
     claimed: bool = False
     waiting: list[int] = field(default_factory=lambda: [0, 0])
     cleared: set[int] = field(default_factory=set)
+    clearings: int = 0
     seen: tuple[tuple[int, int], ...] = ()
     made: tuple[weakref.ref[torch.Tensor], ...] = ()
 
@@ -110,6 +112,7 @@ class Gradients:
 
     def forget(self) -> None:
         """Reset the state, because the gradients were cleared."""
+        self.clearings += 1
         self.holds.clear()
         self.scales.clear()
         self.cleared.clear()
