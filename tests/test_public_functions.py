@@ -14,7 +14,16 @@ import halfstep
 CALLABLE = [name for name in halfstep.__all__ if callable(getattr(halfstep, name))]
 JUSTIFIED = {"Recipe": "settings"}
 """Variadic parameters: the fields of recipes, to which a new part of a recipe adds one."""
-WITHOUT_TORCH = ["LossScale", "Recipe", "evaluate", "predict", "recipe", "recipes", "train"]
+WITHOUT_TORCH = [
+    "compare",
+    "LossScale",
+    "Recipe",
+    "evaluate",
+    "predict",
+    "recipe",
+    "recipes",
+    "train",
+]
 
 
 @pytest.mark.parametrize("name", CALLABLE)
@@ -72,10 +81,12 @@ def test_signatures_and_mistakes_in_a_config_need_no_torch():
 
 
 def test_a_package_that_is_called_stays_what_it_is_when_its_modules_are_imported():
+    import halfstep.compare.program
     import halfstep.recipe.table
     import halfstep.train.python
 
     for package, function in (
+        (halfstep.compare, halfstep.compare.program.compare),
         (halfstep.train, halfstep.train.python.train),
         (halfstep.recipe, halfstep.recipe.table.recipe),
     ):
