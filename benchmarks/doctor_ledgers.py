@@ -87,7 +87,7 @@ def diagnosed(program: Path, work: Path) -> list[dict[str, Any]]:
 
 def is_code(line: str) -> bool:
     """Tell whether a line of a change is to be taken as it stands."""
-    return line.startswith(("- ", "+ ", "  ", "@ "))
+    return line.startswith(("- ", "+ ", "  ", "@ ")) and not line.startswith("+ #")
 
 
 def applied(program: Path, finding: dict[str, Any]) -> str | None:

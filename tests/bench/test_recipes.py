@@ -80,13 +80,10 @@ def test_a_gpu_measures_each_recipe_twice(monkeypatch):
             raise torch.OutOfMemoryError
         return [0.04, 0.05, 0.06], batch * 2**20
 
-    class Properties:
-        total_memory = 2**40
-
     monkeypatch.setattr(recipes, "steps_of", steps_of)
     monkeypatch.setattr(recipes, "pick_device", lambda _: torch.device("cuda"))
     monkeypatch.setattr(recipes, "subject", lambda *_: recipe_rows_subject())
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
+    monkeypatch.setattr(torch.accelerator, "get_memory_info", lambda _: (0, 2**40))
     found = bench(device_name="cuda", recipes="fp16,tf32")
     assert steps == [("fp16", 4), ("fp16", 8), ("tf32", 4)]
     of_fp16, of_tf32 = found.figures["rows"].values()

@@ -170,14 +170,15 @@ def test_close_values_have_labels_that_differ_in_every_chart_of_a_comparison():
     curves = [
         {
             name: {"x": [1, 2, 3], "y": y, "nonfinite": []}
-            for name in ("gradient_cosine", "val_accuracy")
+            for name in ("gradient_cosine", "val_score")
         }
         for y in cosines
     ]
     data = {
+        "score": {"name": "accuracy", "title": "accuracy, %", "scale": 100},
         "arms": [
-            {"label": "fp32", "accuracy": 0.99991, "seconds": 1000.01, "source": "s"},
-            {"label": "fp16", "accuracy": 0.99992, "seconds": 1000.04, "source": "s"},
+            {"label": "fp32", "score": 0.99991, "seconds": 1000.01, "source": "s"},
+            {"label": "fp16", "score": 0.99992, "seconds": 1000.04, "source": "s"},
         ],
         "cells": [
             {"curves": each, "arm": arm, "label": str(arm), "source": "s"}

@@ -79,7 +79,9 @@ def test_an_error_in_a_watched_block_leaves_nothing_behind() -> None:
 def test_a_copy_of_a_model_is_reported_tensor_by_tensor() -> None:
     """The memo of `copy.deepcopy` grows with each tensor; to search it is quadratic in a model."""
     heard = []
-    listener = Listener(lambda call, result: heard.append(len(tensors_in((call.args, result)))))
+    listener = Listener(
+        lambda call, result: heard.append(len(tensors_in((call.args, result)))), lambda *_: None
+    )
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(12)))
     listener.start()
     copied = copy.deepcopy(model)

@@ -104,7 +104,7 @@ def test_many_small_batches_are_ranked_in_one_pass_and_large_ones_each_alone(mon
     assert whole.top1 == pytest.approx((logits.argmax(1) == labels).float().mean().item())
     assert whole.macro_f1 > 0  # nothing is counted twice
     assert passes == [200]
-    monkeypatch.setattr("halfstep.train.run.metrics._AT_ONCE", 9 * 10)
+    monkeypatch.setattr("halfstep.train.task.metrics._AT_ONCE", 9 * 10)
     again, _, _ = measured(9, images=200, batch=8)
     assert again.confusion.sum() == 200
     assert passes[1:] == [16] * 12 + [8]

@@ -14,7 +14,7 @@ def train(write=lambda step, group: None, *, make=None, body: float = BODY, coun
     """Train; `write(step, group)` sets the rate of a group, or the scheduler of `make` does."""
     model = classifier()
     groups = [
-        {"params": model[0].parameters(), "lr": body},
+        {"params": model[:3].parameters(), "lr": body},
         {"params": model[3].parameters(), "lr": HEAD},
     ]
     optimizer = torch.optim.AdamW(groups)

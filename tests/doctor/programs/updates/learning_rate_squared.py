@@ -14,7 +14,7 @@ def train(function, *, rate: float = RATE, groups: bool = False) -> None:
     model = classifier()
     parameters = (
         [
-            {"params": model[0].parameters(), "lr": rate / 10},
+            {"params": model[:3].parameters(), "lr": rate / 10},
             {"params": model[3].parameters()},
         ]
         if groups
