@@ -95,6 +95,8 @@ def applied(program: Path, finding: dict[str, Any]) -> str | None:
 
     A line with "-" or without a sign must stand at its place, without regard to indentation.
     """
+    if finding["site"] is None:
+        return None
     lines: list[str | None] = [*program.read_text().splitlines()]
     before: dict[int, list[str]] = {}
     at = finding["site"]["line"] - 1

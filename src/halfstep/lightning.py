@@ -63,13 +63,18 @@ class RecipePrecision(Precision):
 
         Raises:
             ValueError: If the module optimizes by hand, or overrides what the engine does.
+            TypeError: If the strategy has wrapped the module for several processes.
         """
+        if not isinstance(model, pl.LightningModule):
+            raise TypeError(
+                f"the Trainer's strategy wraps the module in {type(model).__name__}, and "
+                "RecipePrecision takes one process with one device; write devices=1"
+            )
+        _refuse_own_steps(model)
         clipping: dict[str, Any] = {}
-        if isinstance(model, pl.LightningModule):
-            _refuse_own_steps(model)
-            if limit := model.trainer.gradient_clip_val:
-                by_value = model.trainer.gradient_clip_algorithm == GradClipAlgorithmType.VALUE
-                clipping = {"clip_value" if by_value else "clip_norm": float(limit)}
+        if limit := model.trainer.gradient_clip_val:
+            by_value = model.trainer.gradient_clip_algorithm == GradClipAlgorithmType.VALUE
+            clipping = {"clip_value" if by_value else "clip_norm": float(limit)}
         self.teardown()
         # A Trainer that only evaluates has no optimizers.
         trained = optimizers or [SGD(model.parameters(), lr=0.0)]

@@ -47,6 +47,29 @@ def test_memory_is_the_processs_where_torch_counts_none(monkeypatch):
     assert accelerators.counts_memory(torch.device("xpu"))
 
 
+def test_memory_is_given_back_only_where_there_is_an_accelerator(monkeypatch, kind):
+    called = []
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: called.append(1))
+    accelerators.empty_cache()
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
+    accelerators.empty_cache()
+    assert called == [1]
+
+
+def test_a_random_state_of_another_kind_is_left_alone(monkeypatch):
+    state = [torch.zeros(3)]
+
+    class Module:
+        get_rng_state = staticmethod(lambda: state[0])
+        set_rng_state = staticmethod(lambda new: state.insert(0, new))
+
+    monkeypatch.setattr(accelerators, "_generators", lambda: [(Module, ())])
+    accelerators.set_random_states([torch.ones(4)])
+    assert torch.equal(state[0], torch.zeros(3))
+    accelerators.set_random_states([torch.ones(3)])
+    assert torch.equal(state[0], torch.ones(3))
+
+
 def test_mps_gets_no_fp64():
     assert accelerators.wide(torch.device("mps")) == torch.float32
     assert accelerators.wide(torch.device("cuda")) == torch.float64

@@ -103,6 +103,21 @@ def test_without_an_engine_a_resumed_run_takes_the_same_steps():
         assert torch.equal(one, two)
 
 
+def test_a_scaler_of_torch_unscales_its_gradients():
+    ends = []
+    for scaled in (False, True):
+        param = torch.nn.Parameter(torch.full((4,), 0.5))
+        optimizer = Adam8([param], lr=0.01, weight_decay=0.1)
+        scaler = torch.amp.GradScaler("cpu", enabled=scaled)
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale((param * 1e-3).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        ends.append(param.detach())
+    assert torch.equal(*ends)
+
+
 def test_other_parameters_are_refused():
     with pytest.raises(TypeError, match="8 bits of fp32 or bf16 parameters"):
         Adam8([nn.Parameter(torch.zeros(3, dtype=torch.float16))])

@@ -265,7 +265,7 @@ def _arguments(build: Callable[..., Any], seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002  (the one that the user's code draws from)
-    given = build(seed) if inspect.signature(build).parameters else build()
+    given = build(**{key: seed for key in inspect.signature(build).parameters if key == "seed"})
     if not isinstance(given, Mapping):
         raise TypeError(
             f"build returned a {type(given).__name__}; allowed: a mapping with the arguments of "

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Any, TypeVar, cast
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 _Batch = TypeVar("_Batch")
 _Sent = TypeVar("_Sent")
@@ -88,8 +89,8 @@ def each_tensor(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
         alike = copy.copy(batch)  # keeps other attributes, such as the factory of a defaultdict
         alike.update(moved)
         return alike
+    if isinstance(batch, PackedSequence) or not isinstance(batch, list | tuple):
+        return batch  # a packed sequence has a tensor that stays on the CPU
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple
         return cast("Any", type(batch))(*(each_tensor(each, function) for each in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(each_tensor(each, function) for each in batch)
-    return batch
+    return type(batch)(each_tensor(each, function) for each in batch)

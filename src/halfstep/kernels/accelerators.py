@@ -6,6 +6,7 @@ only where torch has nothing in common for all kinds.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +42,13 @@ def counts_memory(device: torch.device) -> bool:
     except (RuntimeError, NotImplementedError):  # MPS, until torch 2.12
         return False
     return True
+
+
+def empty_cache() -> None:
+    """Give back memory that torch holds and does not use, if torch can."""
+    if present():
+        with suppress(RuntimeError, NotImplementedError):  # MPS, until torch 2.12
+            torch.accelerator.empty_cache()
 
 
 def copies_while_computing(tensor: torch.Tensor) -> bool:
@@ -79,7 +87,8 @@ def random_states() -> list[torch.Tensor]:
 def set_random_states(states: Sequence[torch.Tensor]) -> None:
     """Set the states that `random_states` returned; those of missing accelerators are ignored."""
     for (module, number), state in zip(_generators(), states, strict=False):
-        module.set_rng_state(state, *number)
+        if state.numel() == module.get_rng_state(*number).numel():  # else of another kind
+            module.set_rng_state(state, *number)
 
 
 def _generators() -> list[tuple[Any, tuple[int, ...]]]:

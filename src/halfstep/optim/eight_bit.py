@@ -39,7 +39,7 @@ class Adam8(ForeachOptimizer):
 
     moments = ("exp_avg", "exp_avg_sq")
     moments_dtype = torch.int8
-    _step_supports_amp_scaling = True  # as torch asks: the kernel reads `found_inf`
+    reads_found_inf = True  # but not `grad_scale`, as torch asks of `_step_supports_amp_scaling`
 
     def __init__(
         self,
@@ -94,8 +94,9 @@ class Adam8(ForeachOptimizer):
         self._refuse(params)  # a recipe may have cast them since
         order = {param: place for place, param in enumerate(params)}
         for device in {param.device for param in params}:  # as a checkpoint has it
-            drawn = torch.tensor(self.param_groups[0]["draws"], device=device)
-            self._kernel.draws.setdefault(device, drawn)
+            if device not in self._kernel.draws:
+                drawn = torch.tensor(self.param_groups[0]["draws"], device=device)
+                self._kernel.draws[device] = drawn
         self._kernel.step(self, set(params), order)
 
     def _update_group(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:

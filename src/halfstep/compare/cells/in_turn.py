@@ -76,6 +76,7 @@ class InTurn:
 def _free_memory() -> None:
     """Free the objects of a cell, so that the next one starts with as much memory."""
     gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    if "torch" in sys.modules:
+        from halfstep.kernels.accelerators import empty_cache  # imports torch
+
+        empty_cache()

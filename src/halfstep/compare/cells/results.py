@@ -60,7 +60,7 @@ class Result:
     def number(self, name: str) -> float | None:
         """Return a number of the summary, with dots for nested keys; None if it is not finite."""
         found: Any = self.summary
-        for part in name.split("."):
+        for part in name.split(".", 1):
             found = found.get(part) if isinstance(found, Mapping) else None
         return finite(found)
 

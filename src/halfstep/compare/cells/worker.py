@@ -171,7 +171,9 @@ def _run(module: str, *arguments: str) -> int:
 def _give_back_gpu_memory() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.accelerator.empty_cache()
+        from halfstep.kernels.accelerators import empty_cache  # imports torch
+
+        empty_cache()
 
 
 if __name__ == "__main__":

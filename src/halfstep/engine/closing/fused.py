@@ -33,6 +33,7 @@ def skips_by_itself(window: Window, techniques: Sequence[Technique]) -> bool:
     return (
         (
             getattr(optimizer, "_step_supports_amp_scaling", False)
+            or getattr(optimizer, "reads_found_inf", False)
             or any(technique.steps_in_one_kernel(optimizer) for technique in techniques)
         )
         # Fused kernels do not accept found_inf together with sharded parameters.

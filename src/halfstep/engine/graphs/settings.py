@@ -33,7 +33,7 @@ def settings_of(assembly: Assembly, windows: Sequence[Window]) -> dict[str, Any]
             id(value) if isinstance(value, torch.Tensor) else value
             for group in groups
             for name, value in group.items()
-            if name not in {"params", "lr"}
+            if name not in {"params", "lr", "draws"}
         ],
         "the state of an optimizer": [
             id(each) for state in states for each in (state or {}).values()
@@ -66,7 +66,9 @@ class LearningRates:
         return [group["lr"] for group in groups if not self._is_read(group)]
 
     def _is_read(self, group: dict[str, Any]) -> bool:
-        return isinstance(group["lr"], torch.Tensor) or (self.move and bool(group["fused"]))
+        return isinstance(group["lr"], torch.Tensor) or (
+            self.move and bool(group.get("fused", True))
+        )
 
     def forget(self) -> None:
         """Drop the tensors, because a loaded state replaces the groups of an optimizer."""

@@ -73,7 +73,7 @@ class SplitMasters(RoundedUpdate):
         self._handles.clear()
         with torch.no_grad():
             for param, missing in self._compensations.items():
-                param.copy_(exact(param.bfloat16(), missing))
+                param.copy_(exact(param.bfloat16(), missing.to(param.device)))
         self._compensations.clear()
 
     def _split(self, param: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

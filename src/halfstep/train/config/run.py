@@ -114,9 +114,10 @@ class RunConfig(Section):
     @field_validator("device")
     @classmethod
     def _is_a_device(cls, given: str) -> str:
-        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", given):
+        if not re.fullmatch(r"auto|cpu|(cuda|xpu)(:\d{1,3})?|mps(:0)?", given):
             raise ValueError(
-                f"{given!r} is not a device; allowed: auto, cpu, cuda, or a number as in cuda:1"
+                f"{given!r} is not a device; allowed: auto, cpu, cuda, xpu, mps, or a number as in "
+                "cuda:1"
             )
         return given
 

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
 from halfstep.errors import UserError
@@ -123,7 +124,10 @@ class LoaderData:
 
 def moved(batch: Any, device: torch.device) -> Any:
     """Return a batch with its tensors on a device; other objects with a method `to` use that."""
-    if not isinstance(batch, torch.Tensor | dict | list | tuple) and hasattr(batch, "to"):
+    own = isinstance(batch, PackedSequence) or not isinstance(
+        batch, torch.Tensor | dict | list | tuple
+    )
+    if own and hasattr(batch, "to"):
         return batch.to(device)
     return each_tensor(batch, lambda tensor: tensor.to(device, non_blocking=True))
 

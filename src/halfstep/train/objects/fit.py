@@ -223,6 +223,8 @@ def fit(  # noqa: PLR0913  (a training has as many settings)
         )
         torch.manual_seed(config.seed)
         model.to(device)
+        if optimizer.state:  # such as that of Adagrad from its construction on
+            optimizer.load_state_dict(optimizer.state_dict())  # moves it to the parameters
         if isinstance(loss, nn.Module):
             loss.to(device)
         if not model.training:

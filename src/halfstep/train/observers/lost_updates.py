@@ -23,11 +23,14 @@ class LostUpdates(Observer):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._steps = self._skipped = self._lost = 0
+        self._steps = self._lost = 0
+        self._skipped: int | None = None
 
     def stepped(self, step: int, result: StepResult | None) -> None:
         """Count a step, unless an observer vetoed it."""
         del step
+        if self._skipped is None:  # a resumed engine counts the skips of before, too
+            self._skipped = 0 if self._engine.lost_updates is None else self._engine.skipped
         self._steps += result is not None
 
     def interval(self) -> dict[str, float]:
@@ -36,7 +39,7 @@ class LostUpdates(Observer):
         if lost is None:
             return {}
         skipped = self._engine.skipped
-        updates = (self._steps - (skipped - self._skipped)) * self._weights()
+        updates = (self._steps - (skipped - (self._skipped or 0))) * self._weights()
         share = (lost - self._lost) / updates if updates else math.nan
         self._steps, self._skipped, self._lost = 0, skipped, lost
         return {"lost_update_share": share}

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map_only
 from halfstep import step_observer
 from halfstep.errors import UserError, reason
 from halfstep.formats.dtypes import HALVES
+from halfstep.kernels import accelerators
 from halfstep.train.build.compiling import as_compiled
 from halfstep.train.processes.processes import ALONE
 
@@ -188,7 +189,7 @@ class MicroBatches:
         if not self.processes.any(done is None):
             return done
         self.engine.zero_grad()
-        torch.accelerator.empty_cache()
+        accelerators.empty_cache()
         return None
 
     @property

@@ -132,10 +132,9 @@ def test_a_crowd_of_rows_in_one_place_does_not_hang_the_page(open_report, report
     before, _, rest = report.read_text().partition(start)
     content, _, after = rest.partition(end)
     data = json.loads(content)
-    drawn = next(arm for arm in data["arms"] if arm["accuracy"] is not None)
+    drawn = next(arm for arm in data["arms"] if arm["score"] is not None)
     data["arms"] += [
-        {**drawn, "accuracy": 0.4 + number / 7e3, "seconds": 40 + number / 7}
-        for number in range(60)
+        {**drawn, "score": 0.4 + number / 7e3, "seconds": 40 + number / 7} for number in range(60)
     ]
     report.write_text(before + start + json.dumps(data) + end + after)
     page = open_report(1600)
