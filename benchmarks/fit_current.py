@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 import docs_table
 import h200
 import numpy as np
-import timm
 from published_steps import measurements, traced
 from scipy.optimize import least_squares
 
@@ -108,7 +107,6 @@ class Step:
 
 def steps() -> list[Step]:
     """Trace the measured steps, and return those that the GPU limits."""
-    timm.layers.set_fused_attn(enable=True)  # which `published_steps` has turned off
     found: dict[tuple[Any, ...], Step] = {}
     forecasters: dict[Any, Any] = {}
     for name, file in (("h200", "h200.json"), ("h100_sxm", "steps.json")):
@@ -143,7 +141,6 @@ def errors(chosen: Sequence[tuple[Step, Workload]], fitted: Constants) -> NDArra
 
 def logs(data: Path, cache: Path) -> list[tuple[Step, Workload]]:
     """Return the published logs of Hopper."""
-    timm.layers.set_fused_attn(enable=False)
     found = []
     for each in measurements(data):
         if not each.machine or gpu(each.gpu).architecture != "hopper":

@@ -40,8 +40,6 @@ from halfstep.kernels.cuda_policy import cuda_autocast_policy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-timm.layers.set_fused_attn(enable=False)
-
 
 @dataclass(frozen=True)
 class Measurement:
@@ -329,7 +327,12 @@ def traced(asked: Measurement, cache: Path) -> Trace:
     """Return the trace of a measurement, from the cache if it is there."""
     path = cache / f"{asked.trace_name}.json"
     if not path.exists():
-        trace = trace_of(asked)
+        fused = bool(timm.layers.use_fused_attn())
+        timm.layers.set_fused_attn(enable=False)  # as in the timm of the measurements
+        try:
+            trace = trace_of(asked)
+        finally:
+            timm.layers.set_fused_attn(enable=fused)
         cache.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(saved(trace)))
     return loaded(json.loads(path.read_text()))
