@@ -55,6 +55,18 @@ def test_losses_that_drift_from_fp32_fail():
         assert_survives(net(), batches(), recipe="bf16", tolerance=0.0)
 
 
+def test_a_step_that_is_skipped_late_fails_though_its_loss_is_finite():
+    def loss(model, batch):
+        inputs, labels, last = batch
+        value = nn.functional.cross_entropy(model(inputs), labels)
+        # The square root of 0 has an infinite derivative.
+        return value + (model[2].bias.sum() * 0).sqrt() if last else value
+
+    examples = [(x, y, number == 2) for number, (x, y) in enumerate(batches(4))]
+    with pytest.raises(AssertionError, match="step 3 was skipped"):
+        assert_survives(net(), examples, recipe="fp16", loss=loss)
+
+
 def test_an_own_loss_and_optimizer_are_used():
     seen = []
 

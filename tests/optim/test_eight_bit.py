@@ -118,6 +118,22 @@ def test_a_scaler_of_torch_unscales_its_gradients():
     assert torch.equal(*ends)
 
 
+def test_only_the_first_step_copies_the_count_of_draws_to_the_device(monkeypatch):
+    copied, tensor = [], torch.tensor
+
+    def noted(value, **named):
+        copied.extend([value] if isinstance(value, int) else [])
+        return tensor(value, **named)
+
+    monkeypatch.setattr(torch, "tensor", noted)
+    param = torch.nn.Parameter(torch.ones(4))
+    optimizer = Adam8([param])
+    for _ in range(3):
+        param.grad = torch.ones(4)
+        optimizer.step()
+    assert copied == [0]
+
+
 def test_other_parameters_are_refused():
     with pytest.raises(TypeError, match="8 bits of fp32 or bf16 parameters"):
         Adam8([nn.Parameter(torch.zeros(3, dtype=torch.float16))])

@@ -17,7 +17,9 @@ from halfstep import EMA, Engine, recipe
 from halfstep.engine.graphs import recorders
 from halfstep.engine.graphs.captured import WARM_UP
 from halfstep.engine.graphs.recorders import CaptureError
+from halfstep.engine.graphs.settings import LearningRates
 from halfstep.engine.misuse import EngineWarning
+from halfstep.optim.eight_bit import Adam8
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*lr_scheduler.step")
 ROOT = Path(__file__).parents[3]
@@ -197,6 +199,14 @@ def test_a_setting_that_changes_in_each_step_ends_the_recordings(recorder):
     batches = [batch(number) for number in range(20)]
     with pytest.warns(EngineWarning, match="a setting of an optimizer has changed 9 times"):
         train(runs, batches)
+
+
+def test_an_optimizer_without_the_setting_fused_reads_a_moving_rate():
+    param = nn.Parameter(torch.ones(2))
+    window = SimpleNamespace(optimizer=Adam8([param]), params=[param])
+    assert LearningRates([window], moves=True).fixed == []
+    plain = SimpleNamespace(optimizer=SGD([param], lr=0.1), params=[param])
+    assert LearningRates([plain], moves=True).fixed == [0.1]
 
 
 def test_frozen_layers_and_modes_are_followed(recorder):
