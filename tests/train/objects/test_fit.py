@@ -358,18 +358,3 @@ def test_commands_for_runs_of_a_config_refuse_a_run_of_objects(tmp_path):
     with pytest.raises(ValueError, match=r"is of a run by halfstep.fit"):
         halfstep.evaluate(tmp_path / "run")
     assert list((tmp_path / "run").glob("checkpoints/best.pt"))
-
-
-def test_state_that_an_optimizer_already_has_follows_the_model(tmp_path):
-    """Its format stands for its device: `load_state_dict` moves and casts it to the parameter's."""
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
-    for state in optimizer.state.values():
-        state["sum"] = state["sum"].double()
-    inputs = torch.randn(8, 4)
-    loader = [(inputs, inputs.sum(1, keepdim=True))]
-    halfstep.fit(
-        model, optimizer, loader, loader, loss=functional.mse_loss, epochs=1, device="cpu",
-        out=tmp_path / "run", quiet=True,
-    )  # fmt: skip
-    assert {state["sum"].dtype for state in optimizer.state.values()} == {torch.float32}
