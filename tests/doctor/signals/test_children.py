@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from halfstep.doctor import Watch
 
-TRAINS = """
+TRAINS = r"""
 import multiprocessing
+import os
 import sys
 import torch
 from torch import nn
@@ -30,7 +31,8 @@ def work(rank, bad):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), torch.randint(2, (8,))).backward()
         optimizer.step()
-    print("rank", rank, "ends")
+    # One write: two processes share the pipe.
+    os.write(1, f"rank {rank} ends\n".encode())
 
 
 if __name__ == "__main__":
@@ -59,7 +61,7 @@ def diagnosis_of(tmp_path, *arguments: str) -> tuple[dict, str]:
         timeout=300,
         env=environment,
     )
-    assert sorted(done.stdout.split("\n"))[-2:] == ["rank 0 ends", "rank 1 ends"]
+    assert sorted(done.stdout.splitlines())[-2:] == ["rank 0 ends", "rank 1 ends"]
     return json.loads((tmp_path / "report" / "diagnosis.json").read_text()), done.stderr
 
 
