@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import docs_table
 import quiet_machine
 import torch
-from steps.loops import engine, raw, trainer
+from steps.loops import engine, raw, trainer, unchecked
 from steps.peers import PEERS, REFUSES, missing
 from steps.tasks import MODELS, SETTINGS
 from steps.turns import measure
@@ -48,7 +48,13 @@ if TYPE_CHECKING:
     from steps.turns import Row, Variant
 
 RESULTS = Path(__file__).parent / "results" / "step_overhead.json"
-VARIANTS: dict[str, Variant] = {"raw": raw, "engine": engine, "trainer": trainer, **PEERS}
+VARIANTS: dict[str, Variant] = {
+    "raw": raw,
+    "engine": engine,
+    "engine, unchecked": unchecked,
+    "trainer": trainer,
+    **PEERS,
+}
 TRAINERS = {"trainer", "Lightning Trainer"}
 """Not measured with accumulation: they load batches between the micro-steps of a step."""
 

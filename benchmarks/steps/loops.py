@@ -75,7 +75,7 @@ def _raw_o2(model: nn.Module) -> Callable[[Window], None]:
     return step
 
 
-def engine(task: Task) -> None:
+def engine(task: Task, nonfinite: str = "skip") -> None:
     """Halfstep's Engine."""
     model, optimizer = task.parts()
     setting = task.setting
@@ -85,6 +85,7 @@ def engine(task: Task) -> None:
         recipe=setting.recipe,
         accumulate=setting.micro_steps,
         clip_norm=setting.clip,
+        nonfinite=nonfinite,
     )
 
     def step(window: Window) -> None:
@@ -95,6 +96,11 @@ def engine(task: Task) -> None:
             engine.step()
 
     task.forever(step)
+
+
+def unchecked(task: Task) -> None:
+    """The Engine without its check for inf and NaN, which the raw loop does not have either."""
+    engine(task, nonfinite="apply")
 
 
 class Timed(Observer):

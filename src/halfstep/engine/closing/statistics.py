@@ -84,7 +84,7 @@ class RunningStatistics:
         with step_observer.active.work():
             if self._copies:
                 for copies in self._copies:
-                    torch._foreach_copy_(copies.parts, copies.buffers)
+                    copies.take()
             else:
                 self._copies = [_Copies(alike) for alike in by_format(self._buffers)]
         self._is_saved = True
@@ -188,10 +188,25 @@ class _Copies:
         self.whole = _flat(buffers)
         self.parts = _parted(self.whole, buffers)
 
+    def take(self) -> None:
+        """Copy the present values."""
+        _flat(self.buffers, into=self.whole)
 
-def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Return all elements of tensors of one format as a new tensor, shape (elements,)."""
-    return torch.cat([each.flatten() for each in tensors])
+
+def _flat(tensors: list[torch.Tensor], into: torch.Tensor | None = None) -> torch.Tensor:
+    """Return all elements of tensors of one format as one tensor, shape (elements,).
+
+    Args:
+        tensors: The tensors.
+        into: What to write to; None for a new tensor.
+    """
+    # Means and variances, or counts of batches. A view of each would take longer than the copy.
+    dimensions = {tensor.dim() for tensor in tensors}
+    if dimensions == {1}:
+        return torch.cat(tensors, out=into)
+    if dimensions == {0}:
+        return torch.stack(tensors, out=into)
+    return torch.cat([tensor.flatten() for tensor in tensors], out=into)
 
 
 def _parted(flat: torch.Tensor, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -24,8 +24,8 @@ class RootGradient:
 
     def of(
         self, loss: torch.Tensor, scale: torch.Tensor | None, weight: Weight | None
-    ) -> torch.Tensor:
-        """Return the initial gradient for the backward of `loss`.
+    ) -> torch.Tensor | None:
+        """Return the initial gradient for the backward of `loss`; None for 1.
 
         Args:
             loss: Scalar.
@@ -38,12 +38,12 @@ class RootGradient:
         if scale is not None:
             root = scale.to(loss, copy=True)
             return root if weight is None else weight.of(root)
+        if weight is None:
+            return None
         key = (loss.dtype, loss.device, weight)
         # The caller may have changed the kept tensor in place, for example in a hook on the loss.
         if key != self._key or self._root._version:
-            root = torch.ones_like(loss)
-            self._root = root if weight is None else weight.of(root)
-            self._key = key
+            self._root, self._key = weight.of(torch.ones_like(loss)), key
         return self._root
 
 

@@ -122,12 +122,6 @@ def check(step: Step) -> None:
         window.update_found_inf()
 
 
-def explain(step: Step) -> None:
-    """Measure gradients now if a message about a skip in this step would name parameters."""
-    if step.assembly.explains:
-        measure_now(step)
-
-
 def measure(step: Step) -> None:
     """Compute the norms that cannot be computed when they are read."""
     for window in step.closing:
@@ -157,6 +151,8 @@ def clip(step: Step) -> None:
 def decide(step: Step) -> None:
     """Find the windows to skip. The host waits unless the optimizers skip by themselves.
 
+    If a message about a skip in this step would name parameters, the gradients are measured.
+
     Raises:
         NonFiniteGradients: If a gradient is not finite under `nonfinite="raise"`.
     """
@@ -167,10 +163,14 @@ def decide(step: Step) -> None:
         if window.found_inf is not None:
             by_itself = not refuses and skips_by_itself(window, assembly.techniques)
             (step.on_device if by_itself else asking).append(window)
+    if step.on_device and assembly.explains:
+        measure_now(step)
     flags = [window.found_inf for window in asking if window.found_inf is not None]
     if not flags:
         return
     found = torch.stack(flags).tolist() if len(flags) > 1 else [flags[0].item()]
+    if any(found) and assembly.explains:
+        measure_now(step)
     for window, found_inf in zip(asking, found, strict=True):
         if found_inf:
             step.skipped.append(window)

@@ -96,7 +96,6 @@ def planned(assembly: Assembly, *, by_closure: bool) -> list[Callable[[Step], No
         (calls.unscale if scales else calls.weigh, True),
         (calls.report_unscaled, scales and observed),
         (calls.check, checks),
-        (calls.explain, (scales or checks) and not measures),
         (calls.measure_now if measures else calls.measure, True),
         (calls.agree, several),
         (calls.clip, clips),
