@@ -74,14 +74,11 @@ def test_job_whose_worker_is_killed_ends_as_an_undisturbed_one(pictures_file, wh
 
 
 @pytest.mark.slow
-def test_twenty_random_kills_leave_no_trace(pictures_file, whole, tmp_path, write_results):
+def test_twenty_random_kills_leave_no_trace(pictures_file, whole, tmp_path):
     chance = random.Random(0)
-    kills = []
     for number in range(KILLS):
         rank, count = chance.randrange(2), chance.randint(1, MICRO_BATCHES)
         assert_no_trace(pictures_file, tmp_path / str(number), whole, rank, count)
-        kills.append({"rank": rank, "micro_batch": count})
-    write_results("distributed_kills.json", {"processes": 2, "ended_bitwise_equal": kills})
 
 
 @pytest.mark.slow

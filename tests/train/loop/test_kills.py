@@ -67,7 +67,7 @@ def test_workers_of_a_process_that_is_killed_while_they_hand_images_over_say_not
 
 
 @pytest.mark.slow
-def test_random_kills_leave_no_trace(pictures, pictures_file, wholes, tmp_path, write_results):
+def test_random_kills_leave_no_trace(pictures, pictures_file, wholes, tmp_path):
     chance = random.Random(0)
     rows = []
     for number in range(KILLS):
@@ -92,7 +92,6 @@ def test_random_kills_leave_no_trace(pictures, pictures_file, wholes, tmp_path, 
             }
         )
         shutil.rmtree(run)
-    write_results("kills.json", {"kills": rows})
     assert [row for row in rows if not row["equal"]] == []
 
 
