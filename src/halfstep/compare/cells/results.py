@@ -47,7 +47,7 @@ class Result:
         return f"{self.cell.directory.name}/run/{TEXT}" if self.cause else ""
 
     @property
-    def said(self) -> str:
+    def failure(self) -> str:
         """Why the run failed, or had a non-finite loss on the way; "" if neither happened."""
         if not self.cause:
             return self.reason or ""

@@ -33,11 +33,8 @@ MEANINGS = (
 def warnings(grid: Grid, results: Sequence[Result]) -> list[str]:
     """Return the notes on these runs: why some failed, and what makes figures unreliable."""
     with_seed = len(grid.seeds) > 1 or len(grid.points) > 1
-    sentences = [
-        f"{result.cell.label if with_seed else result.cell.recipe} {result.status}: {result.said}"
-        for result in results
-        if result.said
-    ]
+    named = [(run.cell.label if with_seed else run.cell.recipe, run) for run in results]
+    sentences = [f"{name} {run.status}: {run.failure}" for name, run in named if run.failure]
     sentences += mixed(results)
     if any(row.disturbed for row in rows_by_arm(grid, results)):
         sentences.append(f"{DISTURBED} {disturbed_note()}.")

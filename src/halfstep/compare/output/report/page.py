@@ -171,9 +171,9 @@ def _table_row(
         "status": row.status,
         "kind": "finished" if row.status == "finished" else row.status.split()[-1],
         "reason": "; ".join(
-            f"seed {result.cell.seed}: {result.said}" if row.seed is None else result.said
+            f"seed {result.cell.seed}: {result.failure}" if row.seed is None else result.failure
             for result in row.results
-            if result.said
+            if result.failure
         ),
         "seed": row.seed,
         "overrides": [TableCell(text, value=text, label=key) for key, text in what.items()],
