@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from sameness import same
 
 import warm
 from halfstep.train.store import checkpoint
@@ -45,10 +46,6 @@ def torchrun(config, run, rank=-1, count=0, strategy="ddp"):
 
 def final(run):
     return checkpoint.load(checkpoint.path(run, "last"))
-
-
-def same(first, second):
-    return first.keys() == second.keys() and all(first[n].equal(second[n]) for n in first)
 
 
 @pytest.fixture(scope="module")

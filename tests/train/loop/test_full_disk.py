@@ -42,13 +42,6 @@ WRITES = {
 }
 
 
-@pytest.fixture(scope="module")
-def whole(pictures, tmp_path_factory):
-    run = tmp_path_factory.mktemp("whole") / "run"
-    train(pictures(), run, quiet=True)
-    return run
-
-
 @pytest.fixture
 def full(monkeypatch):
     """Let one kind of write fail from its n-th call on, for so many calls."""

@@ -7,6 +7,7 @@ import signal
 import file_systems
 import killed
 import pytest
+from sameness import same
 
 import warm
 from halfstep.errors import UserError
@@ -28,10 +29,6 @@ def kill(config, run, recipe, moment, count, workers=2, in_background=False):
 
 def final(run):
     return checkpoint.load(checkpoint.path(run, "last"))
-
-
-def same(first, second):
-    return first.keys() == second.keys() and all(first[n].equal(second[n]) for n in first)
 
 
 @pytest.fixture(scope="module")
