@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test oldest soak check site bench gpu clean
+.PHONY: demo test times oldest soak check site bench gpu clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -16,7 +16,10 @@ demo: $(VENV)/installed  ## the comparison of the README
 	$(BIN)/halfstep compare digits --aa --control
 
 test: $(VENV)/installed  ## all tests but the long campaigns
-	$(BIN)/pytest -n auto -m "not slow"
+	$(BIN)/pytest -n auto -m "not slow" --junitxml=build/tests.xml
+
+times:  ## the table of CONTRIBUTING.md, from the last `make test`
+	$(BIN)/python tests/durations.py build/tests.xml
 
 oldest:  ## all tests but the long campaigns, under the oldest torch that is supported
 	$(PYTHON) -m venv .venv-oldest

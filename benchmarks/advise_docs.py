@@ -73,9 +73,9 @@ WHAT = {
         "batch": "最大批大小（24 GB 显存）与公布值一致的模型的比例",
     },
 }
-MODELS = {
-    "en": ("| family | model | pixels | NCHW | NHWC |", "the median"),
-    "zh": ("| 系列 | 模型 | 图像边长（像素） | NCHW | NHWC |", "中位数"),
+FAMILIES = {
+    "en": ("| family | models | NCHW | NHWC |", "all", "{:.2f} ({:.2f} to {:.2f})"),
+    "zh": ("| 系列 | 模型数 | NCHW | NHWC |", "全部", "{:.2f}（{:.2f} 到 {:.2f}）"),
 }
 
 
@@ -126,25 +126,27 @@ def targets(results: dict[str, Any], language: str) -> Iterator[str]:
     yield share("batch", "set aside", batch["n"], batch["in bracket"], 90)
 
 
-def models(results: dict[str, Any], language: str) -> Iterator[str]:
-    """Yield the lines of the table with the predicted over the published time of each model."""
-    head, middle = MODELS[language]
-    by_model: dict[tuple[str, str, int], dict[str, float]] = defaultdict(dict)
+def families(results: dict[str, Any], language: str) -> Iterator[str]:
+    """Yield the lines of the table with the predicted over the published times of each family."""
+    head, every, form = FAMILIES[language]
+    names: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in results["refit"]["models"]:
         ratio = row["predicted_ms"] / row["published_ms"]
-        by_model[row["family"], row["model"], row["image_size"]][row["layout"]] = ratio
+        for group in (row["family"], every):
+            names[group].add((row["model"], row["image_size"]))
+            ratios[group, row["layout"]].append(ratio)
     yield head
-    yield "| --- | --- | --- | --- | --- |"
-    for (family, model, size), found in sorted(by_model.items()):
-        shown = (f"{found[each]:.2f}" if each in found else "-" for each in ("nchw", "nhwc"))
-        yield f"| {family} | {model} | {size} | {' | '.join(shown)} |"
-    nchw, nhwc = (
-        median(each[key] for each in by_model.values() if key in each) for key in ("nchw", "nhwc")
-    )
-    yield f"| | {middle} | | {nchw:.2f} | {nhwc:.2f} |"
+    yield "| --- | --- | --- | --- |"
+    for group in [*sorted(names.keys() - {every}), every]:
+        shown = [
+            form.format(median(of), min(of), max(of))
+            for of in (ratios[group, layout] for layout in ("nchw", "nhwc"))
+        ]
+        yield f"| {group} | {len(names[group])} | {' | '.join(shown)} |"
 
 
-TABLES = {"targets": targets, "models": models}
+TABLES = {"targets": targets, "families": families}
 
 
 def main() -> None:

@@ -194,24 +194,10 @@ def _memory(result: dict[str, Any]) -> str:
     return f"error of at most {max(result['worst'].values()):.1%} for 20 models"
 
 
-def _trace(result: dict[str, Any]) -> str:
-    of = {row["model"]: row for row in result["rows"]}["resnet50"]
-    first, table = of["first_trace_seconds"], of["table_seconds"]
-    return f"ResNet-50: {first:.1f} s for the first recipe, {table:.0f} s for six recipes"
-
-
 def _batch(result: dict[str, Any]) -> str:
     of = result["models"]["resnet50"]["batches"]
     compressed, exact = (of[way]["fits"] for way in ("act2", "exact"))
     return f"ResNet-50: {compressed} images at 2 bits, {exact} without compression"
-
-
-def _updates(result: dict[str, Any]) -> str:
-    of = result["final_accuracy"]
-    each = [
-        f"{name} {of[name]['mean']:.3f} (sd {of[name]['sd']:.3f})" for name in ("fp32", "bf16-sr")
-    ]
-    return f"accuracy on the digits: {', '.join(each)}"
 
 
 def _rehearsal(result: dict[str, Any]) -> str:
@@ -239,11 +225,6 @@ def _four_bits(result: dict[str, Any]) -> str:
 def _ranking(result: dict[str, Any]) -> str:
     of = {name: each["tau"] for name, each in result["summary"].items()}
     return f"Kendall's tau {of['in view']:.2f}; on unseen tasks {of['unseen']:.2f}"
-
-
-def _parity(result: dict[str, Any]) -> str:
-    of = result["mean"]
-    return f"accuracy {of['halfstep']:.3f}; timm {of['timm']:.3f}"
 
 
 def _large(result: dict[str, Any]) -> str:
@@ -314,12 +295,10 @@ EVERY = (
     Benchmark(
         "simulated_comparisons.py", "how often the answers of compare are wrong", "", _simulated
     ),
-    Benchmark("bf16_updates.py", "accuracy with bf16 parameters", "fp32", _updates),
     Benchmark("rehearsal.py", "accuracy of a rehearsal", "PyTorch's kernels", _rehearsal),
     Benchmark("fp8_distance.py", "accuracy of the FP8 rehearsal", "an emulated H100", _fp8),
     Benchmark("four_bits.py", "accuracy and cost of rehearsed block formats", "bf16", _four_bits),
     Benchmark("advise_memory.py", "error of predicted memory", "a real step", _memory),
-    Benchmark("advise_trace.py", "time of a cost prediction", "", _trace),
     Benchmark("advise_exceptions.py", "exceptions that advise finds", "", _exceptions),
     Benchmark("advise_ranking.py", "order in which advise ranks recipes", "training", _ranking),
     Benchmark(
@@ -328,9 +307,6 @@ EVERY = (
     Benchmark(
         "fit_costs.py", "error of predicted times", "published measurements", _speeds,
         "advise_speed.json", "--cache",
-    ),
-    Benchmark(
-        "timm_parity.py", "accuracy on Imagenette", "timm", _parity, needs="--data"
     ),
     Benchmark(
         "doctor_large_programs.py", "faults in large programs", "", _large, needs="--timm"

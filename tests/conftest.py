@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import shutil
 import signal
@@ -24,8 +23,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 from sklearn.datasets import load_digits
-
-from halfstep.train.environment import describe
 
 # Pytest may have imported torch before the variable was set, for the category of a warning filter.
 torch.set_num_threads(1)
@@ -99,18 +96,6 @@ def pytest_collection_finish():
     """Leave modules and tests, a million objects, out of the collections that every run makes."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture
-def write_results():
-    """What a long campaign leaves of what it has seen, beside the benchmarks' results."""
-    folder = Path(__file__).parents[1] / "benchmarks" / "results"
-
-    def write(name: str, seen: dict) -> None:
-        content = {"environment": describe(torch.device("cpu")), **seen}
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
-
-    return write
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -21,27 +22,64 @@ def test_the_version_is_the_same_everywhere():
         "CHANGELOG.md": r"^## (\d\S*) - ",
     }
     for file, pattern in places.items():
-        found = re.search(pattern, (ROOT / file).read_text(), re.MULTILINE)
-        assert found[1] == halfstep.__version__, file
+        match = re.search(pattern, (ROOT / file).read_text(), re.MULTILINE)
+        assert match[1] == halfstep.__version__, file
+
+
+def test_the_release_has_one_date():
+    dates = {
+        "CITATION.cff": r"^date-released: (.*)$",
+        "CHANGELOG.md": r"^## \d\S* - (.*)$",
+    }
+    first, second = (
+        re.search(pattern, (ROOT / file).read_text(), re.MULTILINE)[1]
+        for file, pattern in dates.items()
+    )
+    assert first == second
+
+
+def build(tree: Path, target: str, where: Path) -> Path:
+    """Build a distribution of a source tree, and return the file."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", where]
+    subprocess.run(command, cwd=tree, check=True, capture_output=True)
+    (built,) = where.iterdir()
+    return built
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> Path:
-    """Build the wheel and unpack it where an installer would."""
-    built = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", built]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = built.glob("*.whl")
+def unpacked(tmp_path_factory) -> Path:
+    """Build the source distribution, and unpack it."""
+    archive = build(ROOT, "sdist", tmp_path_factory.mktemp("sdist"))
+    with tarfile.open(archive) as files:
+        files.extractall(archive.parent, filter="data")
+    return archive.parent / archive.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def installed(unpacked, tmp_path_factory) -> Path:
+    """Build the wheel from the source distribution, and unpack it where an installer would."""
+    wheel = build(unpacked, "wheel", tmp_path_factory.mktemp("wheel"))
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(built / "site")
-    return built / "site"
+        archive.extractall(wheel.parent / "site")
+    return wheel.parent / "site"
 
 
-def test_the_wheel_carries_configs_and_type_information(installed):
-    sources = ROOT / "src" / "halfstep"
-    shipped = {path.relative_to(sources) for path in sources.rglob("*.yaml")}
-    shipped |= {Path("py.typed"), Path("__main__.py")}
-    assert all((installed / "halfstep" / path).is_file() for path in shipped)
+def files(folder: Path) -> set[str]:
+    """Return the paths of all files in a folder but the compiled ones of Python."""
+    paths = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    return {str(path) for path in paths if "__pycache__" not in path.parts}
+
+
+def test_the_wheel_has_every_file_of_the_package_and_a_licence(installed):
+    information = f"halfstep-{halfstep.__version__}.dist-info"
+    assert {path.name for path in installed.iterdir()} == {"halfstep", information}
+    assert files(installed / "halfstep") == files(ROOT / "src" / "halfstep")
+    assert (installed / information / "licenses" / "LICENSE").is_file()
+
+
+def test_the_source_distribution_has_the_package_alone(unpacked):
+    tops = {path.name for path in unpacked.iterdir()} - {".gitignore", "PKG-INFO"}
+    assert tops == {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "src"}
 
 
 def test_the_installed_command_trains(installed, tmp_path):

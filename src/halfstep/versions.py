@@ -6,7 +6,7 @@ tree may have none, or those of another release that is installed beside it.
 
 from __future__ import annotations
 
-HALFSTEP = "0.2.0"
+HALFSTEP = "0.3.0"
 
 
 def version(package: str, unknown: str = "unknown") -> str:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import warm
+from compare.processes import below, is_gone
 from halfstep.cli import main
 from train.distributed import dying_worker
 
@@ -177,25 +178,8 @@ def test_a_stopped_comparison_ends_its_run_and_leaves_no_half_of_a_result(sent, 
     assert document["cells"][0]["status"] == "pending"
 
 
-def below(pid):
-    """The processes that a process started, and those that they started."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return [each for child in map(int, children) for each in (child, *below(child))]
-
-
 def started_as(pid):
     return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def are_gone(pids):
-    for _ in range(600):
-        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_a_cell_of_two_processes_is_one_row():
@@ -228,7 +212,7 @@ def test_neither_a_kill_nor_ctrl_c_leaves_a_process_behind():
             os.killpg(process.pid, signal.SIGINT)
         else:
             os.kill(workers[1] if name == "fp32" else launcher, signal.SIGKILL)
-        assert are_gone(workers)
+        assert all(map(is_gone, workers))
     assert process.wait(timeout=120).code == 130
     document = json.loads(Path("runs/compare/digits/comparison.json").read_text())
     assert [each["status"] for each in document["cells"]] == ["crashed", "crashed", "pending"]

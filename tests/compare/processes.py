@@ -12,12 +12,12 @@ def below(pid: int) -> list[int]:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except (FileNotFoundError, ProcessLookupError):
         return []
-    return [each for child in map(int, children) for each in (child, *below(child))]
+    return [process for child in map(int, children) for process in (child, *below(child))]
 
 
 def is_gone(pid: int) -> bool:
-    """Give a process five seconds to be gone; one that nobody has waited for is a zombie."""
-    for _ in range(500):
+    """Give a process half a minute to be gone; one that nobody has waited for is a zombie."""
+    for _ in range(3000):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):

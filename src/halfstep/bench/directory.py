@@ -64,7 +64,7 @@ def write(directory: Path, outcome: Outcome) -> None:
 
 
 def _refuse_unwritable(directory: Path) -> None:
-    nearest = next(each for each in (directory, *directory.parents) if each.exists())
+    nearest = next(folder for folder in (directory, *directory.parents) if folder.exists())
     if not nearest.is_dir():
         raise UserError(f"{nearest} is a file; name a directory with --out")
     if not os.access(nearest, os.W_OK | os.X_OK):

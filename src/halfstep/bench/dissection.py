@@ -98,7 +98,7 @@ class Dissection:
         """Return the speed-up of a part over the first recipe; None if a median time is 0."""
         first = next(iter(self.recipes))
         own, base = (
-            np.median(self._seconds(each, part), axis=1).tolist() for each in (name, first)
+            np.median(self._seconds(setting, part), axis=1).tolist() for setting in (name, first)
         )
         return spread(speed_ratios(own, base, "less")) if min(*own, *base) > 0 else None
 
@@ -116,30 +116,34 @@ class Dissection:
         rows = []
         mark = f" {REHEARSED}" if self.rehearsed[name] else ""
         for part in (*PARTS, WHOLE):
-            found = self._figures(name, part)
+            figures = self._figures(name, part)
             source = f"{RESULTS}#rows.{name}.{part}"
             row = [
                 TableCell(name + mark, value=name),
                 TableCell(NAMES[part], value=NAMES[part]),
                 *(
-                    TableCell(milliseconds(found[key]), value=found[key], source=f"{source}.{key}")
+                    TableCell(
+                        milliseconds(figures[key]), value=figures[key], source=f"{source}.{key}"
+                    )
                     for key in ("median_s", "p95_s")
                 ),
                 TableCell(
-                    f"{100 * found['share']:.1f}", value=found["share"], source=f"{source}.share"
+                    f"{100 * figures['share']:.1f}",
+                    value=figures["share"],
+                    source=f"{source}.share",
                 ),
             ]
             rows.append((*row, self._speed_cell(name, part, source)) if several else tuple(row))
         return rows
 
     def _speed_cell(self, name: str, part: str, source: str) -> TableCell:
-        found = self._speed(name, part)
-        if found is None:
+        speed = self._speed(name, part)
+        if speed is None:
             return TableCell(MISSING)
         return TableCell(
-            ratio(found.median),
-            spread="" if found.is_exact else f"{ratio(found.low)} to {ratio(found.high)}",
-            value=found.median,
+            ratio(speed.median),
+            spread="" if speed.is_exact else f"{ratio(speed.low)} to {ratio(speed.high)}",
+            value=speed.median,
             source=f"{source}.speed.median",
         )
 
@@ -149,38 +153,38 @@ class Dissection:
         place = first_good_enough(medians, "less")
         chosen, first = names[place], names[0]
         speed = self._speed(chosen, WHOLE)
-        said = f"recipe={chosen}: "
+        text = f"recipe={chosen}: "
         if len(names) == 1:
-            said = f"{chosen}: "
+            text = f"{chosen}: "
         elif place == 0:
-            said += "no other recipe is faster; "
+            text += "no other recipe is faster; "
         elif speed is not None:
-            said += f"{ratio(speed.median)}x of {first}; "
+            text += f"{ratio(speed.median)}x of {first}; "
         waiting = self._share(chosen, "data_wait")
         if waiting >= WAITS:
             return (
-                f"{said}data wait takes {100 * waiting:.0f} % of a step: halfstep bench loader "
+                f"{text}data wait takes {100 * waiting:.0f} % of a step: halfstep bench loader "
                 "finds the best data.workers"
             )
         largest = max(PARTS, key=lambda part: self._share(chosen, part))
         return (
-            f"{said}{NAMES[largest]} takes {100 * self._share(chosen, largest):.0f} % of a step "
+            f"{text}{NAMES[largest]} takes {100 * self._share(chosen, largest):.0f} % of a step "
             f"and data wait {100 * waiting:.0f} %, so more data.workers would not help"
         )
 
     def _notes(self, *, several: bool) -> tuple[str, ...]:
         rounds = next(iter(self.recipes.values()))
         steps = f"{counted(len(rounds[0]), 'step')} after {counted(self.warmup, 'warm-up step')}"
-        said = [f"{counted(len(rounds), 'round')} of {steps}.", _MEANING]
+        lines = [f"{counted(len(rounds), 'round')} of {steps}.", _MEANING]
         if several:
-            said.append(QUARTILES if len(rounds) > 1 else ONE_ROUND)
+            lines.append(QUARTILES if len(rounds) > 1 else ONE_ROUND)
         for name, reasons in self.rehearsed.items():
             if reasons:
-                said.append(
+                lines.append(
                     f"{REHEARSED} {name}: {'; '.join(reasons)}. Its speed here is not its speed on "
                     "hardware that supports the format."
                 )
-        return tuple(said)
+        return tuple(lines)
 
     def _bars(self) -> list[dict[str, Any]]:
         whole = {name: float(np.mean(self._seconds(name, WHOLE))) for name in self.recipes}
@@ -215,7 +219,7 @@ class Dissection:
                 "series": [
                     {
                         "x": list(range(self.warmup + 1, self.warmup + 1 + len(seconds))),
-                        "y": [float(f"{1000 * each:.4g}") for each in seconds],
+                        "y": [float(f"{1000 * second:.4g}") for second in seconds],
                         "arm": arm,
                         "label": f"{name} round {number + 1}" if several else name,
                         "source": f"{RESULTS}#steps.{name}",

@@ -70,11 +70,11 @@ def bench(
             console=console,
         )
     sweep = Sweep("start", WAYS, Quantity("seconds to the first step", "less", "{:.3g}".format))
-    said = (
+    text = (
         f"{processes} processes, from the command to the end of the first optimizer step. "
         "halfstep train --processes starts them by torchrun."
     )
-    return sweep.outcome(subject("launch", config.name, options, device), figures, [said])
+    return sweep.outcome(subject("launch", config.name, options, device), figures, [text])
 
 
 def seconds_to_first_step(config: Path, way: Way, processes: int) -> float:

@@ -65,12 +65,12 @@ def bench(
     sweep = Sweep("data.workers", tuple(map(str, counts)), quantity)
     skipped = _AHEAD * counts[-1] + 1
     loaded = counted(steps, "batch", "batches")
-    said = (
+    text = (
         f"Each measurement loads the same {loaded} of {counted(config.batch_size, 'image')} after "
         f"{counted(skipped, 'warm-up batch', 'warm-up batches')}. "
         "The files were read once before, so they come from memory."
     )
-    notes = [said]
+    notes = [text]
     if len(counts) < len(wanted):
         notes.append(
             "halfstep starts at most one worker per processor: "

@@ -64,15 +64,15 @@ class Marks:
         """Return the times of every ended step; the times of a repeated part are added."""
         if self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)
-        found = []
+        steps = []
         before = self._start
         for marks in self._steps[:-1]:
             taken = dict.fromkeys(PARTS, 0.0)
             for part, now in marks:
                 taken[part] += _between(before, now)
                 before = now
-            found.append(taken)
-        return found
+            steps.append(taken)
+        return steps
 
     def _now(self) -> Any:
         if self._device.type == "cpu":
@@ -115,8 +115,8 @@ def marked(engine: Engine, marks: Marks) -> Iterator[None]:
     def after_step(*_: Any) -> None:
         marks.mark("optimizer")
 
-    hooks = [each.register_step_pre_hook(before_step) for each in engine.optimizers]
-    hooks += [each.register_step_post_hook(after_step) for each in engine.optimizers]
+    hooks = [optimizer.register_step_pre_hook(before_step) for optimizer in engine.optimizers]
+    hooks += [optimizer.register_step_post_hook(after_step) for optimizer in engine.optimizers]
     vars(engine).update(backward=backward, step=step)
     try:
         yield

@@ -77,7 +77,7 @@ def why_slow(row: Row, rows: Sequence[Row], model: nn.Module, *, measured: bool)
     """
     if not row.fits:
         return "does not fit"
-    half = [each.seconds for each in rows if each.seconds and _is_half(each.recipe)]
+    half = [rival.seconds for rival in rows if rival.seconds and _is_half(rival.recipe)]
     if row.seconds is None or not _is_half(row.recipe) or row.seconds < SLOWER * min(half):
         return ""
     chosen = find_recipe(row.recipe)
@@ -148,8 +148,8 @@ def _recommendation(rows: Sequence[Row]) -> str:
     if not fitting:
         return "no recipe fits: a smaller --batch does"
     fastest = min(fitting, key=lambda row: row.seconds or 0.0)
-    said = f"{fastest.recipe} is the fastest: {fastest.rate:.0f} images/s"
+    text = f"{fastest.recipe} is the fastest: {fastest.rate:.0f} images/s"
     roomy = max(fitting, key=lambda row: row.largest or 0)
     if roomy.largest and roomy.largest > (fastest.largest or 0):
-        said += f"; {roomy.recipe} holds the largest batch, about {roomy.largest:,} images"
-    return said
+        text += f"; {roomy.recipe} holds the largest batch, about {roomy.largest:,} images"
+    return text

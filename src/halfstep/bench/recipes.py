@@ -109,8 +109,8 @@ def _predicted(
     chosen = gpus.gpu(gpu)
     forecaster = Forecaster(subject_, batch=batch, tell=lambda text: console.print(f"{text} ..."))
     names = [recipe.name for recipe in recipes]
-    found = forecasts(forecaster, names, [chosen], partly=True)
-    reference, *rest = found
+    predictions = forecasts(forecaster, names, [chosen], partly=True)
+    reference, *rest = predictions
     rows = []
     for forecast in [reference, *rest]:
         if forecast.lacks:
@@ -122,9 +122,9 @@ def _predicted(
                 forecast.largest_batch, speed, fits=forecast.fits,
             )
         )  # fmt: skip
-    left = [each for each in names if each not in {row.recipe for row in rows}]
-    said = f"Predicted for one {chosen.name}, not measured: there is no GPU here."
-    notes = [f"{said} halfstep advise explains how far predictions are off."]
+    left = [recipe for recipe in names if recipe not in {row.recipe for row in rows}]
+    remark = f"Predicted for one {chosen.name}, not measured: there is no GPU here."
+    notes = [f"{remark} halfstep advise explains how far predictions are off."]
     if left:
         notes.append(f"Cannot be predicted on a CPU: {', '.join(left)}.")
     return rows, notes
@@ -143,9 +143,9 @@ def _measured(
     for recipe in recipes:
         console.print(f"{recipe.name} ...")
         rows.append(_row(model, state, recipe, batch, size, device, rows[0] if rows else None))
-    said = f"Median of {TIMED} steps after {WARM}, with SGD, channels last, on synthetic images."
+    text = f"Median of {TIMED} steps after {WARM}, with SGD, channels last, on synthetic images."
     return rows, [
-        said,
+        text,
         "The largest batch is estimated from the memory of this batch and of half of it.",
     ]
 
@@ -180,8 +180,8 @@ def largest(peaks: dict[int, int], total: int) -> int | None:
     if len(peaks) < 2:
         return None
     (small, low), (large, high) = sorted(peaks.items())
-    each = (high - low) / (large - small)
-    return int((total - low) / each) + small if each > 0 else None
+    per_sample = (high - low) / (large - small)
+    return int((total - low) / per_sample) + small if per_sample > 0 else None
 
 
 def steps_of(

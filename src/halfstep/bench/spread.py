@@ -63,7 +63,7 @@ def is_faster(figures: Sequence[float], others: Sequence[float], faster: Faster)
     three quarters of the rounds.
     """
     ratios = speed_ratios(figures, others, faster)
-    ahead = sum(each > 1.0 for each in ratios)
+    ahead = sum(ratio > 1.0 for ratio in ratios)
     return statistics.median(ratios) >= LEAST_GAIN and ahead >= 0.75 * len(ratios)
 
 

@@ -86,15 +86,15 @@ def bench(
         gc.collect()
         return taken
 
-    found = take_turns(
+    parts = take_turns(
         list(configs),
         rounds,
         measure,
         label=str,
-        write=lambda each: f"{milliseconds(median(map(total, each)))} ms a step",
+        write=lambda figures: f"{milliseconds(median(map(total, figures)))} ms a step",
         console=console,
     )
-    dissection = Dissection(dict(zip(configs, found, strict=True)), rehearsed, warmup)
+    dissection = Dissection(dict(zip(configs, parts, strict=True)), rehearsed, warmup)
     return dissection.outcome(subject("step", first.name, options, device))
 
 
@@ -174,11 +174,11 @@ def _configs(
     if not isinstance(parse_options(options).get("recipe", {}), dict):
         raise UserError("--options sets 'recipe', which bench sets for each row; write --recipes")
     spelled_out = own.build_recipe() if isinstance(own.recipe, dict) else None
-    found = {}
+    loaded = {}
     for name in parse_recipes(recipes, spelled_out):
         mine = None if spelled_out is not None and name == spelled_out.name else name
-        found[name] = load(config, options, {"device": device, "recipe": mine})
-    return found
+        loaded[name] = load(config, options, {"device": device, "recipe": mine})
+    return loaded
 
 
 def _long_enough(config: Config, steps: int) -> Config:

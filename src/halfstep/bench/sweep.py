@@ -104,12 +104,14 @@ class Sweep:
         return [float(v) for v in self.values] if all(v.isdigit() for v in self.values) else None
 
     def _cell(
-        self, value: str, key: str, found: Quartiles, write: Callable[[float], str]
+        self, value: str, key: str, quartiles: Quartiles, write: Callable[[float], str]
     ) -> TableCell:
         return TableCell(
-            write(found.median),
-            spread="" if found.is_exact else f"{write(found.low)} to {write(found.high)}",
-            value=found.median,
+            write(quartiles.median),
+            spread=""
+            if quartiles.is_exact
+            else f"{write(quartiles.low)} to {write(quartiles.high)}",
+            value=quartiles.median,
             source=f"{RESULTS}#rows.{value}.{key}.median",
         )
 
@@ -137,10 +139,10 @@ class Sweep:
         numbers = self._numbers
         if numbers is None or len(numbers) == 1:
             return []
-        lines = [("median", [each.median for each in spreads])]
+        lines = [("median", [quartiles.median for quartiles in spreads])]
         lines += [
-            (f"round {number + 1}", list(each))
-            for number, each in enumerate(zip(*figures, strict=True))
+            (f"round {number + 1}", list(figure))
+            for number, figure in enumerate(zip(*figures, strict=True))
         ]
         series = [
             {"x": numbers, "y": y, "arm": arm, "label": label, "source": RESULTS, "nonfinite": []}
@@ -152,14 +154,14 @@ class Sweep:
     def _bars(self, spreads: Sequence[Quartiles]) -> list[dict[str, Any]]:
         if self._numbers is not None:
             return []
-        most = max(each.median for each in spreads)
+        most = max(quartiles.median for quartiles in spreads)
         return [
             {
                 "label": value,
-                "text": f"{self.quantity.write(each.median)} {self.quantity.name}",
-                "share": each.median / most,
+                "text": f"{self.quantity.write(quartiles.median)} {self.quantity.name}",
+                "share": quartiles.median / most,
                 "parts": [],
                 "source": f"{RESULTS}#rows.{value}.figure.median",
             }
-            for value, each in zip(self.values, spreads, strict=True)
+            for value, quartiles in zip(self.values, spreads, strict=True)
         ]

@@ -44,20 +44,20 @@ def take_turns(
     Returns:
         The figures of each setting, one per round.
     """
-    found: list[list[_Figure]] = [[] for _ in settings]
+    figures: list[list[_Figure]] = [[] for _ in settings]
     turns = rounds * len(settings)
     began = time.monotonic()
     for turn in range(turns):
         number, place = divmod(turn, len(settings))
         setting = settings[place]
-        said = f"[{turn + 1}/{turns}] round {number + 1} of {rounds}, {label(setting)}: "
-        console.print(Text(said), end="", soft_wrap=True)
+        prefix = f"[{turn + 1}/{turns}] round {number + 1} of {rounds}, {label(setting)}: "
+        console.print(Text(prefix), end="", soft_wrap=True)
         try:
-            found[place].append(measure(setting))
+            figures[place].append(measure(setting))
         except BaseException:
             console.print()
             raise
         left = (time.monotonic() - began) / (turn + 1) * (turns - turn - 1)
         ending = f", about {duration(left)} left" if left else ""
-        console.print(Text(write(found[place][-1]) + ending), soft_wrap=True)
-    return found
+        console.print(Text(write(figures[place][-1]) + ending), soft_wrap=True)
+    return figures

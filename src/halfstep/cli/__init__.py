@@ -145,15 +145,15 @@ def _reflow(command: Any) -> None:
     """Join the lines of each paragraph of the help texts, so that the terminal wraps them."""
     if command.help:
         command.help = re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.cleandoc(command.help))
-    for each in getattr(command, "commands", {}).values():
-        _reflow(each)
+    for subcommand in getattr(command, "commands", {}).values():
+        _reflow(subcommand)
 
 
-def _interrupted(said: str = "") -> int:
+def _interrupted(message: str = "") -> int:
     # If Ctrl-C interrupted exec() in an import, CPython ends with SIGINT instead of our exit code.
     # Another exec() resets this state.
     exec("")  # noqa: S102
-    return _fail(said or "interrupted", INTERRUPTED)
+    return _fail(message or "interrupted", INTERRUPTED)
 
 
 def _is_of_the_user(error: BaseException) -> bool:

@@ -22,7 +22,7 @@ def normalise(argv: Sequence[str]) -> list[str]:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     head, tail = arguments[:end], arguments[end:]
     debug = ["--debug"] if "--debug" in head else []
-    head = [each for each in head if each != "--debug"]
+    head = [argument for argument in head if argument != "--debug"]
     return debug + repeat_options(fill_in_resume(head)) + tail
 
 

@@ -289,7 +289,7 @@ def operators(
         limit=seconds,
         listed=listed,
         shrink=shrink,
-        tell=lambda said: typer.echo(f"bench: {said}", err=True),
+        tell=lambda line: typer.echo(f"bench: {line}", err=True),
     )
     rest = "" if done == wanted else "; run the command again to continue"
     typer.echo(f"{done} of {wanted} calls are in {path}{rest}")

@@ -34,7 +34,7 @@ class CommandLine:
         while words and words[0] in commands(command):
             command = commands(command)[words[0]]
             name = f"{name} {words.pop(0)}"
-        options = {flag: each for each in command.params for flag in each.opts}
+        options = {flag: parameter for parameter in command.params for flag in parameter.opts}
         parts: list[tuple[Any, list[str]]] = [(None, [])]
         rest = iter(words)
         for word in rest:
@@ -45,22 +45,35 @@ class CommandLine:
             elif value or option.is_flag:
                 parts.append((option, [value] if value else []))
             else:
-                parts.append((option, [each for each in [next(rest, None)] if each is not None]))
+                parts.append(
+                    (
+                        option,
+                        [following for following in [next(rest, None)] if following is not None],
+                    )
+                )
         return cls(name, command, words, parts)
 
     @property
     def known(self) -> dict[str, Any]:
         """The options of the command, and its arguments by their names in the help."""
         params = self.command.params
-        return {name: each for each in params for name in (*each.opts, each.metavar) if name}
+        return {
+            name: parameter
+            for parameter in params
+            for name in (*parameter.opts, parameter.metavar)
+            if name
+        }
 
     def values(self, option: Any) -> list[str]:
         """Return the values that are given for an option."""
-        return [words[0] for each, words in self.parts if each is option and words]
+        return [words[0] for parameter, words in self.parts if parameter is option and words]
 
     def loose(self) -> list[list[str]]:
         """Return the words of each part that are no value of its option."""
-        return [words if each is None or each.is_flag else words[1:] for each, words in self.parts]
+        return [
+            words if parameter is None or parameter.is_flag else words[1:]
+            for parameter, words in self.parts
+        ]
 
     def following(self, option: str) -> str:
         """Return the value that is typed for an option, which may be unknown; "" without one."""
@@ -74,5 +87,5 @@ class CommandLine:
 
 def commands(group: Any) -> dict[str, Any]:
     """Return the subcommands of a command, by name."""
-    found: dict[str, Any] = getattr(group, "commands", {})
-    return found
+    subcommands: dict[str, Any] = getattr(group, "commands", {})
+    return subcommands

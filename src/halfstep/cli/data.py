@@ -107,17 +107,17 @@ def check(
     from halfstep.errors import UserError
 
     of_set, entries = _listed(config, csv, root, columns, options or [])
-    found = [*of_set, *_faults(entries, Console(stderr=True))]
+    faults = [*of_set, *_faults(entries, Console(stderr=True))]
     if as_json:
-        _print_json(len(entries), found)
+        _print_json(len(entries), faults)
     else:
-        _print_table(len(entries), found)
-    if count := _count(found):
+        _print_table(len(entries), faults)
+    if count := _count(faults):
         raise UserError(f"the data set has faults: {count}, listed on standard output")
 
 
-def _count(found: "Sequence[Fault]") -> int:
-    return sum(not fault.is_harmless for fault in found)
+def _count(faults: "Sequence[Fault]") -> int:
+    return sum(not fault.is_harmless for fault in faults)
 
 
 def _listed(
@@ -188,7 +188,7 @@ def _faults(entries: "Sequence[Entry]", console: "Console") -> "list[Fault]":
     )
 
 
-def _print_json(images: int, found: "Sequence[Fault]") -> None:
+def _print_json(images: int, reported: "Sequence[Fault]") -> None:
     from halfstep.files import json_text
 
     columns = ("image", "label", "split", "file", "row")
@@ -198,12 +198,12 @@ def _print_json(images: int, found: "Sequence[Fault]") -> None:
             "places": [{name: getattr(place, name) for name in columns} for place in fault.places],
             "detail": fault.detail,
         }
-        for fault in found
+        for fault in reported
     ]
     typer.echo(json_text({"images": images, "faults": faults}, indent=2))
 
 
-def _print_table(images: int, found: "Sequence[Fault]") -> None:
+def _print_table(images: int, faults: "Sequence[Fault]") -> None:
     import sys
 
     from rich import box
@@ -215,7 +215,7 @@ def _print_table(images: int, found: "Sequence[Fault]") -> None:
     table = Table("fault", "where", "image", "label", "split", "detail", box=box.SIMPLE_HEAD)
     for column in table.columns[:-1]:
         column.overflow = "fold"  # a name that is cut cannot be looked up
-    for fault in found:
+    for fault in faults:
         kind, detail = str(fault.kind), fault.detail
         if not fault.places:
             table.add_row(kind, "", "", "", "", detail)
@@ -223,12 +223,12 @@ def _print_table(images: int, found: "Sequence[Fault]") -> None:
             where = f"{Path(place.file).name} row {place.row}" if place.file else ""
             table.add_row(kind, where, place.image, place.label, place.split, detail)
             kind = detail = ""
-    if found:
+    if faults:
         # Output to a pipe is not wrapped.
         Console(width=None if sys.stdout.isatty() else 10_000).print(table, markup=False)
     for kind, meaning in MEANINGS.items():
-        count = sum(fault.kind == kind for fault in found)
+        count = sum(fault.kind == kind for fault in faults)
         if count:
             typer.echo(f"{count:>6} {kind}: {meaning}")
-    groups = sum(len(fault.places) > 1 for fault in found)
-    typer.echo(f"images: {images}, faults: {_count(found)}, groups of identical images: {groups}")
+    groups = sum(len(fault.places) > 1 for fault in faults)
+    typer.echo(f"images: {images}, faults: {_count(faults)}, groups of identical images: {groups}")

@@ -17,11 +17,11 @@ def env(
     from halfstep.files import json_text
     from halfstep.train.environment import report
 
-    found = report()
+    environment = report()
     if as_json:
-        typer.echo(json_text(found, indent=2))
+        typer.echo(json_text(environment, indent=2))
         return
-    width = max(map(len, found))
-    for name, value in found.items():
-        said = ", ".join(value) if isinstance(value, list) else str(value)
-        typer.echo(f"{name:<{width}}  {said or 'none'}".replace("\n", f"\n{' ' * width}  "))
+    width = max(map(len, environment))
+    for name, value in environment.items():
+        text = ", ".join(value) if isinstance(value, list) else str(value)
+        typer.echo(f"{name:<{width}}  {text or 'none'}".replace("\n", f"\n{' ' * width}  "))

@@ -104,16 +104,16 @@ def _plain(result: "Evaluation") -> dict[str, Any]:
 def _said(result: "Evaluation") -> str:
     measured, recorded = result.measured, result.recorded
     top5 = "" if measured.top5 is None else f", top-5 {measured.top5:.2%}"
-    said = f"accuracy {measured.accuracy:.2%}, loss {measured.loss:.6f}{top5}"
-    said += f", macro-F1 {measured.macro_f1:.2%}"
+    text = f"accuracy {measured.accuracy:.2%}, loss {measured.loss:.6f}{top5}"
+    text += f", macro-F1 {measured.macro_f1:.2%}"
     if result.recall:
         worst = min(result.recall, key=result.recall.__getitem__)
-        said += f", lowest recall {result.recall[worst]:.2%} ({worst})"
+        text += f", lowest recall {result.recall[worst]:.2%} ({worst})"
     if recorded is None:
-        return said
+        return text
     if result.matches:
-        return f"{said}, as the run recorded"
+        return f"{text}, as the run recorded"
     return (
-        f"{said}, but the run recorded {recorded.accuracy:.2%}, loss {recorded.loss:.6f}; "
+        f"{text}, but the run recorded {recorded.accuracy:.2%}, loss {recorded.loss:.6f}; "
         "compare environment.json with this machine"
     )

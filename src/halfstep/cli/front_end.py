@@ -36,7 +36,7 @@ class CommandLine:
 def _value(value: Any) -> str:
     """Return the value of an option; a mapping as in `--columns image=filename,label=species`."""
     if isinstance(value, Mapping):
-        return ",".join(f"{name}={_text(each)}" for name, each in value.items())
+        return ",".join(f"{name}={_text(item)}" for name, item in value.items())
     return _text(value)
 
 

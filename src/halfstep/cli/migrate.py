@@ -55,20 +55,20 @@ def migrate(
 
     given = read(map(_normal, paths))
     done = _with_torch_names(given, paths) if cuda_amp else _without_apex(given, paths, to)
-    changed = [each for each in done if each.after != each.before]
-    new = [each for each in changed if each.before is None]
-    for each in new:
-        if Path(each.name).exists():
+    changed = [file for file in done if file.after != file.before]
+    new = [file for file in changed if file.before is None]
+    for file in new:
+        if Path(file.name).exists():
             raise UserError(
-                f"{each.name} exists, but the rewritten files need a new file of this name; move "
+                f"{file.name} exists, but the rewritten files need a new file of this name; move "
                 "it, and migrate again"
             )
     if write:
-        for each in [*new, *(each for each in changed if each not in new)]:
-            _write(each)
+        for file in [*new, *(file for file in changed if file not in new)]:
+            _write(file)
     else:
-        for each in changed:
-            typer.echo(each.diff(_shown(each.name, given)), nl=False)
+        for file in changed:
+            typer.echo(file.diff(_shown(file.name, given)), nl=False)
     _report(done, changed, write=write)
     if not changed:
         uses = "torch.cuda.amp" if cuda_amp else "apex.amp"
@@ -78,15 +78,15 @@ def migrate(
 
 def _report(done: "list[Migration]", changed: "list[Migration]", *, write: bool) -> None:
     """Print the notes and, for written files, what was done."""
-    for each in done:
-        for note in each.notes:
-            typer.echo(f"{each.name}:{note.line}: {note.reason}", err=True)
-    for each in changed if write else ():
-        if each.before is not None and _same_code(each.before, each.after):
-            typer.echo(f"{each.name}: not rewritten; the comments added say why", err=True)
+    for file in done:
+        for note in file.notes:
+            typer.echo(f"{file.name}:{note.line}: {note.reason}", err=True)
+    for file in changed if write else ():
+        if file.before is not None and _same_code(file.before, file.after):
+            typer.echo(f"{file.name}: not rewritten; the comments added say why", err=True)
         else:
-            verb = "wrote" if each.before is None else "rewrote"
-            typer.echo(f"{verb} {each.name}; notes to read: {len(each.notes)}", err=True)
+            verb = "wrote" if file.before is None else "rewrote"
+            typer.echo(f"{verb} {file.name}; notes to read: {len(file.notes)}", err=True)
 
 
 def _without_apex(given: dict[Path, str], paths: list[Path], to: _Target) -> "list[Migration]":
@@ -94,7 +94,7 @@ def _without_apex(given: dict[Path, str], paths: list[Path], to: _Target) -> "li
     from halfstep.migrate.folder import beside
 
     near = {} if any(path.is_dir() for path in paths) else beside(given)
-    texts, others = ({str(path): text for path, text in each.items()} for each in (given, near))
+    texts, others = ({str(path): text for path, text in files.items()} for files in (given, near))
     project = Project({**others, **texts})
     for name, error in project.broken.items():
         if name in texts:

@@ -52,19 +52,19 @@ def overrides(
     Raises:
         UserError: If a field is set twice, or a value of `--options` is not KEY=VALUE.
     """
-    found = list(options or ())
+    settings = list(options or ())
     flags = dict(zip(FIELDS, (epochs, lr, batch_size), strict=True))
     given = {flag: value for flag, value in flags.items() if value is not None}
     if not given:
-        return found
+        return settings
     from halfstep.train.config.files import flat, parse_options
 
     if lr is not None and not 0 < lr < math.inf:
         raise UserError(f"--lr is {lr:g}; allowed: greater than 0; write --lr 0.1")
-    others = {key: f"--options {text}" for text in found for key in flat(parse_options([text]))}
+    others = {key: f"--options {text}" for text in settings for key in flat(parse_options([text]))}
     others |= {text.partition("=")[0]: f"--grid {text}" for text in grid or ()}
     for flag, value in given.items():
         field = FIELDS[flag]
         if field in others:
             raise UserError(f"{flag} {value} and {others[field]} both set {field}; write one")
-    return [*found, *(f"{FIELDS[flag]}={value}" for flag, value in given.items())]
+    return [*settings, *(f"{FIELDS[flag]}={value}" for flag, value in given.items())]

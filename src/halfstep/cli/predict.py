@@ -71,14 +71,14 @@ def predict(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
 
     if probabilities and top_k is not None:
         raise UserError(f"--probabilities and --top-k {top_k} are both given; write one of them")
-    for each in (run, *(ensemble or ())):
-        config_of(each, device)  # refuses a wrong directory before torch is imported
+    for folder in (run, *(ensemble or ())):
+        config_of(folder, device)  # refuses a wrong directory before torch is imported
     with without_collections():
         from halfstep.files import write_atomically
         from halfstep.train.after.predict import predict as predict_images
         from halfstep.train.data.sources.csv_rows import columns_of
 
-    found = predict_images(
+    predictions = predict_images(
         [run, *(ensemble or ())],
         images,
         which=checkpoint.value,
@@ -88,13 +88,13 @@ def predict(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         columns=columns_of(columns) if columns is not None else None,
         flip=flip,
     )
-    text = found.csv(probabilities=probabilities, top=top_k)
+    text = predictions.csv(probabilities=probabilities, top=top_k)
     if csv is None:
         typer.echo(text, nl=False)
     else:
         write_atomically(csv, text)
-        typer.echo(f"{counted(len(found.labels), 'image')} classified: {csv}")
-    for line in found.unreadable:
+        typer.echo(f"{counted(len(predictions.labels), 'image')} classified: {csv}")
+    for line in predictions.unreadable:
         typer.echo(f"left out: {line}", err=True)
-    if found.unreadable:
+    if predictions.unreadable:
         raise typer.Exit(1)

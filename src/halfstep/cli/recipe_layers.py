@@ -44,24 +44,24 @@ def explain(
     layers = recipe.explained(model_of(model, "--model"), on, samples)
     if as_json:
         typer.echo(
-            json_text([{**asdict(each), "computes": each.computes} for each in layers], indent=2)
+            json_text([{**asdict(layer), "computes": layer.computes} for layer in layers], indent=2)
         )
         return
     columns = ("layer", "in", "out", "samples", "gain", "computes", "why")
     formats = {"left out": recipe.format_of_left_out}
     rows = [
         (
-            each.name,
-            str(each.inputs),
-            str(each.outputs),
-            "" if each.samples is None else str(each.samples),
-            "" if each.gain is None else f"{each.gain:.2f} ({each.source})",
-            f"in {formats.get(each.computes, recipe.product_format)}",
-            each.reason or each.how,
+            layer.name,
+            str(layer.inputs),
+            str(layer.outputs),
+            "" if layer.samples is None else str(layer.samples),
+            "" if layer.gain is None else f"{layer.gain:.2f} ({layer.source})",
+            f"in {formats.get(layer.computes, recipe.product_format)}",
+            layer.reason or layer.how,
         )
-        for each in layers
+        for layer in layers
     ]
     print_table(columns, rows, as_markdown=as_markdown)
-    counts = Counter(each.computes for each in layers)
-    said = ", ".join(f"{count} {how}" for how, count in counts.most_common())
-    typer.echo(f"{recipe.name} on {on}: {said} of {len(layers)} layers")
+    counts = Counter(layer.computes for layer in layers)
+    text = ", ".join(f"{count} {how}" for how, count in counts.most_common())
+    typer.echo(f"{recipe.name} on {on}: {text} of {len(layers)} layers")

@@ -85,7 +85,7 @@ def recipes(
         return
     if samples is not None:
         raise UserError("--samples is given without --model; write --model model.py:build")
-    rows_of = {each.name: (each, _purpose(each)) for each in listed} or RECIPES
+    rows_of = {named.name: (named, _purpose(named)) for named in listed} or RECIPES
     resolved = {name: row.resolve(on) for name, (row, _) in rows_of.items()} if on else {}
     if as_json:
         rows = [
@@ -114,16 +114,17 @@ def _read(spec: str) -> Recipe:
     return recipe(parse(spec, f"recipe {spec!r}") if spec.lstrip().startswith("{") else spec)
 
 
-def _purpose(found: Recipe) -> str:
+def _purpose(chosen: Recipe) -> str:
     """Return the purpose of a named recipe; "" for any other recipe."""
-    row, purpose = RECIPES.get(found.name, (None, ""))
-    return purpose if found == row else ""
+    row, purpose = RECIPES.get(chosen.name, (None, ""))
+    return purpose if chosen == row else ""
 
 
 def _print_fields(*, as_json: bool, as_markdown: bool) -> None:
     in_order = sorted(PARTS.values(), key=lambda part: part.place)
     values = {
-        part.field: {str(value): said for value, said in part.allowed.items()} for part in in_order
+        part.field: {str(value): meaning for value, meaning in part.allowed.items()}
+        for part in in_order
     }
     if as_json:
         from halfstep.files import json_text
@@ -137,7 +138,7 @@ def _print_fields(*, as_json: bool, as_markdown: bool) -> None:
     rows_of_text = [
         (
             part.field,
-            "; ".join(f"{value}: {said}" for value, said in values[part.field].items()),
+            "; ".join(f"{value}: {meaning}" for value, meaning in values[part.field].items()),
             part.purpose,
         )
         for part in in_order

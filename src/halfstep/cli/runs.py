@@ -32,14 +32,14 @@ def runs(
     from halfstep.files import json_text
     from halfstep.train.after.runs import find
 
-    found = find(root)
+    listed = find(root)
     if as_json:
         rows = [
-            {**asdict(run), "path": str(run.path), "when": run.when.isoformat()} for run in found
+            {**asdict(run), "path": str(run.path), "when": run.when.isoformat()} for run in listed
         ]
         typer.echo(json_text(rows, indent=2))
-    elif found:
-        typer.echo(_table([_HEADER, *(_cells(run, root) for run in found)]))
+    elif listed:
+        typer.echo(_table([_HEADER, *(_cells(run, root) for run in listed)]))
     else:
         typer.echo(f"no runs under {str(root)!r}; halfstep train writes them", err=True)
 

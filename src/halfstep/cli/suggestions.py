@@ -95,29 +95,29 @@ def message(error: Any, program: Any, argv: Sequence[str]) -> str:
         argv: The arguments after the program's name.
     """
     line = CommandLine.of(program, argv)
-    said = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
+    complaint = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
     instead = ""
     if hasattr(error, "possibilities"):
         instead = _of_option(error.option_name, line)
-        said = said.partition(" (")[0] if instead else said
+        complaint = complaint.partition(" (")[0] if instead else complaint
     elif getattr(error, "param", None) is not None:
-        said, instead = _of_value(error.param, said, line)
+        complaint, instead = _of_value(error.param, complaint, line)
     elif commands(line.command) and line.words:
-        said = f"No such command {line.words[0]!r}"
+        complaint = f"No such command {line.words[0]!r}"
         instead = _of_command(line.words[0], line, program)
     elif not hasattr(error, "option_name"):
         instead = _of_extra(line)
-    return f"{said}{f'; write {instead}' if instead else ''}; see {line.name} --help"
+    return f"{complaint}{f'; write {instead}' if instead else ''}; see {line.name} --help"
 
 
 def _of_command(word: str, line: CommandLine, program: Any) -> str:
     """Return the command to write instead of an unknown one."""
-    groups = {f"{name} ": each for name, each in commands(program).items()} | {"": program}
-    nested = [f"{name}{word}" for name, each in groups.items() if word in commands(each)]
+    groups = {f"{name} ": command for name, command in commands(program).items()} | {"": program}
+    nested = [f"{name}{word}" for name, group in groups.items() if word in commands(group)]
     trained = [f"train {word}"] if _is_config(word) else []
-    found = nested or [*(_row(COMMANDS, word) or ())] or trained
+    names = nested or [*(_row(COMMANDS, word) or ())] or trained
     close = difflib.get_close_matches(word, commands(line.command), n=1)
-    written = [f"halfstep {each}" for each in found] or [f"{line.name} {each}" for each in close]
+    written = [f"halfstep {name}" for name in names] or [f"{line.name} {name}" for name in close]
     return " or ".join([*([", ".join(written[:-1])] if written[1:] else []), *written[-1:]])
 
 
@@ -135,7 +135,7 @@ def _of_option(option: str, line: CommandLine) -> str:
         rows = (f"--recipe {name}", f"--recipes fp32,{name}")
     known = line.known
     begun = [flag for flag in known if flag.startswith(option)]
-    written = next((each for each in rows if each.split()[0] in known), "")
+    written = next((row for row in rows if row.split()[0] in known), "")
     if len(begun) == 1:
         written = begun[0]
     elif not (written or begun) and "--options" in known:
@@ -154,24 +154,24 @@ def _field(name: str) -> str:
     from halfstep.train.config.errors import keys
     from halfstep.train.config.schema import Config
 
-    found = next((key for key in keys(Config) if f".{key}".endswith(f".{name}")), "")
-    return f"--options {found}=..." if found else ""
+    setting = next((key for key in keys(Config) if f".{key}".endswith(f".{name}")), "")
+    return f"--options {setting}=..." if setting else ""
 
 
-def _of_value(option: Any, said: str, line: CommandLine) -> tuple[str, str]:
+def _of_value(option: Any, complaint: str, line: CommandLine) -> tuple[str, str]:
     """Return the error of a value, with the value in it, and what to write instead."""
     given = line.values(option)
     if not given:
-        return said, ""
-    said = said.replace(": Input should be ", f": {given[-1]!r}; allowed: ")
-    said = said.partition(", unable to parse")[0]
-    allowed = re.findall(r"'([\w-]+)'", said.partition(" is not one of ")[2])
+        return complaint, ""
+    complaint = complaint.replace(": Input should be ", f": {given[-1]!r}; allowed: ")
+    complaint = complaint.partition(", unable to parse")[0]
+    allowed = re.findall(r"'([\w-]+)'", complaint.partition(" is not one of ")[2])
     close = difflib.get_close_matches(given[-1], allowed, n=1)
     for flag in option.opts:
         for value in (_row(VALUES.get(flag, {}), given[-1]), *close):
             if value:
-                return said, f"{flag} {value}"
-    return said, ""
+                return complaint, f"{flag} {value}"
+    return complaint, ""
 
 
 def _of_extra(line: CommandLine) -> str:
@@ -180,25 +180,27 @@ def _of_extra(line: CommandLine) -> str:
     They may be further values of the option before them, as in `--recipes fp32 fp16`, or values and
     recipes without an option.
     """
-    loose, found = line.loose(), []
-    arguments = [each for each in line.command.params if not each.opts[0].startswith("-")]
-    required = sum(each.required for each in arguments)
+    loose, options = line.loose(), []
+    arguments = [
+        parameter for parameter in line.command.params if not parameter.opts[0].startswith("-")
+    ]
+    required = sum(parameter.required for parameter in arguments)
     for index, (option, words) in enumerate(line.parts):
         if not loose[index] or option is None or option.is_flag:
             continue
         missing = max(0, required - sum(map(len, loose[:index] + loose[index + 1 :])))
         own = words[: len(words) - missing]
         written = _joined(option, own) if len(own) > 1 else ""
-        found += [f"{option.opts[0]} {written}"] if written else []
-    if found:
-        return " ".join(found)
+        options += [f"{option.opts[0]} {written}"] if written else []
+    if options:
+        return " ".join(options)
     extra = [word for words in loose for word in words][len(arguments) :]
     flags: tuple[str, ...] = ()
     if all(map(_ASSIGNMENT.fullmatch, extra)):
         flags = ("--options",)
     elif all(word in RECIPES for word in extra):
         flags = ("--recipe", "--recipes")
-    flag = next((each for each in flags if each in line.known), "")
+    flag = next((name for name in flags if name in line.known), "")
     return flag and f"{flag} {_joined(line.known[flag], extra) or ','.join(extra)}"
 
 
@@ -207,23 +209,23 @@ def _joined(option: Any, words: Sequence[str]) -> str:
     metavar = option.metavar or ""
     if not metavar.startswith("KEY=VALUE"):
         return ",".join(word.strip(",") for word in words) if "," in metavar else ""
-    found: list[str] = []
+    flags: list[str] = []
     key = ""
     for word in words:
         if key and word in {"=", ":"}:
             continue
         if key:
-            found.append(f"{key}={word.lstrip('=')}")
+            flags.append(f"{key}={word.lstrip('=')}")
             key = ""
         elif _ASSIGNMENT.fullmatch(word):
-            found.append(word)
+            flags.append(word)
         elif match := _KEY.fullmatch(word):
             key = match[1]
-        elif found and "," in metavar:
-            found[-1] += f",{word}"
+        elif flags and "," in metavar:
+            flags[-1] += f",{word}"
         else:
             return ""
-    return "" if key else shlex.join(found)
+    return "" if key else shlex.join(flags)
 
 
 def _plain(word: str) -> str:

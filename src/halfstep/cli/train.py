@@ -165,7 +165,7 @@ def _decide(
 def _as_arguments(given: dict[str, Any], options: list[str]) -> list[str]:
     """Return options as command-line arguments."""
     named = [(f"--{name}", str(value)) for name, value in given.items() if value is not None]
-    return [each for pair in (*named, *(("--options", o) for o in options)) for each in pair]
+    return [word for pair in (*named, *(("--options", o) for o in options)) for word in pair]
 
 
 def _launched(arguments: list[str], processes: int, max_restarts: int, device: str) -> int:
@@ -222,8 +222,8 @@ def _tell(summary: "Summary", run: Path) -> None:
     if _speaks():
         typer.echo(_report(summary, run))
     if summary.status != "finished":
-        said = f"{summary.status}: {summary.error} (the run is in {str(run)!r})"
-        ended = _ended(said, _BAD_RESULT)
+        message = f"{summary.status}: {summary.error} (the run is in {str(run)!r})"
+        ended = _ended(message, _BAD_RESULT)
         _say_why(run)
         raise ended
     if summary.first_nonfinite_step is not None and _speaks():
@@ -234,9 +234,9 @@ def _say_why(run: Path) -> None:
     """Print doctor's diagnosis of a run that has failed."""
     from halfstep.train.observers import diagnosis
 
-    found = diagnosis.read(run) if _speaks() else None
-    if found is not None:
-        found.show(sys.stderr)
+    diagnosed = diagnosis.read(run) if _speaks() else None
+    if diagnosed is not None:
+        diagnosed.show(sys.stderr)
 
 
 def _what_was_met(step: int, run: Path) -> str:

@@ -106,7 +106,9 @@ def _looks(grid: Grid, results: Sequence[Result]) -> Iterator[list[Cell]]:
         ]
         shown = grid.of([result.cell for result in results])
         rows = rows_by_arm(shown, results)
-        settled = {each.label for each in verdicts(shown, rows) if each.answer != NOT_SETTLED}
+        settled = {
+            verdict.label for verdict in verdicts(shown, rows) if verdict.answer != NOT_SETTLED
+        }
         left = {arm for arm in needed if arm.label not in settled and grid.baseline(arm) != arm}
         needed, before = left | {grid.baseline(arm) for arm in left}, look
         if not left:

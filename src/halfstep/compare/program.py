@@ -214,21 +214,21 @@ def _by_name(recipes: Any) -> dict[str, Any]:
         raise UserError(
             f"recipes is {recipes!r}; allowed: a list, such as recipes=['fp32', 'fp16']"
         )
-    found: dict[str, Any] = {}
-    for each in recipes:
-        named = find_recipe(each).name
-        if named in found:
+    built: dict[str, Any] = {}
+    for recipe in recipes:
+        named = find_recipe(recipe).name
+        if named in built:
             raise UserError(f"recipes has {named!r} twice; name it once")
-        found[named] = each
-    if not found:
+        built[named] = recipe
+    if not built:
         raise UserError("recipes is empty; allowed: one or more, such as recipes=['fp32', 'fp16']")
-    return found
+    return built
 
 
 def _seeds(seeds: Any) -> tuple[int, ...]:
     several = range(seeds) if type(seeds) is int else seeds
     numbers = tuple(several) if isinstance(several, Sequence) else ()
-    whole = all(type(each) is int and each >= 0 for each in numbers)
+    whole = all(type(number) is int and number >= 0 for number in numbers)
     if not numbers or not whole or len(set(numbers)) < len(numbers) or isinstance(seeds, str):
         raise UserError(
             f"seeds is {seeds!r}; allowed: how many (3 means seeds 0, 1 and 2), or a list of "
@@ -278,11 +278,15 @@ def _arguments(build: Callable[..., Any], seed: int) -> dict[str, Any]:
                 f"build returned {key!r}, which compare sets for each run; leave it out"
             )
         if key not in signature.parameters:
-            known = [each for each in signature.parameters if each not in _SET_HERE]
+            known = [parameter for parameter in signature.parameters if parameter not in _SET_HERE]
             raise UserError(
                 f"build returned {key!r}; allowed: {', '.join(known)}{closest(key, known)}"
             )
-    needed = [key for key, each in signature.parameters.items() if each.default is each.empty]
+    needed = [
+        key
+        for key, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty
+    ]
     missing = [key for key in needed if key not in given]
     if missing:
         raise UserError(f"build returned no {' and no '.join(missing)}; add what fit needs")
@@ -298,7 +302,7 @@ def _looked_at(build: Callable[..., Any], seed: int, device: str | None) -> tupl
 
     given = _arguments(build, seed)
     named = ("model", "optimizer", "train_loader", "val_loader", "loss", "scheduler")
-    refuse_other_types(*(given.get(each) for each in named))
+    refuse_other_types(*(given.get(name) for name in named))
     watched = monitor_of(
         given.get("monitor", "loss"), given.get("mode"), named_metrics(given.get("metrics"))
     )

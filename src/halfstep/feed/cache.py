@@ -207,4 +207,4 @@ def _alone(descriptor: int) -> Iterator[None]:
 @functools.cache
 def _decoders() -> tuple[str, ...]:
     """Return the versions of the decoders, which may decode a file differently after an update."""
-    return tuple(version(each, "none") for each in ("torchcodec", "pillow", "torchvision"))
+    return tuple(version(package, "none") for package in ("torchcodec", "pillow", "torchvision"))

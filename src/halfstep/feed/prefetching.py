@@ -83,7 +83,7 @@ def each_tensor(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, Mapping):
-        moved = {name: each_tensor(each, function) for name, each in batch.items()}
+        moved = {name: each_tensor(item, function) for name, item in batch.items()}
         if not isinstance(batch, MutableMapping):
             return cast("Any", type(batch))(moved)
         alike = copy.copy(batch)  # keeps other attributes, such as the factory of a defaultdict
@@ -92,5 +92,5 @@ def each_tensor(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(batch, PackedSequence) or not isinstance(batch, list | tuple):
         return batch  # a packed sequence has a tensor that stays on the CPU
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple
-        return cast("Any", type(batch))(*(each_tensor(each, function) for each in batch))
-    return type(batch)(each_tensor(each, function) for each in batch)
+        return cast("Any", type(batch))(*(each_tensor(item, function) for item in batch))
+    return type(batch)(each_tensor(item, function) for item in batch)

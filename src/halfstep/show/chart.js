@@ -16,7 +16,7 @@ class Chart {
     this.figure = make("figure");
     this.plot = make("div", { class: "plot", tabindex: "0", role: "group", "aria-label": `${title}: chart, move with the arrow keys` });
     this.readout = make("ul", { class: "readout", "aria-label": `${title}: values` });
-    this.readout.style.setProperty("--label", Math.min(32, Math.max(...series.map((each) => each.label.length))));
+    this.readout.style.setProperty("--label", Math.min(32, Math.max(...series.map((curve) => curve.label.length))));
     this.more = make("button", { type: "button" });
     this.more.addEventListener("click", () => { this.all = !this.all; this.cursor(); });
     this.place = make("span");
@@ -30,7 +30,7 @@ class Chart {
     State.subscribe((what) => (what === "cursor" ? this.cursor() : this.draw()));
   }
 
-  get shown() { return this.series.filter((each) => !State.hidden.has(each.arm)); }
+  get shown() { return this.series.filter((curve) => !State.hidden.has(curve.arm)); }
 
   xs(series) {
     const last = series.last || 1;
@@ -42,7 +42,7 @@ class Chart {
     if (!width) return;
     this.width = width;
     const shown = this.shown;
-    const ys = shown.flatMap((each) => each.y.filter((y) => y !== null && (!this.log || y > 0)));
+    const ys = shown.flatMap((curve) => curve.y.filter((y) => y !== null && (!this.log || y > 0)));
     const positive = ys.filter((y) => y > 0);
     // Labels at powers of two do not help on an axis with fewer than three of them.
     this.powers = this.log && positive.length > 0 && Math.max(...positive) >= 8 * Math.min(...positive);
@@ -51,17 +51,17 @@ class Chart {
     // Values that differ by less than their labels could show are drawn as equal.
     const largest = Math.max(Math.abs(low), Math.abs(high));
     if (high - low <= 1e-5 * largest) { low -= largest * 0.1 || 0.5; high += largest * 0.1 || 0.5; }
-    this.end = Math.max(1, ...shown.flatMap((each) => this.xs(each)));
+    this.end = Math.max(1, ...shown.flatMap((curve) => this.xs(curve)));
     const inner = { width: width - MARGIN.left - MARGIN.right, height: HEIGHT - MARGIN.top - MARGIN.bottom };
     this.toX = (x) => MARGIN.left + (inner.width * x) / this.end;
     this.toY = (y) => MARGIN.top + inner.height * (1 - (forward(y) - low) / (high - low));
-    const lines = shown.filter((each) => each.nonfinite.length).map((each) => `${each.label} not finite at step ${each.nonfinite[0]}`);
+    const lines = shown.filter((curve) => curve.nonfinite.length).map((curve) => `${curve.label} not finite at step ${curve.nonfinite[0]}`);
     const svg = make("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT, role: "img", "aria-label": `${this.title} of ${shown.length} runs. ${lines.join(". ")}` });
     this.axes(svg, low, high, inner);
-    const ways = shown.map((each) => this.way(each));
+    const ways = shown.map((curve) => this.way(curve));
     const turns = turnsOf(ways, inner.width);
     this.crosses = new Map();
-    shown.forEach((each, index) => this.line(svg, each, ways, index, turns[index]));
+    shown.forEach((curve, index) => this.line(svg, curve, ways, index, turns[index]));
     this.overlay = make("g");
     svg.append(this.overlay);
     this.plot.replaceChildren(svg);
@@ -95,7 +95,7 @@ class Chart {
     const only = ways[index].length === 1 && ways[index][0];
     if (only) {
       // Points at one place are drawn as rings around each other.
-      const above = ways.slice(index + 1).filter((each) => each.length === 1 && each[0] && Math.hypot(each[0][0] - only[0], each[0][1] - only[1]) < NEAR);
+      const above = ways.slice(index + 1).filter((other) => other.length === 1 && other[0] && Math.hypot(other[0][0] - only[0], other[0][1] - only[1]) < NEAR);
       svg.append(make("circle", { cx: MARGIN.left + only[0], cy: only[1], r: 3 + 2 * above.length, style: `fill: ${colourOf(series.arm)}` }));
     }
     for (const step of series.nonfinite) {

@@ -37,32 +37,32 @@ def page(diagnosis: Diagnosis, evidence: Evidence) -> str:
         title=f"doctor: {diagnosis.headline}",
         summary=_summary(evidence),
         diagnosis=diagnosis,
-        births=[each for each in evidence.births if each.culprit],
-        replays=[_row(each) for each in evidence.replays if not each.note],
+        births=[birth for birth in evidence.births if birth.culprit],
+        replays=[_row(replay) for replay in evidence.replays if not replay.note],
         first_replays=FIRST_REPLAYS,
         charts=charts,
         source=SOURCE,
         environment=[
             {
-                "name": each.name.replace("_", " "),
-                "value": _text(getattr(evidence.environment, each.name)),
-                "source": f"{SOURCE}#evidence.environment.{each.name}",
+                "name": field.name.replace("_", " "),
+                "value": _text(getattr(evidence.environment, field.name)),
+                "source": f"{SOURCE}#evidence.environment.{field.name}",
                 "differs": "False",
             }
-            for each in fields(evidence.environment)
-            if getattr(evidence.environment, each.name) is not False
+            for field in fields(evidence.environment)
+            if getattr(evidence.environment, field.name) is not False
         ],
-        notes=[each for each in (diagnosis.unchecked, *diagnosis.notes) if each],
+        notes=[note for note in (diagnosis.unchecked, *diagnosis.notes) if note],
     )
 
 
 def _summary(evidence: Evidence) -> str:
-    said = counted(evidence.loop.iterations, "step")
+    text = counted(evidence.loop.iterations, "step")
     if evidence.numbers.skips:
-        said += f", {evidence.numbers.skips} skipped by the scaler"
+        text += f", {evidence.numbers.skips} skipped by the scaler"
     if evidence.ending.kind:
-        said += f"; ended by {evidence.ending.kind}"
-    return said
+        text += f"; ended by {evidence.ending.kind}"
+    return text
 
 
 def _row(replay: Replay) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def _charts(numbers: Numbers) -> list[dict[str, Any]]:
     for title, read, log in _CURVES:
         series = [
             line
-            for optimizer in sorted({each.optimizer for each in numbers.steps})
+            for optimizer in sorted({step.optimizer for step in numbers.steps})
             if (line := _line(numbers, optimizer, read))
         ]
         if series:
@@ -93,9 +93,9 @@ def _line(
     numbers: Numbers, optimizer: int, read: Callable[[StepNumbers], float | None]
 ) -> dict[str, Any] | None:
     steps = [
-        (each.iteration, value)
-        for each in numbers.steps
-        if each.optimizer == optimizer and (value := read(each)) is not None
+        (step.iteration, value)
+        for step in numbers.steps
+        if step.optimizer == optimizer and (value := read(step)) is not None
     ]
     if not steps:
         return None

@@ -23,7 +23,7 @@ function turnsOf(lines, end) {
     return places.map((x) => (points.length ? heightAt(points, x) : null));
   });
   const coincide = (one, other, stripe) => {
-    const gaps = [0, 1, 2].map((each) => 2 * stripe + each)
+    const gaps = [0, 1, 2].map((offset) => 2 * stripe + offset)
       .filter((place) => heights[one][place] != null && heights[other][place] != null)
       .map((place) => Math.abs(heights[one][place] - heights[other][place]));
     return gaps.length > 0 && Math.max(...gaps) < NEAR;

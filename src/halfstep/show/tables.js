@@ -13,7 +13,7 @@ function sortTable(table, column, direction) {
     const bothNumbers = !Number.isNaN(a.number) && !Number.isNaN(b.number);
     return direction * (bothNumbers ? a.number - b.number : a.text.localeCompare(b.text));
   });
-  body.append(...keyed.map((each) => each.row));
+  body.append(...keyed.map((entry) => entry.row));
   [...table.tHead.rows[0].cells].forEach((header, index) => {
     header.setAttribute("aria-sort", index === column ? (direction > 0 ? "ascending" : "descending") : "none");
   });

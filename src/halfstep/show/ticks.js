@@ -4,7 +4,7 @@ function ticksOf(low, high, count, whole = false) {
   const room = (high - low) / count || 1;
   const raw = whole ? Math.max(1, room) : room;
   const exponent = Math.floor(Math.log10(raw));
-  const factor = (whole ? [1, 2, 5, 10] : [1, 2, 2.5, 5, 10]).find((each) => each * 10 ** exponent >= raw * (1 - 1e-9));
+  const factor = (whole ? [1, 2, 5, 10] : [1, 2, 2.5, 5, 10]).find((step) => step * 10 ** exponent >= raw * (1 - 1e-9));
   const step = factor * 10 ** exponent;
   const last = { 1: exponent, 2: exponent, 2.5: exponent - 1, 5: exponent, 10: exponent + 1 }[factor];
   const largest = Math.max(Math.abs(low), Math.abs(high));
@@ -23,6 +23,6 @@ function ticksOf(low, high, count, whole = false) {
 // The same for an axis of powers of two, between the exponents `low` and `high`.
 function powersOf(low, high, count) {
   const exponents = ticksOf(low, high, count, true).map((tick) => tick.value);
-  const plain = exponents.every((each) => 2 ** each < 1e7 && 2 ** each >= 1e-3);
-  return exponents.map((each) => ({ value: 2 ** each, label: plain ? String(Number((2 ** each).toFixed(4))) : `2^${each}` }));
+  const plain = exponents.every((power) => 2 ** power < 1e7 && 2 ** power >= 1e-3);
+  return exponents.map((power) => ({ value: 2 ** power, label: plain ? String(Number((2 ** power).toFixed(4))) : `2^${power}` }));
 }

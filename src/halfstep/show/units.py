@@ -49,8 +49,8 @@ def small_share(share: float) -> str:
 
 def points(share: float) -> str:
     """Write a difference of two shares in percentage points, with plus or minus."""
-    said = f"{100 * share:+.2f}"
-    return "0.00" if said in {"+0.00", "-0.00"} else said
+    text = f"{100 * share:+.2f}"
+    return "0.00" if text in {"+0.00", "-0.00"} else text
 
 
 def margin(share: float) -> str:

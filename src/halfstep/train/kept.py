@@ -55,8 +55,8 @@ def recall(key: Any, make: Callable[[], _T]) -> _T:
         return make()
     if key not in _active.others:
         _active.others[key] = make()
-    found: _T = _active.others[key]
-    return found
+    thing: _T = _active.others[key]
+    return thing
 
 
 def model(config: Config, built: nn.Module, device: torch.device) -> nn.Module:
@@ -94,7 +94,7 @@ def model(config: Config, built: nn.Module, device: torch.device) -> nn.Module:
 def bytes_of_others(mine: nn.Module) -> int:
     """Return the bytes of the kept models besides one: they are not of its run."""
     models = [] if _active is None else _active.models.values()
-    return sum(each.nbytes for other in models if other is not mine for each in _tensors(other))
+    return sum(tensor.nbytes for other in models if other is not mine for tensor in _tensors(other))
 
 
 def _tensors(module: nn.Module) -> list[torch.Tensor]:

@@ -216,9 +216,9 @@ def predict(
 def plain(value: Any) -> Any:
     """Return a value of a config as the data that YAML would give; unknown types are unchanged."""
     if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
@@ -239,7 +239,7 @@ def _text(value: object) -> str | None:
 
 
 def _paths(given: str | Path | Sequence[str | Path]) -> list[Path]:
-    return [Path(each) for each in ([given] if isinstance(given, str | Path) else given)]
+    return [Path(path) for path in ([given] if isinstance(given, str | Path) else given)]
 
 
 def _columns(named: Mapping[str, str] | None) -> ColumnsConfig | None:

@@ -54,5 +54,5 @@ def test_dots_lead_into_what_a_summary_nests(make_grid):
 def test_a_cause_replaces_what_the_run_suggests_to_try(make_grid, status, said):
     (cell,) = make_grid(("fp32",)).cells
     result = Result(cell, status, "the loss was not finite at step 3; try less")
-    assert result.said == result.reason
-    assert replace(result, cause="EPS: eps is zero").said == said
+    assert result.failure == result.reason
+    assert replace(result, cause="EPS: eps is zero").failure == said

@@ -197,8 +197,6 @@ def test_a_hundred_cases_end_in_training_or_in_one_line(folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_thousand_cases_end_in_training_or_in_one_line(folder, monkeypatch, write_results):
+def test_two_thousand_cases_end_in_training_or_in_one_line(folder, monkeypatch):
     ends = campaign(folder, monkeypatch, 2000, derandomize=False)
-    begun = ends.count(True)
-    found = {"cases": len(ends), "ends": {"2": len(ends) - begun, "begins": begun}, "failed": 0}
-    write_results("mutated_configs.json", {**found, "different_lines": len(set(ends))})
+    assert len(ends) == 2000

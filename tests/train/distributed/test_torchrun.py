@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from sameness import same
 
 import warm
 from halfstep.train.store import checkpoint
@@ -47,10 +48,6 @@ def final(run):
     return checkpoint.load(checkpoint.path(run, "last"))
 
 
-def same(first, second):
-    return first.keys() == second.keys() and all(first[n].equal(second[n]) for n in first)
-
-
 @pytest.fixture(scope="module")
 def whole(pictures_file, tmp_path_factory):
     run = tmp_path_factory.mktemp("undisturbed")
@@ -74,14 +71,11 @@ def test_job_whose_worker_is_killed_ends_as_an_undisturbed_one(pictures_file, wh
 
 
 @pytest.mark.slow
-def test_twenty_random_kills_leave_no_trace(pictures_file, whole, tmp_path, write_results):
+def test_twenty_random_kills_leave_no_trace(pictures_file, whole, tmp_path):
     chance = random.Random(0)
-    kills = []
     for number in range(KILLS):
         rank, count = chance.randrange(2), chance.randint(1, MICRO_BATCHES)
         assert_no_trace(pictures_file, tmp_path / str(number), whole, rank, count)
-        kills.append({"rank": rank, "micro_batch": count})
-    write_results("distributed_kills.json", {"processes": 2, "ended_bitwise_equal": kills})
 
 
 @pytest.mark.slow

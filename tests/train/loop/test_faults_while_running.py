@@ -31,13 +31,6 @@ from halfstep.train.store.run_directory import read_summary
 from halfstep.train.task import metrics
 
 
-@pytest.fixture(scope="module")
-def whole(pictures, tmp_path_factory):
-    run = tmp_path_factory.mktemp("whole") / "run"
-    train(pictures(), run, quiet=True)
-    return run
-
-
 def assert_resumes(pictures, run, whole):
     assert read_summary(run) is None
     train(pictures(), run, quiet=True, go_on="auto")

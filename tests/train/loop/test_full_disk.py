@@ -42,13 +42,6 @@ WRITES = {
 }
 
 
-@pytest.fixture(scope="module")
-def whole(pictures, tmp_path_factory):
-    run = tmp_path_factory.mktemp("whole") / "run"
-    train(pictures(), run, quiet=True)
-    return run
-
-
 @pytest.fixture
 def full(monkeypatch):
     """Let one kind of write fail from its n-th call on, for so many calls."""
@@ -182,7 +175,7 @@ def test_interrupted_run_says_what_its_last_checkpoint_really_holds(
 
 
 def filled(config, run, size, whole, capsys):
-    """Train on a disk of a size, make room, go on; return how that went."""
+    """Train on a disk of a size, make room, go on; return the exit code on the full disk."""
     command = ["train", str(config), "--out", str(run), "--quiet", "--resume", "auto"]
     with file_systems.of_size(run, size), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -192,7 +185,6 @@ def filled(config, run, size, whole, capsys):
         complete = read_summary(run) is not None
         assert complete == (code == 0), said
         assert_claims_only_what_is_there(run)
-        epochs = [checkpoint.epoch_of(checkpoint.path(run, name)) for name in ("best", "last")]
         begins = re.search(r"continues from (\S+)", said)
         assert not begins or (run / "checkpoints" / begins[1]).is_file()
         subprocess.run(["mount", "-o", f"remount,{ROOM}", run], check=True)
@@ -201,22 +193,15 @@ def filled(config, run, size, whole, capsys):
         assert_claims_only_what_is_there(run)
         assert_same_run(run, whole)
     run.rmdir()
-    return {"bytes": size, "exit_code": code, "best_epoch": epochs[0], "last_epoch": epochs[1]}
+    return code
 
 
 @pytest.mark.parametrize("runs", [2, pytest.param(RUNS, marks=pytest.mark.slow)])
 def test_runs_on_disks_of_any_size_end_as_one_with_room(
-    pictures_file, whole, tmp_path, capsys, write_results, runs
+    pictures_file, whole, tmp_path, capsys, runs
 ):
     chance = random.Random(1)
     sizes = [chance.randrange(LEAST, MOST) // 4096 * 4096 for _ in range(runs)]
-    rows = [filled(pictures_file, tmp_path / "disk", size, whole, capsys) for size in sizes]
+    codes = {filled(pictures_file, tmp_path / "disk", size, whole, capsys) for size in sizes}
     if runs == RUNS:
-        ended = {code: sum(row["exit_code"] == code for row in rows) for code in (0, 2)}
-        assert all(ended.values()), "some complete, some not"
-        assert sum(ended.values()) == runs
-        write_results(
-            "full_disks.json",
-            {"runs": runs, "complete": ended[0], "refused_to_call_finished": ended[2],
-             "resumed_bitwise_equal": runs, "disks": rows},
-        )  # fmt: skip
+        assert codes == {0, 2}, "some complete, some not"

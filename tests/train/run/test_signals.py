@@ -3,6 +3,7 @@ import signal
 
 import killed
 import pytest
+from sameness import same
 
 import warm
 from halfstep.train.loop import loop
@@ -37,10 +38,6 @@ def whole(pictures, tmp_path_factory):
     run = tmp_path_factory.mktemp("whole")
     train(pictures(recipe="fp16"), run, quiet=True)
     return checkpoint.load(checkpoint.path(run, "last"))
-
-
-def same(first, second):
-    return all(first[name].equal(second[name]) for name in first)
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ _OFTEN = 5.0
 
 def commonest() -> list[Spec]:
     """Return the listed calls, the most important one first."""
-    found: list[Spec] = json.loads(LIST.read_text())
-    return found
+    operators: list[Spec] = json.loads(LIST.read_text())
+    return operators
 
 
 def variants(listed: Sequence[Spec]) -> Iterator[tuple[str, Spec, str, bool]]:
@@ -100,7 +100,9 @@ def measure(
     number = sum(1 for _ in variants(chosen))
     began = written = time.monotonic()
     document["launch_seconds"] = launch_seconds(device)
-    for row in rows(chosen, device, done={each["name"] for each in kept}, shrink=shrink):
+    for row in rows(
+        chosen, device, done={measurement["name"] for measurement in kept}, shrink=shrink
+    ):
         kept.append(row)
         now = time.monotonic()
         if now - began > limit:
@@ -126,14 +128,14 @@ def _document(path: Path, gpu: Gpu, device: torch.device) -> dict[str, Any]:
     }
     if not path.exists():
         return new
-    found = measured.document(path)
+    stored = measured.document(path)
     for key in ("device", "torch", "cudnn"):
-        if found[key] != new[key]:
+        if stored[key] != new[key]:
             raise UserError(
-                f"{path} was measured with {key} {found[key]}, and here it is {new[key]}; write "
+                f"{path} was measured with {key} {stored[key]}, and here it is {new[key]}; write "
                 "another file with --out"
             )
-    return found
+    return stored
 
 
 def _row(

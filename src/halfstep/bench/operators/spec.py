@@ -33,8 +33,8 @@ def encoded(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spec:
         args: The positional arguments.
         kwargs: The named arguments.
     """
-    named = {key: _encoded(each) for key, each in kwargs.items()}
-    return {"op": name, "args": [_encoded(each) for each in args], "named": named}
+    named = {key: _encoded(argument) for key, argument in kwargs.items()}
+    return {"op": name, "args": [_encoded(argument) for argument in args], "named": named}
 
 
 def _encoded(value: Any) -> Any:
@@ -48,7 +48,7 @@ def _encoded(value: Any) -> Any:
             "order": order,
         }
     if isinstance(value, (list, tuple)):
-        return [_encoded(each) for each in value]
+        return [_encoded(item) for item in value]
     if isinstance(value, torch.dtype):
         return {"torch": str(value).removeprefix("torch.")}
     return value if isinstance(value, (bool, int, float, str)) else None
@@ -56,7 +56,7 @@ def _encoded(value: Any) -> Any:
 
 def formats(spec: Spec) -> tuple[str, ...]:
     """Return the formats in which a call can be measured: half ones, or fp32 and TF32."""
-    kinds = {each["dtype"] for each in _tensors(spec["args"])}
+    kinds = {tensor["dtype"] for tensor in _tensors(spec["args"])}
     if "half" in kinds:
         return ("fp16", "bf16")
     return ("fp32", "tf32") if "full" in kinds and _is_product(spec) else ("fp32",)
@@ -64,9 +64,9 @@ def formats(spec: Spec) -> tuple[str, ...]:
 
 def has_images(spec: Spec) -> bool:
     """Tell whether a call has images, which the spec gives in NCHW, and which could be in NHWC."""
-    found = [each for each in _tensors(spec["args"]) if len(each[_FLAG]) == 4]
-    alike = all(each["order"] == [0, 1, 2, 3] for each in found)
-    images = any(min(each[_FLAG][1:]) > 1 for each in found)
+    batches = [tensor for tensor in _tensors(spec["args"]) if len(tensor[_FLAG]) == 4]
+    alike = all(tensor["order"] == [0, 1, 2, 3] for tensor in batches)
+    images = any(min(tensor[_FLAG][1:]) > 1 for tensor in batches)
     return images and alike and not spec["op"].startswith(_ATTENTION)
 
 
@@ -78,7 +78,9 @@ def _is_product(spec: Spec) -> bool:
 def _tensors(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, dict) and _FLAG in value:
         return [value]
-    return [each for item in value for each in _tensors(item)] if isinstance(value, list) else []
+    return (
+        [tensor for item in value for tensor in _tensors(item)] if isinstance(value, list) else []
+    )
 
 
 def arguments(
@@ -97,7 +99,7 @@ def arguments(
 
     def made(value: Any) -> Any:
         if isinstance(value, list):
-            return [made(each) for each in value]
+            return [made(item) for item in value]
         if not isinstance(value, dict):
             return value
         if "torch" in value:
@@ -107,7 +109,7 @@ def arguments(
         whole = (
             1 if len(shape) == 4 and shape[2] > _FILTER else 0 if len(shape) == 4 else len(shape)
         )
-        shape[:whole] = [each if each % shrink else each // shrink for each in shape[:whole]]
+        shape[:whole] = [size if size % shrink else size // shrink for size in shape[:whole]]
         if channels_last and len(shape) == 4:
             order = [0, 2, 3, 1]
         return _random([shape[at] for at in order], dtype, device).permute(
@@ -115,13 +117,13 @@ def arguments(
         )
 
     named = {key: made(value) for key, value in spec["named"].items()}
-    return tuple(made(each) for each in spec["args"]), named
+    return tuple(made(argument) for argument in spec["args"]), named
 
 
 def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name)
-    assert isinstance(found, torch.dtype)
-    return found
+    function = getattr(torch, name)
+    assert isinstance(function, torch.dtype)
+    return function
 
 
 def _random(shape: list[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -149,7 +151,7 @@ def call(spec: Spec, args: tuple[Any, ...], named: dict[str, Any]) -> Callable[[
     if name in (f"{_ATTENTION}_backward", f"{_BATCH_NORM}_backward"):
         if name.startswith(_ATTENTION):
             grad, *inputs = args[:4]
-            inputs = [each.detach().requires_grad_() for each in inputs]
+            inputs = [tensor.detach().requires_grad_() for tensor in inputs]
             out = functional.scaled_dot_product_attention(*inputs)
         else:
             grad, value, weight = args[:3]

@@ -49,9 +49,9 @@ class RayCell:
         try:
             result: Result = self._ray.get(self.reference)
         except self._ray.exceptions.RayError as error:
-            said = str(error).strip().splitlines()
+            lines = str(error).strip().splitlines()
             return Result(
-                self.cell, "crashed", f"ray: {said[-1] if said else type(error).__name__}"
+                self.cell, "crashed", f"ray: {lines[-1] if lines else type(error).__name__}"
             )
         return result
 
@@ -97,7 +97,7 @@ class RayCluster:
         self._time_limit = time_limit
         wanted = "GPU" if device == "cuda" else "CPU"
         # All processes of a cell run on one node, so the node with the most devices is the limit.
-        counts = [int(each["Resources"].get(wanted, 0)) for each in ray.nodes() if each["Alive"]]
+        counts = [int(node["Resources"].get(wanted, 0)) for node in ray.nodes() if node["Alive"]]
         most = max(counts, default=0)
         if most < processes:
             self.close()
@@ -122,7 +122,7 @@ class RayCluster:
 
     def end(self, running: Sequence[Started]) -> None:
         """Cancel the running cells, and wait until they have written their checkpoints."""
-        references = [each.reference for each in running if isinstance(each, RayCell)]
+        references = [cell.reference for cell in running if isinstance(cell, RayCell)]
         for reference in references:
             self._ray.cancel(reference)
         if references:
@@ -164,7 +164,7 @@ def parse_place(text: str) -> tuple[str, str | None, dict[str, str | int]]:
         UserError: If the text has another form.
     """
     name, _, rest = text.partition(":")
-    pairs = [each.partition("=") for each in rest.split(",") if each]
+    pairs = [pair.partition("=") for pair in rest.split(",") if pair]
     if name == "ray":
         return name, rest or None, {}
     if name == "slurm" and all(key and value for key, _, value in pairs):

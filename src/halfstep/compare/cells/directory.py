@@ -157,7 +157,7 @@ def _linked(cells: Sequence[Cell]) -> Iterator[Path]:
     """Yield each cell's directory, and each entry of it, that is a symbolic link."""
     for directory in (cell.directory for cell in cells):
         there = directory.iterdir() if directory.is_dir() else ()
-        yield from (each for each in (directory, *there) if each.is_symlink())
+        yield from (path for path in (directory, *there) if path.is_symlink())
 
 
 def _record(cell: Cell) -> dict[str, Any]:

@@ -80,5 +80,5 @@ def _total(known: Mapping[str, Sequence[float]], cell: Running) -> float:
 
 
 def _expected(known: Mapping[str, Sequence[float]], name: str) -> float:
-    own = known.get(name) or [seconds for each in known.values() for seconds in each]
+    own = known.get(name) or [seconds for times in known.values() for seconds in times]
     return statistics.fmean(own)

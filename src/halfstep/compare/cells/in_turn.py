@@ -52,18 +52,18 @@ class InTurn:
     def start(self, cell: Cell, slot: str) -> Ended:
         """Train a cell whose directory is prepared, and wait for its end."""
         del slot
-        said = None
+        message = None
         with (cell.directory / "stderr.log").open("w", encoding="utf-8") as errors:
             try:
                 with redirect_stderr(errors):
                     self._run(cell)
             except Exception as error:  # noqa: BLE001  (of the user's code, or of its diagnosis)
-                said = str(error) if isinstance(error, UserError) else in_a_line(error)
+                message = str(error) if isinstance(error, UserError) else in_a_line(error)
                 traceback.print_exc(file=errors)
         _free_memory()
-        if said is not None:
+        if message is not None:
             cause = diagnosis_file.in_a_line(cell.run_directory)
-            return Ended(Result(cell, "crashed", said, cause=cause))
+            return Ended(Result(cell, "crashed", message, cause=cause))
         return Ended(result_of(cell))
 
     def end(self, running: Sequence[Started]) -> None:

@@ -155,5 +155,5 @@ class CellsDone:
 def _outcome(result: Result, score: Score) -> str:
     best = result.number(score.best)
     unit = " %" if score.is_accuracy else f" {score.name}"
-    said = result.status if best is None else f"{result.status}, best {score.value(best)}{unit}"
-    return f"{said} ({result.reason})" if result.reason else said
+    text = result.status if best is None else f"{result.status}, best {score.value(best)}{unit}"
+    return f"{text} ({result.reason})" if result.reason else text

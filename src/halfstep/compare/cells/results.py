@@ -47,7 +47,7 @@ class Result:
         return f"{self.cell.directory.name}/run/{TEXT}" if self.cause else ""
 
     @property
-    def said(self) -> str:
+    def failure(self) -> str:
         """Why the run failed, or had a non-finite loss on the way; "" if neither happened."""
         if not self.cause:
             return self.reason or ""
@@ -59,10 +59,10 @@ class Result:
 
     def number(self, name: str) -> float | None:
         """Return a number of the summary, with dots for nested keys; None if it is not finite."""
-        found: Any = self.summary
+        value: Any = self.summary
         for part in name.split(".", 1):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return finite(found)
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return finite(value)
 
     def source(self, name: str) -> str:
         """Return the source of a number: a file in the comparison's directory, "#" and the key."""

@@ -94,7 +94,7 @@ class ThisMachine:
 
     def end(self, running: Sequence[Started]) -> None:
         """End the processes of the cells that still run."""
-        end([each.process for each in running if isinstance(each, RunningCell)])
+        end([cell.process for cell in running if isinstance(cell, RunningCell)])
 
     def close(self) -> None:
         """End the processes in which cells ran one after the other."""

@@ -56,8 +56,8 @@ class SlurmCell:
         if error is None:
             result: Result = self.job.result()
             return result
-        said = [line for line in str(error).splitlines() if line.strip(" -")]
-        reason = said[0].strip() if said else type(error).__name__
+        lines = [line for line in str(error).splitlines() if line.strip(" -")]
+        reason = lines[0].strip() if lines else type(error).__name__
         return Result(self.cell, "crashed", f"slurm job {self.job.job_id}: {reason}")
 
 
@@ -106,8 +106,8 @@ class SlurmCluster:
                 name="halfstep", nodes=1, tasks_per_node=1, timeout_min=minutes, **needs, **own
             )
         except (RuntimeError, NameError, AssertionError) as error:
-            said = " ".join(str(error).split())[:300]
-            raise UserError(f"--on slurm: {said}; see submitit's SlurmExecutor") from error
+            message = " ".join(str(error).split())[:300]
+            raise UserError(f"--on slurm: {message}; see submitit's SlurmExecutor") from error
         self._command = command
         self._time_limit = time_limit
         # As with Ray: each process gets one CPU, and must not start more threads than that.
@@ -131,7 +131,7 @@ class SlurmCluster:
 
     def end(self, running: Sequence[Started]) -> None:
         """Cancel the running cells, and wait until they have written their checkpoints."""
-        jobs = [each.job for each in running if isinstance(each, SlurmCell)]
+        jobs = [cell.job for cell in running if isinstance(cell, SlurmCell)]
         for job in jobs:
             job.cancel(check=False)
         until = time.monotonic() + _ENDING_SECONDS

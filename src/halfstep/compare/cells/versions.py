@@ -31,7 +31,7 @@ def different_versions(result: Result) -> list[str]:
 
 def mixed(results: Sequence[Result]) -> list[str]:
     """Return one line for each key of `SHARED` in which the cells differ."""
-    said = []
+    lines = []
     for name in SHARED:
         cells: dict[str, list[str]] = {}
         for result in results:
@@ -39,8 +39,8 @@ def mixed(results: Sequence[Result]) -> list[str]:
                 cells.setdefault(str(result.environment[name]), []).append(result.cell.label)
         if len(cells) > 1:
             parts = (f"{value} ({_some(labels)})" for value, labels in cells.items())
-            said.append(f"runs differ in {name}: {', '.join(parts)}; --fresh repeats all of them")
-    return said
+            lines.append(f"runs differ in {name}: {', '.join(parts)}; --fresh repeats all of them")
+    return lines
 
 
 def _some(labels: Sequence[str]) -> str:

@@ -252,8 +252,8 @@ def _serve(answering: socket.socket, modules: Sequence[str]) -> NoReturn:
             if not request:
                 break
             pid, going = _fork_away(json.loads(request), handed, answering, ignored)
-            for each in handed:
-                os.close(each)
+            for descriptor in handed:
+                os.close(descriptor)
             answering.send(str(pid).encode())
             with suppress(BrokenPipeError):  # the program was killed before it could read
                 os.write(going, b"go")
@@ -273,7 +273,7 @@ def _fork_away(
         The process id of the program, or 0 if the fork failed; and the file descriptor of a pipe.
         The program begins when something is written to the pipe.
     """
-    said, saying = os.pipe()
+    output, saying = os.pipe()
     go, going = os.pipe()
     try:
         between = os.fork()
@@ -288,19 +288,19 @@ def _fork_away(
             os.write(saying, str(program).encode())
             os._exit(0)
         answering.close()
-        for each in (said, saying, going):
-            os.close(each)
+        for descriptor in (output, saying, going):
+            os.close(descriptor)
         if not os.read(go, 2):  # the server was killed before it sent the process id
             os._exit(1)
         os.close(go)
         signal.signal(signal.SIGINT, interrupt)
         _run(asked, handed)
-    for each in (saying, go):
-        os.close(each)
+    for descriptor in (saying, go):
+        os.close(descriptor)
     if between > 0:
         os.waitpid(between, 0)
-    pid = int(os.read(said, 16) or 0)
-    os.close(said)
+    pid = int(os.read(output, 16) or 0)
+    os.close(output)
     return pid, going
 
 

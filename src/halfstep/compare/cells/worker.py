@@ -123,10 +123,10 @@ class Worked:
 
     def _wait(self, seconds: float | None) -> int | None:
         if self._code is None and select.select([self._answers], [], [], seconds)[0]:
-            said = b""
+            line = b""
             with suppress(OSError):
-                said = self._answers.recv(16)
-            self._code = int(said) if said else self._process.wait()
+                line = self._answers.recv(16)
+            self._code = int(line) if line else self._process.wait()
         return self._code
 
 

@@ -67,18 +67,18 @@ def columns(grid: Grid, results: Sequence[Result], *, everything: bool) -> list[
         if measure.main
         or (everything and any(result.number(measure.name) is not None for result in results))
     ]
-    found: list[Column] = []
+    shown: list[Column] = []
     for measure in known:
-        found.append(_of_measure(measure, footnote))
+        shown.append(_of_measure(measure, footnote))
         if measure.name == grid.score.final:
-            found.append(_difference(grid))
+            shown.append(_difference(grid))
         if measure.name == "images_per_second":
-            found.append(Column("speed|x", lambda row: _ratio(row.speed), "speed", _speed))
+            shown.append(Column("speed|x", lambda row: _ratio(row.speed), "speed", _speed))
         if measure.name == "peak_memory_bytes" and everything:
             title = f"memory|x{footnote}"
-            found.append(Column(title, lambda row: _ratio(row.memory), "memory", _memory))
-    found.append(Column("non-|finite|at step", _step, "first_nonfinite_step", _first))
-    return found
+            shown.append(Column(title, lambda row: _ratio(row.memory), "memory", _memory))
+    shown.append(Column("non-|finite|at step", _step, "first_nonfinite_step", _first))
+    return shown
 
 
 def name(row: Row) -> str:

@@ -33,46 +33,45 @@ MEANINGS = (
 def warnings(grid: Grid, results: Sequence[Result]) -> list[str]:
     """Return the notes on these runs: why some failed, and what makes figures unreliable."""
     with_seed = len(grid.seeds) > 1 or len(grid.points) > 1
-    said = [
-        f"{result.cell.label if with_seed else result.cell.recipe} {result.status}: {result.said}"
-        for result in results
-        if result.said
-    ]
-    said += mixed(results)
+    named = [(run.cell.label if with_seed else run.cell.recipe, run) for run in results]
+    sentences = [f"{name} {run.status}: {run.failure}" for name, run in named if run.failure]
+    sentences += mixed(results)
     if any(row.disturbed for row in rows_by_arm(grid, results)):
-        said.append(f"{DISTURBED} {disturbed_note()}.")
-    return said
+        sentences.append(f"{DISTURBED} {disturbed_note()}.")
+    return sentences
 
 
 def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
     """Return all notes: the warnings, then the meaning of the figures and marks."""
     rows = rows_by_arm(grid, results)
-    said = warnings(grid, results)
+    sentences = warnings(grid, results)
     how = _rehearsals(rows)
     if how:
-        said.append(
+        sentences.append(
             f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, times are "
             "not. On a GPU that has the formats, the same command also measures their speed and "
             "memory."
         )
     if len(grid.seeds) > 1:
-        said.append(
+        sentences.append(
             "± is the standard deviation over the finished seeds; in the column of differences, it "
             "is half the width of the interval."
         )
-        said.append(interval_note(grid))
+        sentences.append(interval_note(grid))
     if on_cpu(results):
-        said.append("* Memory is the increase of the process's resident memory during training.")
+        sentences.append(
+            "* Memory is the increase of the process's resident memory during training."
+        )
     if grid.processes > 1:
-        said.append(
+        sentences.append(
             f"Each run trained in {grid.processes} processes, with batches of {grid.processes} "
             "times batch_size."
         )
     if any(row.on_front for row in rows):
-        said.append(
+        sentences.append(
             f"{ON_FRONT} marks the Pareto front, that is, rows for which {front_note(results)}."
         )
-    return [*said, _meanings(grid), *how]
+    return [*sentences, _meanings(grid), *how]
 
 
 def _meanings(grid: Grid) -> str:

@@ -34,7 +34,7 @@ def as_json(
     All predicted figures are separate, under the key `predicted`.
     """
     rows = rows_by_arm(grid, results)
-    found = conclusions(grid, rows, predicted)
+    concluded = conclusions(grid, rows, predicted)
     return {
         "config": grid.config,
         "device": grid.device,
@@ -51,7 +51,7 @@ def as_json(
         "complete": all(result.status not in ("pending", "crashed") for result in results),
         "rows": [_row(row) for row in rows],
         "verdicts": [asdict(verdict) for verdict in verdicts(grid, rows, predicted)],
-        "recipe_to_use": None if found is None else found.answer,
+        "recipe_to_use": None if concluded is None else concluded.answer,
         "cells": [
             {
                 "recipe": result.cell.recipe,
@@ -67,7 +67,7 @@ def as_json(
             }
             for result in results
         ],
-        "predicted": {each.key: each.as_json() for each in predicted},
+        "predicted": {prediction.key: prediction.as_json() for prediction in predicted},
     }
 
 

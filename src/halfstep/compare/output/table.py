@@ -46,27 +46,27 @@ def show(
     """
     rows = rows_by_arm(grid, results)
     shown = _that_fit(console, grid, results, rows)
-    found = conclusions(grid, rows, predicted)
+    concluded = conclusions(grid, rows, predicted)
     console.print()
     _print(console, title(grid), "bold")
     print_whole(console, _table(grid, rows, shown))
     console.print()
-    if found is not None:
-        _print_conclusions(console, found)
-    for verdict in verdicts(grid, rows, predicted) if found is None else found.verdicts:
+    if concluded is not None:
+        _print_conclusions(console, concluded)
+    for verdict in verdicts(grid, rows, predicted) if concluded is None else concluded.verdicts:
         _print(console, str(verdict))
     for prediction in predicted:
         console.print()
         _print(console, f"{prediction.title}: nothing ran there", "bold magenta")
         print_whole(console, _predicted(prediction, grid, rows))
     console.print()
-    said = _notes(grid, results, predicted)
-    for note in said[:MOST_NOTES]:
+    lines = _notes(grid, results, predicted)
+    for note in lines[:MOST_NOTES]:
         _print(console, note, "dim")
-    if more := _more(grid, results, shown, len(said) - MOST_NOTES):
+    if more := _more(grid, results, shown, len(lines) - MOST_NOTES):
         _print(console, more, "dim")
-    if found is not None:
-        _print_commands(console, found)
+    if concluded is not None:
+        _print_commands(console, concluded)
 
 
 def _print(console: Console, text: str, style: str = "") -> None:
@@ -77,25 +77,28 @@ def _notes(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction
     """Return all notes, first those on these runs and predictions, then those that hold for any."""
     first = [
         *warnings(grid, results),
-        *(note for each in predicted for note in of_gpus.warnings(each)),
+        *(note for prediction in predicted for note in of_gpus.warnings(prediction)),
     ]
-    every = [*notes(grid, results), *(note for each in predicted for note in of_gpus.notes(each))]
+    every = [
+        *notes(grid, results),
+        *(note for prediction in predicted for note in of_gpus.notes(prediction)),
+    ]
     return list(dict.fromkeys([*first, *every]))
 
 
-def _print_conclusions(console: Console, found: Conclusions) -> None:
+def _print_conclusions(console: Console, concluded: Conclusions) -> None:
     """Print the conclusions from one seed, the answer first."""
-    if found.answer:
-        _print(console, found.answer, "bold")
-    _print(console, found.caveat, "yellow")
-    for fact in found.facts:
+    if concluded.answer:
+        _print(console, concluded.answer, "bold")
+    _print(console, concluded.caveat, "yellow")
+    for fact in concluded.facts:
         _print(console, fact)
 
 
-def _print_commands(console: Console, found: Conclusions) -> None:
+def _print_commands(console: Console, concluded: Conclusions) -> None:
     """Print the next commands last, where they can be copied from."""
     console.print("Next:")
-    for command, why in found.commands:
+    for command, why in concluded.commands:
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
         _print(console, f"      {why}", "dim")
 
@@ -115,7 +118,7 @@ def _that_fit(
 def _more(grid: Grid, results: Sequence[Result], shown: Sequence[Column], notes: int) -> str:
     """Return a line that names the columns, and counts the notes, that are only in the files."""
     here = {column.key for column in shown}
-    left = [each for each in columns(grid, results, everything=True) if each.key not in here]
+    left = [column for column in columns(grid, results, everything=True) if column.key not in here]
     parts = [f"{notes} more note{'s' if notes > 1 else ''}"] if notes > 0 else []
     if left:
         parts.append(f"the column{'s' if len(left) > 1 else ''} {', '.join(c.title for c in left)}")

@@ -67,14 +67,14 @@ def keep_tables(directory: Path, grid: Grid) -> str:
     ):
         return ""
     originals = [directory / name for name in (TABLE, REPORT, COMPARISON, LATEX, CELLS)]
-    originals = [each for each in originals if each.is_file()]
+    originals = [file for file in originals if file.is_file()]
     for number in count(1):
-        copies = [each.with_stem(f"{each.stem}-{number}") for each in originals]
-        if not any(each.exists() for each in copies):
+        copies = [file.with_stem(f"{file.stem}-{number}") for file in originals]
+        if not any(file.exists() for file in copies):
             break
     for original, copy in zip(originals, copies, strict=True):
         write_atomically(copy, original.read_bytes())
-    return ", ".join(each.name for each in copies)
+    return ", ".join(file.name for file in copies)
 
 
 def judged_before(directory: Path, grid: Grid) -> tuple[tuple[int, ...], ...]:

@@ -45,26 +45,28 @@ def markdown(grid: Grid, results: Sequence[Result], predicted: Sequence[Predicti
     """
     rows = rows_by_arm(grid, results)
     parts = [f"# {_escape(title(grid))}", _markdown_table(grid, results, rows)]
-    found = conclusions(grid, rows, predicted)
-    lines = map(str, verdicts(grid, rows, predicted)) if found is None else _conclusions(found)
-    said = [f"- {_escape(line)}" for line in lines]
-    if said:
-        parts.append("\n".join(said))
+    concluded = conclusions(grid, rows, predicted)
+    lines = (
+        map(str, verdicts(grid, rows, predicted)) if concluded is None else _conclusions(concluded)
+    )
+    sentences = [f"- {_escape(line)}" for line in lines]
+    if sentences:
+        parts.append("\n".join(sentences))
     if len(grid.seeds) > 1:
         parts += ["## By seed", _markdown_table(grid, results, rows_by_seed(grid, results))]
     parts += [_escape(note) for note in notes(grid, results)]
-    for each in predicted:
+    for prediction in predicted:
         parts += [
-            f"## {_escape(each.title)}",
-            _as_markdown(grid, _predicted(grid, each, rows)),
-            *map(_escape, of_gpus.notes(each)),
+            f"## {_escape(prediction.title)}",
+            _as_markdown(grid, _predicted(grid, prediction, rows)),
+            *map(_escape, of_gpus.notes(prediction)),
         ]
     return "\n\n".join(parts) + "\n"
 
 
-def _conclusions(found: Conclusions) -> list[str]:
-    answer = (found.answer,) if found.answer else ()
-    return [*found.facts, *map(str, found.verdicts), *answer, found.caveat]
+def _conclusions(concluded: Conclusions) -> list[str]:
+    answer = (concluded.answer,) if concluded.answer else ()
+    return [*concluded.facts, *map(str, concluded.verdicts), *answer, concluded.caveat]
 
 
 def latex(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()) -> str:
@@ -81,17 +83,19 @@ def latex(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction]
             *(
                 _as_latex(
                     grid,
-                    each.title,
-                    _predicted(grid, each, rows),
-                    of_gpus.notes(each),
+                    prediction.title,
+                    _predicted(grid, prediction, rows),
+                    of_gpus.notes(prediction),
                 )
-                for each in predicted
+                for prediction in predicted
             ),
         ]
     )
 
 
-def _as_latex(grid: Grid, caption: str, lines: Sequence[Sequence[str]], said: Sequence[str]) -> str:
+def _as_latex(
+    grid: Grid, caption: str, lines: Sequence[Sequence[str]], sentences: Sequence[str]
+) -> str:
     sides = "".join("l" if text else "r" for text in _is_text(grid, lines[0]))
     written = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
     return "\n".join(
@@ -106,7 +110,7 @@ def _as_latex(grid: Grid, caption: str, lines: Sequence[Sequence[str]], said: Se
             *written[1:],
             r"\bottomrule",
             r"\end{tabular}",
-            *(rf"\par\footnotesize {_latex(note)}" for note in said),
+            *(rf"\par\footnotesize {_latex(note)}" for note in sentences),
             r"\end{table}",
             "",
         ]

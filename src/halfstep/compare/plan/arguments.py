@@ -119,18 +119,18 @@ def parse_axes(given: Sequence[str]) -> tuple[Point, ...]:
     return tuple(itertools.product(*written))
 
 
-def refuse_too_many(said: str, cells: int) -> None:
+def refuse_too_many(given: str, cells: int) -> None:
     """Refuse a request for more than `MOST` cells.
 
     Args:
-        said: The flags that request the cells, for the message.
+        given: The flags that request the cells, for the message.
         cells: The number of cells.
 
     Raises:
         UserError: If there are more than `MOST` cells.
     """
     if cells > MOST:
-        raise UserError(f"{said} asks for {cells} runs; allowed: {MOST} at most")
+        raise UserError(f"{given} asks for {cells} runs; allowed: {MOST} at most")
 
 
 def parse_devices(text: str) -> tuple[str, ...]:

@@ -36,15 +36,15 @@ def checks_of(recipes: Sequence[str], *, aa: bool, control: bool) -> dict[str, C
     Raises:
         UserError: If a recipe already has one of these names.
     """
-    found: dict[str, Check] = {}
+    checked: dict[str, Check] = {}
     if aa:
-        found[f"{recipes[0]}-again"] = "again"
+        checked[f"{recipes[0]}-again"] = "again"
     if control:
-        found[str(CONTROL["name"])] = "control"
-    for name, flag in zip(found, ("--aa", "--control") if aa else ("--control",), strict=False):
+        checked[str(CONTROL["name"])] = "control"
+    for name, flag in zip(checked, ("--aa", "--control") if aa else ("--control",), strict=False):
         if name in recipes:
             raise UserError(
                 f"{flag} adds a row {name!r}, which is also a recipe in --recipes; give the recipe "
                 "another name"
             )
-    return found
+    return checked

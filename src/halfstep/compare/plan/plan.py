@@ -107,7 +107,7 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     is_decided = processes > 1 or "probes" in loaded.model_fields_set
     inspected = () if is_decided else ("probes=true",)
 
-    def found(name: str, seed: int, point: Point, where: str | None) -> Config:
+    def config_of(name: str, seed: int, point: Point, where: str | None) -> Config:
         mine: str | Mapping[str, Any] | None = name
         if checks.get(name) == "control":
             mine = CONTROL
@@ -118,14 +118,14 @@ def plan(  # noqa: PLR0913  (the command has as many options)
         flags = {"recipe": mine, "seed": seed, "device": where}
         return load(config, [*inspected, *options], flags, point=point)
 
-    first = found(names[0], numbers[0], points[0], slots[0] if slots else device)
-    where = [str(_device(each, here=here)) for each in slots or (first.device,)]
+    first = config_of(names[0], numbers[0], points[0], slots[0] if slots else device)
+    where = [str(_device(slot, here=here)) for slot in slots or (first.device,)]
     kind = where[0].partition(":")[0]
     if here and not slots:
         refuse_too_few(where[0], processes, torch.accelerator.device_count())
 
     def resolve(name: str, seed: int, point: Point) -> dict[str, Any]:
-        chosen = found(name, seed, point, kind)
+        chosen = config_of(name, seed, point, kind)
         settings = chosen.model_dump(mode="json", exclude={"description"})
         # With all fields of the recipe: if a later version of halfstep changes a named recipe, the
         # settings change too, and the cell runs again.
@@ -142,7 +142,7 @@ def plan(  # noqa: PLR0913  (the command has as many options)
         running_in = (where[0],) * (_at_once(first, cells) if shares else 1)
     refuse(
         {
-            Arm(name, point): found(name, numbers[0], point, where[0])
+            Arm(name, point): config_of(name, numbers[0], point, where[0])
             for point in points
             for name in names
         },

@@ -73,8 +73,8 @@ class Score:
         """Write a gain, with plus or minus."""
         if self.is_accuracy:
             return units.points(gain)
-        said = f"{gain:+.4g}"
-        return "0" if said in {"+0", "-0"} else said
+        text = f"{gain:+.4g}"
+        return "0" if text in {"+0", "-0"} else text
 
     def gain(self, gain: float) -> str:
         """Write a gain with its unit, in words."""

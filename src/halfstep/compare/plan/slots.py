@@ -65,7 +65,7 @@ def as_seen_inside(slot: str) -> tuple[str, dict[str, str]]:
     # The numbers are indices into the GPUs that this process sees. If CUDA_VISIBLE_DEVICES is set,
     # these can be other GPUs of the machine, or can have identifiers instead of numbers.
     outer = os.environ.get(_VISIBLE)
-    names = numbers.split(",") if outer is None else [outer.split(",")[each] for each in chosen]
+    names = numbers.split(",") if outer is None else [outer.split(",")[index] for index in chosen]
     return kind, {_VISIBLE: ",".join(names)}
 
 

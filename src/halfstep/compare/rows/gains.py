@@ -56,11 +56,11 @@ def measured(row: Row, base: Row) -> dict[str, Ratio]:
     """
     if row.rehearsed or base.rehearsed:
         return {}
-    found = {
+    ratios = {
         "faster": None if is_disturbed(row, base) else row.speed,
         "smaller": row.memory.inverse() if row.memory and on_device(row) else None,
     }
-    return {name: gain for name, gain in found.items() if gain is not None}
+    return {name: gain for name, gain in ratios.items() if gain is not None}
 
 
 def is_disturbed(row: Row, base: Row) -> bool:
@@ -73,24 +73,24 @@ def in_words(row: Row, base: Row, baseline: str) -> str:
     if row.rehearsed or base.rehearsed:
         whose = "" if row.rehearsed else f" of {baseline}"
         return f"the speed{whose} here is that of a rehearsal and does not count"
-    said = []
+    texts = []
     if row.speed is not None:
-        said.append(_times(row.speed, "speed") + _disturbed(row, base, baseline))
+        texts.append(_times(row.speed, "speed") + _disturbed(row, base, baseline))
     if row.memory is not None:
-        said.append(_times(row.memory, "memory"))
-    return ", ".join(said)
+        texts.append(_times(row.memory, "memory"))
+    return ", ".join(texts)
 
 
 def _disturbed(row: Row, base: Row, baseline: str) -> str:
     """Return a remark that names the rows whose times were disturbed; "" if there are none."""
     own = row.recipe if row.recipe != base.recipe else row.arm.label
-    names = [name for each, name in ((base, baseline), (row, own)) if each.disturbed]
+    names = [name for figure, name in ((base, baseline), (row, own)) if figure.disturbed]
     return f" (times of {' and '.join(names)} were disturbed)" if names else ""
 
 
-def _times(found: Ratio, of_what: str) -> str:
-    ends = ratio_interval(found.low, found.high)
-    return f"{ratio(found.mean)}x the {of_what}{' ' if ends else ''}{ends}"
+def _times(gain: Ratio, of_what: str) -> str:
+    ends = ratio_interval(gain.low, gain.high)
+    return f"{ratio(gain.mean)}x the {of_what}{' ' if ends else ''}{ends}"
 
 
 def elsewhere(arm: Arm, base: Arm, predicted: Sequence[Prediction]) -> Elsewhere:

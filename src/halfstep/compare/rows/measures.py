@@ -74,7 +74,7 @@ def measures_of(score: Score) -> tuple[Measure, ...]:
         Measure(score.best, f"best|{score.name}", score.value, better, main=True),
         Measure(score.final, f"final|{score.name}", score.value, better, main=True),
     )
-    return own + tuple(each for each in MEASURES if "accuracy" not in each.name)
+    return own + tuple(measure for measure in MEASURES if "accuracy" not in measure.name)
 
 
 MEMORY_PARTS = {

@@ -80,14 +80,14 @@ def conclusions(
         *_accuracies(grid, [row for row in compared if row not in clear], clear),
         *_skipped(rows),
         *_speeds(here, rows),
-        *(sentence for each in predicted for sentence in _there(each)),
+        *(sentence for prediction in predicted for sentence in _there(prediction)),
     ]
     return Conclusions(
         _to_use(grid, rows, here, not_worse, predicted),
         tuple(facts),
         _CAVEAT,
         _commands(grid, not_worse, predicted),
-        tuple(each for each in verdicts(grid, list(rows)) if each.advice != ONE_SEED),
+        tuple(verdict for verdict in verdicts(grid, list(rows)) if verdict.advice != ONE_SEED),
     )
 
 
@@ -105,8 +105,8 @@ def _best(row: Row) -> float | None:
 
 def _images(row: Row) -> int | None:
     """Return the number of validation images of a row; None if it has none, or no accuracy."""
-    said = row.measured[0].number("val_images")
-    return None if said is None or _best(row) is None else int(said)
+    images = row.measured[0].number("val_images")
+    return None if images is None or _best(row) is None else int(images)
 
 
 def _gain(row: Row) -> float:
@@ -147,22 +147,22 @@ def _finite(rows: Sequence[Row]) -> str:
 
 
 def _accuracies(grid: Grid, even: Sequence[Row], clear: Sequence[Row]) -> list[str]:
-    said = [_even(grid, even)] if even else []
-    return said + [_clear(grid, row) for row in clear]
+    sentences = [_even(grid, even)] if even else []
+    return sentences + [_clear(grid, row) for row in clear]
 
 
 def _even(grid: Grid, rows: Sequence[Row]) -> str:
     base = grid.arms[0].recipe
     than = base if len(grid.points) == 1 else f"{base} under the same options"
     images = _images(rows[0])
-    each = ", ".join(f"{_gained(grid, row, images)} under {row.arm.label}" for row in rows)
+    gains = ", ".join(f"{_gained(grid, row, images)} under {row.arm.label}" for row in rows)
     if images is None and grid.score.is_accuracy:
-        return f"Differences of the best accuracy, compared with {than}, in points: {each}."
+        return f"Differences of the best accuracy, compared with {than}, in points: {gains}."
     if images is None:
         name = grid.score.name
-        return f"How much better the best {name} is than under {than}: {each}."
+        return f"How much better the best {name} is than under {than}: {gains}."
     return (
-        f"Correctly classified validation images (of {images}), compared with {than}: {each}. "
+        f"Correctly classified validation images (of {images}), compared with {than}: {gains}. "
         "Each of these differences may be chance."
     )
 
@@ -188,9 +188,11 @@ def _clear(grid: Grid, row: Row) -> str:
 
 
 def _skipped(rows: Sequence[Row]) -> list[str]:
-    found = {row.arm.label: row.measures["skipped_steps"] for row in rows}
+    skipped = {row.arm.label: row.measures["skipped_steps"] for row in rows}
     some = [
-        f"{count(each.mean)} under {label}" for label, each in found.items() if each and each.mean
+        f"{count(spread.mean)} under {label}"
+        for label, spread in skipped.items()
+        if spread and spread.mean
     ]
     if not some:
         return []
@@ -200,29 +202,29 @@ def _skipped(rows: Sequence[Row]) -> list[str]:
 def _speeds(here: Mapping[Arm, float], rows: Sequence[Row]) -> list[str]:
     """Return sentences on the measured speeds `here`, and on the rows that are rehearsed."""
     rehearsed = [row for row in rows if row.rehearsed]
-    said = []
+    sentences = []
     if here:
-        each = ", ".join(f"{ratio(speed)}x under {arm.label}" for arm, speed in here.items())
-        said.append(f"Speed on this machine, relative to the baseline: {each}.")
+        speeds = ", ".join(f"{ratio(speed)}x under {arm.label}" for arm, speed in here.items())
+        sentences.append(f"Speed on this machine, relative to the baseline: {speeds}.")
     if rehearsed:
-        said.append(
+        sentences.append(
             f"Rehearsed (emulated) on this machine: {_names(rehearsed)}. Their speed here does not "
             "predict their speed on hardware with these formats."
         )
-    return said
+    return sentences
 
 
 def _there(prediction: Prediction) -> list[str]:
     """Return a sentence on the predicted speed-up of the recipes on a GPU; [] if there is none."""
-    known = [each for each in prediction.rows if each.speed_up is not None]
+    known = [row for row in prediction.rows if row.speed_up is not None]
     if not known:
         return []
     there = f"Prediction for {prediction.gpu} (nothing ran there):"
-    gains = [each for each in known if not each.verdict]
+    gains = [row for row in known if not row.verdict]
     if gains:
         best = max(gains, key=_speed_up)
         return [f"{there} {best.arm.label} has the largest speed-up."]
-    if all(each.bound == "host" for each in known):
+    if all(row.bound == "host" for row in known):
         why = "because the CPU takes longer to launch the kernels than the GPU to run them"
         return [f"{there} no recipe is faster than {prediction.over}, {why}."]
     return [f"{there} no recipe is faster than {prediction.over}."]
@@ -244,66 +246,66 @@ def _to_use(
     base = grid.arms[0].recipe
     compared = {row.arm for row in not_worse}
     faster = {arm: speed for arm, speed in here.items() if arm in compared and speed >= GAIN}
-    said = []
+    sentences = []
     if not any(row.is_baseline and row.rehearsed for row in rows):
-        said.append(f"{_fastest(faster, base)} on this machine")
+        sentences.append(f"{_fastest(faster, base)} on this machine")
     for prediction in predicted:
-        known = [each for each in prediction.rows if each.speed_up is not None]
+        known = [recipe for recipe in prediction.rows if recipe.speed_up is not None]
         there = {
-            each.arm: _speed_up(each)
-            for each in known
-            if each.arm in compared and not predicted_remark(each.arm, grid.arms[0], prediction)
+            recipe.arm: _speed_up(recipe)
+            for recipe in known
+            if recipe.arm in compared and not predicted_remark(recipe.arm, grid.arms[0], prediction)
         }
         if known:
             # On a GPU with TF32, the reference recipe is tf32, which is faster than fp32.
             slow = prediction.over if base == "fp32" else base
-            said.append(f"{_fastest(there, slow)} on {prediction.gpu} (predicted)")
-    return f"Recipe to use, as far as one seed tells: {', '.join(said)}." if said else ""
+            sentences.append(f"{_fastest(there, slow)} on {prediction.gpu} (predicted)")
+    return f"Recipe to use, as far as one seed tells: {', '.join(sentences)}." if sentences else ""
 
 
 def _fastest(speeds: Mapping[Arm, float], base: str) -> str:
     return max(speeds, key=lambda arm: speeds[arm]).label if speeds else base
 
 
-def _speed_up(each: Predicted) -> float:
-    return each.speed_up.value if each.speed_up else 0.0
+def _speed_up(row: Predicted) -> float:
+    return row.speed_up.value if row.speed_up else 0.0
 
 
 def _commands(
     grid: Grid, not_worse: Sequence[Row], predicted: Sequence[Prediction]
 ) -> tuple[tuple[str, str], ...]:
-    found = []
+    commands = []
     candidate = _candidate(not_worse, predicted)
     if candidate is not None and grid.program:
         names = [grid.baseline(candidate.arm).recipe, candidate.recipe]
         command = f"halfstep.compare({grid.program}, {names}, seeds=3)"
-        found.append((command, "gives an interval; keeps the finished runs"))
+        commands.append((command, "gives an interval; keeps the finished runs"))
     elif candidate is not None:
         recipes = f"--recipes {grid.baseline(candidate.arm).recipe},{candidate.recipe}"
-        found.append(
+        commands.append(
             (f"{_again(grid)} {recipes} --seeds 3", "gives an interval; keeps the finished runs")
         )
     if grid.program:
-        return tuple(found)
+        return tuple(commands)
     name = grid.config if grid.config in shipped() else "YOUR.yaml"
-    gpus = ",".join(each.key for each in predicted) or "h100,rtx4090,t4"
-    found += [
+    gpus = ",".join(prediction.key for prediction in predicted) or "h100,rtx4090,t4"
+    commands += [
         (
             f"halfstep advise {name} --gpu {gpus}",
             "tests which recipes are safe for the model, and predicts other batch sizes",
         ),
         ("halfstep doctor train.py", "finds out why your own training program breaks"),
     ]
-    return tuple(found)
+    return tuple(commands)
 
 
 def _candidate(not_worse: Sequence[Row], predicted: Sequence[Prediction]) -> Row | None:
     """Return the row for which more seeds are most useful: the fastest, predicted or measured."""
     there = {
-        each.arm: _speed_up(each)
+        recipe.arm: _speed_up(recipe)
         for prediction in predicted[:1]
-        for each in prediction.rows
-        if not each.verdict
+        for recipe in prediction.rows
+        if not recipe.verdict
     }
 
     def speed(row: Row) -> float:

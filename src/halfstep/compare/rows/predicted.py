@@ -174,15 +174,15 @@ def lines(prediction: Prediction, rows: Sequence[Row]) -> list[list[str]]:
     by_arm = {row.arm: row for row in rows}
     return [
         [
-            each.arm.recipe if each.arm in by_arm else f"{each.arm.recipe} (reference)",
-            *(override.partition("=")[2] for override in each.arm.point),
-            _accuracy(by_arm.get(each.arm)),
-            _figure(each.seconds, units.predicted_milliseconds),
-            _figure(each.speed_up, units.ratio) if each.arm in by_arm else "1",
-            MISSING if each.memory is None else MARK + units.mebibytes(each.memory),
-            ", ".join(filter(None, (each.bound, each.verdict))) or MISSING,
+            row.arm.recipe if row.arm in by_arm else f"{row.arm.recipe} (reference)",
+            *(override.partition("=")[2] for override in row.arm.point),
+            _accuracy(by_arm.get(row.arm)),
+            _figure(row.seconds, units.predicted_milliseconds),
+            _figure(row.speed_up, units.ratio) if row.arm in by_arm else "1",
+            MISSING if row.memory is None else MARK + units.mebibytes(row.memory),
+            ", ".join(filter(None, (row.bound, row.verdict))) or MISSING,
         ]
-        for each in (*prediction.references, *prediction.rows)
+        for row in (*prediction.references, *prediction.rows)
     ]
 
 
@@ -200,13 +200,17 @@ def warnings(prediction: Prediction) -> list[str]:
     for row in prediction.rows:
         if row.reason:
             reasons.setdefault(row.reason, []).append(row.arm.label)
-    said = [f"{MARK} no prediction for {', '.join(names)}: {why}" for why, names in reasons.items()]
-    unknown = {name: each for row in prediction.rows for name, each in row.unknown.items()}
-    said += [
+    texts = [
+        f"{MARK} no prediction for {', '.join(names)}: {why}" for why, names in reasons.items()
+    ]
+    unknown = {
+        name: operators for row in prediction.rows for name, operators in row.unknown.items()
+    }
+    texts += [
         f"{MARK} the time of {name} ({count} in a step) is estimated only from its memory traffic"
         for name, count in sorted(unknown.items())
     ]
-    return said + ([f"{MARK} {prediction.caution}"] if prediction.caution else [])
+    return texts + ([f"{MARK} {prediction.caution}"] if prediction.caution else [])
 
 
 def notes(prediction: Prediction) -> list[str]:

@@ -80,7 +80,9 @@ class Row:
     @property
     def sources(self) -> str:
         """The summary files in the comparison's directory that the measures are from."""
-        return " ".join(f"{each.cell.directory.name}/run/summary.json" for each in self.measured)
+        return " ".join(
+            f"{result.cell.directory.name}/run/summary.json" for result in self.measured
+        )
 
 
 def rows_by_arm(grid: Grid, results: Sequence[Result]) -> list[Row]:
@@ -142,7 +144,7 @@ def _row(
     measured = finished or own
     nonfinite = [result.number("first_nonfinite_step") for result in own]
     base = grid.baseline(arm)
-    pairs = _pairs(measured, [each for each in others if each.cell.arm == base])
+    pairs = _pairs(measured, [result for result in others if result.cell.arm == base])
     return Row(
         arm=arm,
         seed=seed,
@@ -199,8 +201,8 @@ def _status(own: Sequence[Result]) -> str:
 
 def _pairs(own: Sequence[Result], others: Sequence[Result]) -> list[tuple[Result, Result]]:
     """Pair results with those of the baseline; a seed counts only if its baseline finished."""
-    baseline = {each.cell.seed: each for each in others if each.status == "finished"}
-    return [(each, baseline[each.cell.seed]) for each in own if each.cell.seed in baseline]
+    baseline = {result.cell.seed: result for result in others if result.status == "finished"}
+    return [(result, baseline[result.cell.seed]) for result in own if result.cell.seed in baseline]
 
 
 def _differences(grid: Grid, pairs: Sequence[tuple[Result, Result]]) -> list[float]:
@@ -213,8 +215,8 @@ def _step(grid: Grid, results: Sequence[Result]) -> float:
     """Return the smallest difference between two accuracies: an accuracy is a count of images."""
     if not grid.score.is_accuracy:
         return 0.0
-    images = [each.number("val_images") for each in results if each.status == "finished"]
-    return max((1 / each for each in images if each), default=0.0)
+    images = [result.number("val_images") for result in results if result.status == "finished"]
+    return max((1 / count for count in images if count), default=0.0)
 
 
 def _noise(grid: Grid, by_arm: Mapping[Arm, Sequence[Result]], step: float) -> dict[Arm, float]:
@@ -222,14 +224,14 @@ def _noise(grid: Grid, by_arm: Mapping[Arm, Sequence[Result]], step: float) -> d
     groups: dict[Arm, list[list[float]]] = {}
     for arm, own in by_arm.items():
         base = grid.baseline(arm)
-        if arm == base or any(each.status in ("nonfinite", "collapsed") for each in own):
+        if arm == base or any(result.status in ("nonfinite", "collapsed") for result in own):
             continue
-        finished = [each for each in own if each.status == "finished"]
+        finished = [result for result in own if result.status == "finished"]
         differences = _differences(grid, _pairs(finished, by_arm[base]))
         if max(map(abs, differences), default=0.0) <= grid.comparable:
             groups.setdefault(base, []).append(differences)
-    found = {base: pooled_sd(each, step) for base, each in groups.items()}
-    return {base: sd for base, sd in found.items() if sd is not None}
+    deviations = {base: pooled_sd(group, step) for base, group in groups.items()}
+    return {base: sd for base, sd in deviations.items() if sd is not None}
 
 
 def _ratio(name: str, pairs: Sequence[tuple[Result, Result]]) -> Ratio | None:

@@ -117,14 +117,14 @@ def answer(difference: Estimate, tolerated: float) -> Answer:
 
 def described(difference: Estimate, baseline: str, score: Score = ACCURACY) -> str:
     """Describe the difference in the score between a row and its baseline, with its interval."""
-    said = f"{score.gain(difference.mean)} compared with {baseline}"
+    text = f"{score.gain(difference.mean)} compared with {baseline}"
     if difference.low is None or difference.high is None:
-        return f"{said}; one seed gives no interval"
+        return f"{text}; one seed gives no interval"
     seeds = f"{difference.seeds} seeds"
     interval = f"[{score.difference(difference.low)}, {score.difference(difference.high)}]"
     if difference.equal:
         return f"equal to {baseline} in all {seeds} {interval}"
-    return f"{said} {interval} with {seeds}"
+    return f"{text} {interval} with {seeds}"
 
 
 def interval_note(grid: Grid) -> str:
@@ -149,30 +149,30 @@ def interval_note(grid: Grid) -> str:
 def _judge(grid: Grid, row: Row, base: Row, predicted: Sequence[Prediction]) -> Verdict:
     label, check = row.arm.label, grid.checks.get(row.recipe)
     baseline = base.arm.label if base.arm.point != row.arm.point else base.recipe
-    broken = [each for each in row.results if each.status in ("nonfinite", "collapsed")]
+    broken = [result for result in row.results if result.status in ("nonfinite", "collapsed")]
     if broken:
-        how = " and ".join(dict.fromkeys(each.status for each in broken))
+        how = " and ".join(dict.fromkeys(result.status for result in broken))
         seeds = f" in {len(broken)} of {len(row.results)} seeds" if len(row.results) > 1 else ""
         step = row.first_nonfinite_step
         where = "" if step is None else f" (first non-finite loss at step {step})"
         always = len(broken) == len(row.results)
-        lost = always and all(each.status == "finished" for each in base.results)
+        lost = always and all(result.status == "finished" for result in base.results)
         failed = WORSE if lost else NOT_SETTLED
         advice = _of_check(check, failed) if check else _remedy(row, base)
         return Verdict(failed, label, f"{how}{seeds}{where}", advice, check)
-    if not any(each.status == "finished" for each in row.results):
+    if not any(result.status == "finished" for result in row.results):
         again = "the same command repeats the run"
         return Verdict(NOT_SETTLED, label, row.status, again, check)
     if row.difference is None:
         why = f"{baseline} has no result to compare with"
         return Verdict(NOT_SETTLED, label, why, f"see the row of {baseline} for the reason", check)
-    waiting = any(each.status == "pending" for each in (*row.results, *base.results))
+    waiting = any(result.status == "pending" for result in (*row.results, *base.results))
     if waiting and len(row.results) > 1:
         why = f"{row.difference.seeds} of {len(row.results)} seeds have a result"
         return Verdict(NOT_SETTLED, label, why, "the same command runs the others", check)
     settled = answer(row.difference, grid.margin)
     chance, needed = _chance(row, grid.margin)
-    found = "; ".join(
+    numbers = "; ".join(
         filter(
             None,
             (
@@ -188,7 +188,7 @@ def _judge(grid: Grid, row: Row, base: Row, predicted: Sequence[Prediction]) -> 
     else:
         there = elsewhere(row.arm, base.arm, predicted)
         advice = _advise(row, base, settled, baseline, there, grid, needed)
-    return Verdict(settled, label, found, advice, check, chance, needed)
+    return Verdict(settled, label, numbers, advice, check, chance, needed)
 
 
 def _chance(row: Row, tolerated: float) -> tuple[float | None, int | None]:
@@ -272,8 +272,8 @@ def _where_predicted(row: Row, baseline: str, there: Elsewhere, *, better: bool)
     measure = "and measure the speed there"
     if there.gains:
         places = f"{' and '.join(there.gains)} (predicted gain), {measure}"
-        found = f"train with {row.recipe} on {places}"
-        return "; ".join(filter(None, (found, str(there))))
+        advice = f"train with {row.recipe} on {places}"
+        return "; ".join(filter(None, (advice, str(there))))
     if not there.remarks:
         return f"train with {row.recipe} on hardware that supports it, {measure}"
     if better:
@@ -306,12 +306,14 @@ def _remedy(row: Row, base: Row) -> str:
     trained = recipe(row.results[0].cell.settings.get("recipe", "fp32"))
     unscaled = trained.product_format == "fp16" and trained.scaling is None
     causes = [
-        each.cause for each in row.results if each.cause and not each.cause.startswith(_UNEXPLAINED)
+        result.cause
+        for result in row.results
+        if result.cause and not result.cause.startswith(_UNEXPLAINED)
     ]
     # A loss scale does not help if the learning rate is too high for other recipes as well.
-    diverged = any(each.startswith(_DIVERGED) for each in causes)
+    diverged = any(cause.startswith(_DIVERGED) for cause in causes)
     if causes and not diverged:
-        codes = dict.fromkeys(each.partition(":")[0] for each in causes)
+        codes = dict.fromkeys(cause.partition(":")[0] for cause in causes)
         return f"doctor found the cause, {' and '.join(codes)}; see its note below"
     if unscaled and not diverged and base.first_nonfinite_step is None:
         return (

@@ -126,7 +126,7 @@ def evaluate_on(
         for batch in image_files.batches(trained, listed):
             unreadable += batch.faults
             if batch.listed:
-                labels = torch.tensor([numbers[each.label] for each in batch.listed])
+                labels = torch.tensor([numbers[image.label] for image in batch.listed])
                 metrics.add(classify(batch.images), labels.to(target))
     if len(unreadable) == len(listed):
         first = f"; the first: {unreadable[0]}" if unreadable else ""
@@ -141,9 +141,9 @@ def evaluate_on(
 
 def _refuse_unknown(listed: Sequence[image_files.Listed], classes: Sequence[str]) -> None:
     known = frozenset(classes)
-    for each in listed:
-        if each.label not in known:
+    for image in listed:
+        if image.label not in known:
             raise UserError(
-                f"{each.where}: the run knows no class {each.label!r}; allowed: one of its "
-                f"{len(classes)}{closest(each.label, classes)}"
+                f"{image.where}: the run knows no class {image.label!r}; allowed: one of its "
+                f"{len(classes)}{closest(image.label, classes)}"
             )

@@ -133,8 +133,8 @@ def describe(trained: Trained) -> dict[str, str]:
 def _safetensors(model: nn.Module, facts: dict[str, str]) -> bytes:
     # Cloned, since the format refuses tensors that share memory, as tied weights do.
     tensors = {
-        name: (each.float() if each.is_floating_point() else each).contiguous().clone()
-        for name, each in model.state_dict().items()
+        name: (tensor.float() if tensor.is_floating_point() else tensor).contiguous().clone()
+        for name, tensor in model.state_dict().items()
     }
     return safetensors.torch.save(tensors, facts)
 
@@ -165,8 +165,8 @@ def _onnx(trained: Trained, facts: dict[str, str]) -> tuple[bytes, float]:
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def logits(images: torch.Tensor) -> torch.Tensor:
-        (found,) = session.run([OUTPUT], {INPUT: images.numpy()})
-        return torch.from_numpy(found)
+        (outputs,) = session.run([OUTPUT], {INPUT: images.numpy()})
+        return torch.from_numpy(outputs)
 
     return content, _compare(trained, logits)
 
@@ -185,14 +185,14 @@ def _compare(trained: Trained, program: Callable[[torch.Tensor], torch.Tensor]) 
     difference = 0.0
     for count in (1, 3):
         images = _images(trained, count)
-        wanted, found = trained.model(images), program(images)
-        if found.shape != wanted.shape:
+        wanted, given = trained.model(images), program(images)
+        if given.shape != wanted.shape:
             raise UserError(
-                f"the exported program gives {tuple(found.shape)} for {count} images, the model "
+                f"the exported program gives {tuple(given.shape)} for {count} images, the model "
                 f"{tuple(wanted.shape)}; write {caller.setting(format='safetensors')} for the "
                 "weights alone"
             )
-        difference = max(difference, float((found - wanted).abs().max()))
+        difference = max(difference, float((given - wanted).abs().max()))
         if not difference <= _TOLERANCE * max(1.0, float(wanted.abs().max())):
             raise UserError(
                 f"the exported program's logits differ from the model's by {difference:g}; "

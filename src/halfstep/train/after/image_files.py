@@ -79,23 +79,25 @@ def find(
     Raises:
         UserError: If a path does not exist, or if no image is found.
     """
-    found: list[Listed] = []
+    images: list[Listed] = []
     for path in inputs:
         if path.is_dir():
             left_out = image_tree.LeftOut()
             files = image_tree.below(path, left_out, SUFFIXES, follow_links=False)
-            found += [Listed(str(file), file, where=str(file)) for file in sorted(map(Path, files))]
+            images += [
+                Listed(str(file), file, where=str(file)) for file in sorted(map(Path, files))
+            ]
             warn_of(notice.text for notice in left_out.notices(path))
         elif not path.exists():
             raise UserError(f"{str(path)!r} does not exist; write images, folders, or a CSV file")
         elif path.suffix.lower() == ".csv":
-            found += of_csv(path, root, columns)
+            images += of_csv(path, root, columns)
         else:
-            found.append(Listed(str(path), path, where=str(path)))
-    if not found:
+            images.append(Listed(str(path), path, where=str(path)))
+    if not images:
         given, allowed = ", ".join(map(str, inputs)), " ".join(sorted(SUFFIXES))
         raise UserError(f"no image found in {given}; allowed: files ending in {allowed}")
-    return found
+    return images
 
 
 def of_csv(

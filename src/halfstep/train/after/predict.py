@@ -57,10 +57,10 @@ class Predictions:
             extra = ["probability"]
             for place in range(2, top + 1):
                 extra += [f"label_{place}", f"probability_{place}"]
-            rest = [self._most_probable(each, top) for each in self.probabilities]
+            rest = [self._most_probable(row, top) for row in self.probabilities]
         elif probabilities:
             extra = [f"probability_{name}" for name in self.classes]
-            rest = [[_number(value) for value in each] for each in self.probabilities]
+            rest = [[_number(value) for value in row] for row in self.probabilities]
         else:
             extra, rest = [], [[] for _ in self.labels]
         rows = [(*label, *more) for label, more in zip(self.labels, rest, strict=True)]
@@ -69,9 +69,9 @@ class Predictions:
     def _most_probable(self, probabilities: list[float], top: int) -> list[str]:
         """Return the probability of the label, then each other class with its probability."""
         # The sort is stable: of equal probabilities the first class is first, as with argmax.
-        order = sorted(range(len(probabilities)), key=lambda each: -probabilities[each])[:top]
+        order = sorted(range(len(probabilities)), key=lambda index: -probabilities[index])[:top]
         pairs = [
-            text for each in order for text in (self.classes[each], _number(probabilities[each]))
+            text for index in order for text in (self.classes[index], _number(probabilities[index]))
         ]
         return pairs[1:]
 
@@ -117,7 +117,7 @@ def predict(
         total = probabilities if total is None else total + probabilities
     assert total is not None
     mean = total / len(runs)
-    labels = [classes[each] for each in mean.argmax(1).tolist()]
+    labels = [classes[index] for index in mean.argmax(1).tolist()]
     return Predictions(list(zip(names, labels, strict=True)), mean.tolist(), classes, unreadable)
 
 
@@ -135,7 +135,7 @@ def _classified(
         for batch in image_files.batches(trained, listed):
             unreadable += batch.faults
             if batch.listed:
-                names += [each.name for each in batch.listed]
+                names += [image.name for image in batch.listed]
                 views = [batch.images, batch.images.flip(-1)] if flip else [batch.images]
                 chances = [classify(view).cpu().double().softmax(1) for view in views]
                 parts.append(torch.stack(chances).mean(0))

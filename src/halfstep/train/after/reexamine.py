@@ -35,25 +35,29 @@ def explain(run: Path, file: TextIO, *, report: Path | None = None) -> None:
     """
     with TemporaryDirectory(prefix="halfstep-doctor-") as scratch:
         at = run
-        found = diagnosis.read(run)
-        if found is None:
+        diagnosed = diagnosis.read(run)
+        if diagnosed is None:
             at = Path(scratch) / "run"
-            found = _again(run, at, file)
+            diagnosed = _again(run, at, file)
         if report is not None:
-            found = _copied(found, at, report)
+            diagnosed = _copied(diagnosed, at, report)
         elif at != run:
-            found = replace(found, bundle=None)  # It is deleted with the scratch directory.
-        found.show(file)
+            diagnosed = replace(diagnosed, bundle=None)  # It is deleted with the scratch directory.
+        diagnosed.show(file)
 
 
-def _copied(found: Report, run: Path, report: Path) -> Report:
+def _copied(diagnosed: Report, run: Path, report: Path) -> Report:
     """Copy the diagnosis files of a run to the directory `report`."""
     report.mkdir(parents=True, exist_ok=True)
-    for each in diagnosis_file.files(run):
-        shutil.copy2(each, report / each.name)
-    for each in diagnosis_file.bundles(run):
-        shutil.copytree(each, report / each.name, dirs_exist_ok=True)
-    return found if found.bundle is None else replace(found, bundle=report / found.bundle.name)
+    for file in diagnosis_file.files(run):
+        shutil.copy2(file, report / file.name)
+    for file in diagnosis_file.bundles(run):
+        shutil.copytree(file, report / file.name, dirs_exist_ok=True)
+    return (
+        diagnosed
+        if diagnosed.bundle is None
+        else replace(diagnosed, bundle=report / diagnosed.bundle.name)
+    )
 
 
 def _again(run: Path, scratch: Path, file: TextIO) -> Report:
@@ -77,9 +81,9 @@ def _again(run: Path, scratch: Path, file: TextIO) -> Report:
         raise
     except Exception as raised:  # noqa: BLE001  # the run's own, which is what is to be explained
         error = raised
-    found = diagnosis.read(scratch)
-    if found is not None:
-        return found
+    diagnosed = diagnosis.read(scratch)
+    if diagnosed is not None:
+        return diagnosed
     if error is not None:
         raise error
     raise UserError(f"{str(run)!r} finished this time: every loss was finite")

@@ -74,11 +74,11 @@ def _read(path: Path) -> Run:
     except (OSError, ValueError, TypeError, KeyError):
         values, named, summary = {}, "", {"status": DAMAGED}
     validations = [
-        each
-        for each in metrics_log.read(path, "val")
-        if isinstance(each.get("accuracy"), float) and "epoch" in each
+        line
+        for line in metrics_log.read(path, "val")
+        if isinstance(line.get("accuracy"), float) and "epoch" in line
     ]
-    best = max(validations, key=lambda each: (each["accuracy"], -each["epoch"]), default=None)
+    best = max(validations, key=lambda line: (line["accuracy"], -line["epoch"]), default=None)
     summary = summary or {}
     return Run(
         path=path,
@@ -87,7 +87,7 @@ def _read(path: Path) -> Run:
         seed=values.get("seed"),
         tag=summary.get("tag"),
         status=summary.get("status", UNFINISHED),
-        epochs=summary.get("epochs", max((each["epoch"] for each in validations), default=0)),
+        epochs=summary.get("epochs", max((line["epoch"] for line in validations), default=0)),
         planned_epochs=values.get("epochs"),
         best_accuracy=best["accuracy"] if best else None,
         best_epoch=best["epoch"] if best else None,

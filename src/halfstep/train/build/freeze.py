@@ -41,7 +41,10 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
                 f"{closest(pattern, known)}; the outermost: "
                 f"{', '.join(name for name, _ in model.named_children())}"
             )
-        for param in (*single, *(each for module in frozen for each in module.parameters())):
+        for param in (
+            *single,
+            *(parameter for module in frozen for parameter in module.parameters()),
+        ):
             param.requires_grad_(requires_grad=False)
         for module in frozen:
             _stand_still(module)

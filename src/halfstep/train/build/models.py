@@ -166,8 +166,8 @@ def _with_published(
 
 def _imported(config: ModelConfig, classes: int, channels: int) -> nn.Module:
     function = import_path.load(config.name, "model.name")
-    said = f"num_classes={classes}, in_chans={channels} and model.args {config.args}"
-    with failing(f"{config.name} called with {said} failed"):
+    arguments = f"num_classes={classes}, in_chans={channels} and model.args {config.args}"
+    with failing(f"{config.name} called with {arguments} failed"):
         model = function(**{"num_classes": classes, "in_chans": channels, **config.args})
     if not isinstance(model, nn.Module):
         raise UserError(f"{config.name} returned a {type(model).__name__}, not a torch.nn.Module")

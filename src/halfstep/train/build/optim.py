@@ -119,11 +119,11 @@ def _groups(model: nn.Module, config: OptimizerConfig, lr: float) -> list[dict[s
             weight_decay_exclude_1d=spares,
             layer_decay=config.layer_decay,
         )
-        return [{**each, "lr": lr * each.pop("lr_scale")} for each in groups]
+        return [{**group, "lr": lr * group.pop("lr_scale")} for group in groups]
     if not spares:
         return [{"params": trained}]
     groups = param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=spared)
-    return [each for each in groups if each["params"]]
+    return [group for group in groups if group["params"]]
 
 
 def _with_head_apart(
@@ -138,9 +138,13 @@ def _with_head_apart(
         )
     head = {param for name in names for param in model.get_submodule(name).parameters()}
     parts = [
-        {**each, "params": [param for param in each["params"] if (param in head) is of_head], **own}
+        {
+            **group,
+            "params": [param for param in group["params"] if (param in head) is of_head],
+            **own,
+        }
         for of_head, own in ((False, {}), (True, {"lr": lr}))
-        for each in groups
+        for group in groups
     ]
     return [part for part in parts if part["params"]]
 
@@ -149,7 +153,7 @@ def _timms(
     config: TimmOptimizerConfig, groups: list[dict[str, Any]], lr: float, *, fused: bool
 ) -> Optimizer:
     name = config.name.lower()
-    known = [str(each) for each in list_optimizers()]
+    known = [str(optimizer) for optimizer in list_optimizers()]
     if name.removeprefix(_LOOKAHEAD) not in known:
         raise UserError(
             f"optimizer.name is {config.name!r}; allowed: sgd, adam, adamw, adam8bit, adam4bit, "

@@ -46,8 +46,8 @@ class ResNet9(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits (N, num_classes) of images (N, in_chans, height, width)."""
-        found = self.layer3(self.layer2(self.layer1(self.prep(images))))
-        logits: torch.Tensor = self.head(found.amax((2, 3))) * self.scale
+        features = self.layer3(self.layer2(self.layer1(self.prep(images))))
+        logits: torch.Tensor = self.head(features.amax((2, 3))) * self.scale
         return logits
 
 

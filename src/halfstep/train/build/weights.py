@@ -44,30 +44,30 @@ def read(path: str) -> dict[str, torch.Tensor]:
         raise UserError(f"model.weights is {path!r}, but there is no such file")
     try:
         if file.suffix == ".safetensors":
-            found: Any = load_file(file)
+            content: Any = load_file(file)
         else:
             refuse_compressed(file)
-            found = torch.load(file, map_location="cpu", weights_only=True)
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # bytes that are no pickle raise anything in torch
         raise UserError(
             f"model.weights is {path!r}, which cannot be read as tensors alone: {reason(error)}"
         ) from error
     for key in _WRAPPERS:
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
     if (
-        not isinstance(found, Mapping)
-        or not found
+        not isinstance(content, Mapping)
+        or not content
         or not all(
             isinstance(name, str) and isinstance(value, torch.Tensor)
-            for name, value in found.items()
+            for name, value in content.items()
         )
     ):
         raise UserError(
             f"model.weights is {path!r}, which holds no state dict; "
             "write the file of torch.save(model.state_dict(), ...)"
         )
-    return dict(found)
+    return dict(content)
 
 
 def fit(

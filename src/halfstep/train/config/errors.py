@@ -52,32 +52,34 @@ def one_line(
     where = (holding or [source.label for source in configs] or ["config"])[-1]
     section = ".".join(path[:-1])
     if first["type"] == "extra_forbidden":
-        said = _unknown_key(dotted, section, first["loc"], config)
+        message = _unknown_key(dotted, section, first["loc"], config)
     elif first["type"] == "missing":
-        said = f"{dotted} is missing; write it in the config or as {caller.fields({dotted: ...})}"
+        message = (
+            f"{dotted} is missing; write it in the config or as {caller.fields({dotted: ...})}"
+        )
         if any(source.values.keys() == _OF_RECIPES for source in configs):
-            said += ". The file has only a recipe: write it into a config, or pass it to Engine"
+            message += ". The file has only a recipe: write it into a config, or pass it to Engine"
     elif first["type"] in {"union_tag_invalid", "union_tag_not_found"}:
-        said = _unknown_kind(first, dotted)
+        message = _unknown_kind(first, dotted)
     elif first["type"] == "value_error":
         reason = str(first["ctx"]["error"])
-        said = reason if where == caller.name(dotted) or not dotted else f"{dotted}: {reason}"
+        message = reason if where == caller.name(dotted) or not dotted else f"{dotted}: {reason}"
     else:
         is_section = first["type"] in {"model_type", "model_attributes_type", "dict_type"}
         allowed = "a mapping" if is_section else first["msg"].removeprefix("Input should be ")
-        said = f"{dotted} is {first['input']!r}; allowed: {allowed}"
+        message = f"{dotted} is {first['input']!r}; allowed: {allowed}"
     more = f" (and {len(others)} more)" if others else ""
-    return " ".join(f"{where}: {said}{more}".split())
+    return " ".join(f"{where}: {message}{more}".split())
 
 
 def keys(config: type[BaseModel], prefix: str = "") -> list[str]:
     """Return the dotted names of all keys of a config, in the order of their definition."""
-    found: list[str] = []
+    dotted: list[str] = []
     for name, field in config.model_fields.items():
-        found.append(prefix + name)
+        dotted.append(prefix + name)
         for member in _members(field.annotation):
-            found.extend(keys(member, f"{prefix}{name}."))
-    return list(dict.fromkeys(found))
+            dotted.extend(keys(member, f"{prefix}{name}."))
+    return list(dict.fromkeys(dotted))
 
 
 def _unknown_key(
@@ -86,10 +88,10 @@ def _unknown_key(
     name = dotted.rpartition(".")[2]
     siblings = _names(_sections(loc[:-1], config))
     near = difflib.get_close_matches(name, siblings, n=1)
-    found = [".".join([*filter(None, [section]), near[0]])] if near else []
+    candidates = [".".join([*filter(None, [section]), near[0]])] if near else []
     elsewhere = [key for key in keys(config) if key.rpartition(".")[2] == name and key != dotted]
-    found += sorted(elsewhere, key=lambda key: key.count("."))
-    hint = f"; did you mean {found[0]!r}?" if found else ""
+    candidates += sorted(elsewhere, key=lambda key: key.count("."))
+    hint = f"; did you mean {candidates[0]!r}?" if candidates else ""
     having = _kinds_that_have(name, loc, config)
     others = f" for this {section}.name, but for {', '.join(having)}" if having else ""
     return f"no key is named {dotted!r}{others}; allowed here: {', '.join(siblings)}{hint}"

@@ -106,7 +106,11 @@ def _possible(name: str, kind: Any) -> Iterator[str]:
 def _without_none(kind: Any) -> Any:
     """Return X for an annotation "X | None", and any other annotation unchanged."""
     options = get_args(kind)
-    return next(each for each in options if each is not NoneType) if NoneType in options else kind
+    return (
+        next(option for option in options if option is not NoneType)
+        if NoneType in options
+        else kind
+    )
 
 
 def _placeholder(kind: Any) -> str:
@@ -116,8 +120,8 @@ def _placeholder(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " | ".join(map(str, arguments))
     if get_origin(kind) is tuple:
-        each = ("..." if argument is ... else _placeholder(argument) for argument in arguments)
-        return f"[{', '.join(each)}]"
+        inner = ("..." if argument is ... else _placeholder(argument) for argument in arguments)
+        return f"[{', '.join(inner)}]"
     return _KINDS[kind]
 
 

@@ -152,8 +152,10 @@ def find(config: str) -> Path:
         raise UserError(f"{config!r} is a run and no config; write {path / 'config.yaml'}")
     if path.is_dir():
         raise UserError(f"{config!r} is a folder and no config; halfstep init {config} writes one")
-    beside = [str(each) for suffix in _SUFFIXES for each in sorted(path.parent.glob(f"*{suffix}"))]
-    same = [each for each in beside if Path(each).stem in {path.name, path.stem}]
+    beside = [
+        str(sibling) for suffix in _SUFFIXES for sibling in sorted(path.parent.glob(f"*{suffix}"))
+    ]
+    same = [sibling for sibling in beside if Path(sibling).stem in {path.name, path.stem}]
     hint = f"; did you mean {same[0]!r}?" if same else closest(config, [*known, *beside])
     if path.suffix in _SUFFIXES:
         raise UserError(
@@ -225,11 +227,11 @@ def _spell_out(values: dict[str, Any]) -> None:
 
     recipe.loss_scale.init=1024 then changes the current recipe, instead of an empty one.
     """
-    found = written_out(values.get("recipe"))
-    if isinstance(found, str):
-        values["recipe"] = {"base": found}
-    elif isinstance(found, Mapping):
-        values["recipe"] = dict(found)
+    recipe = written_out(values.get("recipe"))
+    if isinstance(recipe, str):
+        values["recipe"] = {"base": recipe}
+    elif isinstance(recipe, Mapping):
+        values["recipe"] = dict(recipe)
 
 
 class _Cleared(dict[str, Any]):

@@ -37,10 +37,10 @@ def load(path: str, field: str) -> Callable[..., Any]:
         sys.path.append(here)
     with failing(f"{field}: cannot import {module_name!r}"):
         module = importlib.import_module(module_name)
-    found = getattr(module, name, None)
-    if not callable(found):
-        known = [each for each in vars(module) if callable(getattr(module, each))]
+    target = getattr(module, name, None)
+    if not callable(target):
+        known = [attribute for attribute in vars(module) if callable(getattr(module, attribute))]
         raise UserError(
             f"{field}: {module.__name__} has no function {name!r}{closest(name, known)}"
         )
-    return found  # type: ignore[no-any-return]  # whatever callable the user's module has
+    return target  # type: ignore[no-any-return]  # whatever callable the user's module has

@@ -124,10 +124,10 @@ class RunConfig(Section):
     @field_validator("observers")
     @classmethod
     def _are_import_paths(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        for each in given:
-            if not re.fullmatch(r"import:[\w.]+:\w+", each):
+        for name in given:
+            if not re.fullmatch(r"import:[\w.]+:\w+", name):
                 raise ValueError(
-                    f"{each!r} is not an observer; allowed: import:package.module:Class, such as "
+                    f"{name!r} is not an observer; allowed: import:package.module:Class, such as "
                     "import:my_observers:GradientNorms"
                 )
         return given

@@ -80,16 +80,16 @@ def find(run: Path, wanted: str | None, config: RunConfig, processes: int = 1) -
                 f"{caller.name('resume')} is {wanted!r}, which holds no checkpoint to resume from; "
                 f"write a file in the checkpoints of a run, or {caller.setting(resume=AUTO)}"
             )
-        file, found = newest
+        file, stored = newest
     else:
         refuse_missing(wanted)
-        file, found = place, checkpoint.look_into(place)
+        file, stored = place, checkpoint.look_into(place)
     with checkpoint.explained(file):
-        config, found = _as_started(config, found)
-        _refuse_another_config(found, config, wanted, processes)
-        _refuse_inexact(found, config, file)
+        config, stored = _as_started(config, stored)
+        _refuse_another_config(stored, config, wanted, processes)
+        _refuse_inexact(stored, config, file)
     here = file.parent.resolve() == checkpoint.path(run, "last").parent.resolve()
-    return Start(config, found, file, here)
+    return Start(config, stored, file, here)
 
 
 def _as_started(config: RunConfig, stored: Checkpoint) -> tuple[RunConfig, Checkpoint]:
@@ -145,7 +145,7 @@ def _refuse_another_config(
 ) -> None:
     if processes != len(stored.ranks) and isinstance(config, Config):
         stored = _redistributed(stored, config, wanted, processes)
-    here, there = (flat(each) for each in (config.model_dump(mode="json"), stored.config))
+    here, there = (flat(settings) for settings in (config.model_dump(mode="json"), stored.config))
     for key in {**here, **there}:
         now, before = here.get(key), there.get(key)
         if now != before and not _may_differ(key, now, before):
@@ -199,28 +199,28 @@ def _refuse_inexact(stored: Checkpoint, config: RunConfig, file: Path) -> None:
         return
     before, now = stored.config["epochs"], config.epochs
     again, run = caller.name("resume"), str(file.parent.parent)
-    said = f"{again}: the run in {run!r} was started with epochs={before}"
+    started = f"{again}: the run in {run!r} was started with epochs={before}"
     if stored.epoch >= now:
         raise UserError(
-            f"{said} and has finished {stored.epoch}, and the config says {now}; write "
+            f"{started} and has finished {stored.epoch}, and the config says {now}; write "
             f"{caller.fields({'epochs': max(before, stored.epoch + 1)})}"
         )
     reason = config.new_length_changes(min(before, now))
     if reason:
         weights = {"model.weights": str(file.with_name("last.pt")), "epochs": now - stored.epoch}
         raise UserError(
-            f"{said}, and {reason}, so it cannot be extended to {now}; write "
+            f"{started}, and {reason}, so it cannot be extended to {now}; write "
             f"{caller.setting(tag='NEW')} and {caller.fields(weights)} without {again} for a new "
             f"run that starts from its weights, or {again} with epochs={before}"
         )
     if config.max_steps is not None and stored.step >= config.max_steps:
         raise UserError(
-            f"{said} and was ended by max_steps={config.max_steps}, so more epochs would change "
+            f"{started} and was ended by max_steps={config.max_steps}, so more epochs would change "
             f"nothing; write {again} with epochs={before}"
         )
     stopping = config.early_stopping
     if stopping is not None and waited(stored.observers) >= stopping.patience:
         raise UserError(
-            f"{said} and was stopped early after {stored.epoch}, so more epochs would change "
+            f"{started} and was stopped early after {stored.epoch}, so more epochs would change "
             f"nothing; write {again} with epochs={before}"
         )

@@ -138,12 +138,12 @@ class CheckpointWriter:
     def _written(self, state: Checkpoint, names: tuple[Which, ...]) -> _Outcome:
         """Write a checkpoint and remove obsolete files; may run in the background thread."""
         run, keep = self._training.run, self._training.config.checkpoints.keep
-        said: list[str] = []
-        written = rotation.save(run, state, keep=keep, names=names, say=said.append)
+        messages: list[str] = []
+        written = rotation.save(run, state, keep=keep, names=names, say=messages.append)
         if written:
             with suppress(OSError):
                 replaced.let_go(run)
-        return _Outcome(names, state.epoch, written, said)
+        return _Outcome(names, state.epoch, written, messages)
 
     def _settle(self, outcome: _Outcome) -> None:
         for line in outcome.warnings:
@@ -171,7 +171,7 @@ class CheckpointWriter:
         training = self._training
         processes, run = training.processes, training.run
         own: Rank = {"rng": random_state.capture(), "observers": self._observers.state_dict()}
-        each = processes.gather(own)
+        gathered = processes.gather(own)
         if processes.any("best" in self.unsaved and "best" not in names):
             return None
         try:
@@ -185,7 +185,7 @@ class CheckpointWriter:
             return None
         if not processes.is_first:
             return None
-        return self._checkpoint(tensors, each, validated=validated)
+        return self._checkpoint(tensors, gathered, validated=validated)
 
     def _tensors(self) -> dict[str, Any]:
         """Return the checkpoint fields of weights and engine, or write parts and refer to them."""
@@ -236,7 +236,7 @@ def pick_up(training: Training, observers: Observers, stored: Checkpoint, folder
     training.stopwatch.add(seconds)
     training.wall.add(max(seconds, of_all))  # Checkpoints of 0.1.0 have no wall_seconds.
     ranks = stored.ranks
-    observers.load([each["observers"] for each in ranks])
+    observers.load([rank["observers"] for rank in ranks])
     # Last, because the calls above may draw random numbers. A rank that is not in the checkpoint
     # keeps the random state of its set-up.
     if training.processes.rank < len(ranks):

@@ -61,8 +61,8 @@ class LoaderBatches:
     def epoch(self, number: int = 1, start: int = 0) -> Iterator[tuple[Any, Any]]:
         """Iterate over the batches of one epoch, counted from 1, from batch `start` on."""
         numbers = Stream(self._seed, number)
-        for each in _generators(self._loader):
-            each.manual_seed(derive(self._seed, number))
+        for generator in _generators(self._loader):
+            generator.manual_seed(derive(self._seed, number))
         for part in _parts(self._loader):
             if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(number)
@@ -137,7 +137,7 @@ def samples_of(batch: Any) -> int:
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.ndim else 1
     values = list(batch.values()) if hasattr(batch, "values") else batch
-    leaves = (each for each in tree_leaves(values) if isinstance(each, torch.Tensor) and each.ndim)
+    leaves = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.ndim)
     return next(map(len, leaves), 1)
 
 
@@ -151,15 +151,15 @@ def length_of(loader: Any, argument: str) -> int:
         UserError: If the loader has no length, or no batch.
     """
     try:
-        found = len(loader)
+        length = len(loader)
     except TypeError:
         raise UserError(
             f"{argument} is a {type(loader).__name__} without a length; write "
             "batches_per_epoch=1000, the number of its batches that make an epoch"
         ) from None
-    if not found:
+    if not length:
         raise UserError(f"{argument} has no batch; give one with at least one")
-    return found
+    return length
 
 
 def _samples(loader: Any) -> int | None:
@@ -171,15 +171,15 @@ def _samples(loader: Any) -> int | None:
 
 def _parts(loader: Any) -> list[Any]:
     """Return a loader and its samplers, each once."""
-    found = [loader]
-    for part in found:
+    parts = [loader]
+    for part in parts:
         for name in ("sampler", "batch_sampler", "dataset"):
             inner = getattr(part, name, None)
-            if inner is not None and all(inner is not each for each in found):
-                found.append(inner)
-    return found
+            if inner is not None and all(inner is not known for known in parts):
+                parts.append(inner)
+    return parts
 
 
 def _generators(loader: Any) -> list[torch.Generator]:
-    found = [getattr(part, "generator", None) for part in _parts(loader)]
-    return [each for each in found if isinstance(each, torch.Generator)]
+    generators = [getattr(part, "generator", None) for part in _parts(loader)]
+    return [generator for generator in generators if isinstance(generator, torch.Generator)]

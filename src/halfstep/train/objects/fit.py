@@ -333,7 +333,7 @@ def device_of(model: nn.Module, device: str | torch.device | None) -> str:
 def _kind(thing: Any) -> str:
     """Return the name of a function or of an object's class, with the parameters of a model."""
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
-    said = str(getattr(kind, "__qualname__", kind))
+    name = str(getattr(kind, "__qualname__", kind))
     if isinstance(thing, nn.Module) and (count := sum(p.numel() for p in thing.parameters())):
-        return f"{said} with {count} parameters"
-    return said
+        return f"{name} with {count} parameters"
+    return name

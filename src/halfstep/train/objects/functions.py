@@ -93,19 +93,19 @@ class Accumulated:
 
     def compute(self) -> float:
         """Return the value over all batches, and start anew."""
-        found = self._metric.compute()
+        value = self._metric.compute()
         self._metric.reset()
         try:
-            return float(found)
+            return float(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise UserError(
-                f"{self._name}.compute() returned a {type(found).__name__}; allowed: one number"
+                f"{self._name}.compute() returned a {type(value).__name__}; allowed: one number"
             ) from error
 
 
 def accumulates(metric: Any) -> bool:
     """Tell whether a metric is an object as torchmetrics has them, and not a function."""
-    return all(callable(getattr(metric, each, None)) for each in ("update", "compute", "reset"))
+    return all(callable(getattr(metric, method, None)) for method in ("update", "compute", "reset"))
 
 
 def named_metrics(given: Any) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def named_metrics(given: Any) -> dict[str, Any]:
         given = dict(given.items())  # torchmetrics.MetricCollection
     if not isinstance(given, Mapping):
         listed = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-        given = {_name(each): each for each in listed}
+        given = {_name(function): function for function in listed}
     for name, metric in given.items():
         if not isinstance(name, str) or name in _TAKEN:
             raise UserError(

@@ -69,27 +69,27 @@ class OwnTask(Task):
         model = engine.bare_model
         measures: dict[str, Mean | Accumulated] = {"loss": Mean(self.loss, "loss")}
         for name, metric in self.metrics.items():
-            said = f"metrics[{name!r}]"
+            where = f"metrics[{name!r}]"
             measures[name] = (
-                Accumulated(metric, said, self.device)
+                Accumulated(metric, where, self.device)
                 if accumulates(metric)
-                else Mean(metric, said)
+                else Mean(metric, where)
             )
-        of_outputs = [each for each in measures.values() if not each.takes_model]
-        of_model = [each for each in measures.values() if each.takes_model]
+        of_outputs = [measure for measure in measures.values() if not measure.takes_model]
+        of_model = [measure for measure in measures.values() if measure.takes_model]
         with engine.evaluating():
             for portion in prefetch(in_step(ALONE, self.data.val), self.device):
                 inputs, targets = self.data.prepare(*portion.batch, device=self.device, train=False)
-                for each in of_model:
-                    each.update(model, targets, portion.counted)
+                for measure in of_model:
+                    measure.update(model, targets, portion.counted)
                 if not of_outputs:
                     continue
                 outputs = _widened(model(inputs))
                 with torch.autocast(self.device.type, enabled=False):
-                    for each in of_outputs:
-                        each.update(outputs, targets, portion.counted)
-        found = {name: each.compute() for name, each in measures.items()}
-        return Figures(found.pop("loss"), found.pop("accuracy", None), metrics=found)
+                    for measure in of_outputs:
+                        measure.update(outputs, targets, portion.counted)
+        figures = {name: measure.compute() for name, measure in measures.items()}
+        return Figures(figures.pop("loss"), figures.pop("accuracy", None), metrics=figures)
 
 
 def _widened(outputs: Any) -> Any:

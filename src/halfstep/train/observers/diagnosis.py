@@ -120,16 +120,16 @@ class Doctor(Observer):
         progress, processes = self._training.progress, self._training.processes
         failed = progress.status != "finished" or progress.first_nonfinite_step is not None
         if processes.any(failed or watch.saw_nonfinite):
-            each = processes.gather(self._report(watch))
-            if each:
-                _leave(self._training.run, min(each, key=lambda report: report.weight), name="")
+            reports = processes.gather(self._report(watch))
+            if reports:
+                _leave(self._training.run, min(reports, key=lambda report: report.weight), name="")
 
     def _explain(self, watch: Watch, error: Exception) -> None:
         watch.note_ending(error)
         rank = self._training.processes.rank
-        found = self._report(watch)
-        _leave(self._training.run, found, name=f"-{rank}" if rank else "")
-        found.show(sys.stderr)  # The exception's own traceback follows.
+        report = self._report(watch)
+        _leave(self._training.run, report, name=f"-{rank}" if rank else "")
+        report.show(sys.stderr)  # The exception's own traceback follows.
 
     def _report(self, watch: Watch) -> Report:
         evidence = watch.close()
@@ -165,18 +165,18 @@ def _leave(run: Path, report: Report, name: str) -> None:
 
 def read(run: Path) -> Report | None:
     """Return the report in a run directory; None if there is none."""
-    found = diagnosis_file.read(run)
-    if found is None:
+    report = diagnosis_file.read(run)
+    if report is None:
         return None
     try:
-        evidence = from_json(json.dumps(found["evidence"]))
+        evidence = from_json(json.dumps(report["evidence"]))
     except ValueError as error:
         reason = str(error).partition("\n")[0]
         raise UserError(
             f"{str(run / RECORD)!r} is of another version of halfstep ({reason}); read {TEXT} in "
             "the same directory instead"
         ) from error
-    place: dict[str, Any] = {name: found.get(name, 0) for name in ("rank", "processes", "since")}
+    place: dict[str, Any] = {name: report.get(name, 0) for name in ("rank", "processes", "since")}
     bundle = diagnosis_file.bundle_of(run, place["rank"])
     return Report(
         **place,

@@ -38,9 +38,9 @@ class EarlyStopping(Observer):
     def ends(self) -> str | None:
         if self._waiting < self._patience:
             return None
-        found = "been nan" if self._target is None else f"not been better than {self._target:.4f}"
+        state = "been nan" if self._target is None else f"not been better than {self._target:.4f}"
         return (
-            f"stopped early: the validation {self._monitor.name} has {found} for "
+            f"stopped early: the validation {self._monitor.name} has {state} for "
             f"{self._waiting} validations"
         )
 

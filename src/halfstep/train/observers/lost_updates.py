@@ -45,6 +45,8 @@ class LostUpdates(Observer):
         return {"lost_update_share": share}
 
     def _weights(self) -> int:
-        groups = (group for each in self._engine.optimizers for group in each.param_groups)
+        groups = (
+            group for optimizer in self._engine.optimizers for group in optimizer.param_groups
+        )
         params = (param for group in groups for param in group["params"])
         return sum(param.numel() for param in params if param.dtype == torch.bfloat16)

@@ -117,12 +117,12 @@ class Meter(Observer):
         loss_sum, hits, counted, seen = self._processes.sums(
             [self._loss_sum, float(self._hits), self._images, self._seen]
         )
-        found = {"loss": loss_sum / counted if counted else math.nan}
+        figures = {"loss": loss_sum / counted if counted else math.nan}
         if self._classifies:
-            found["accuracy"] = hits / counted if counted else math.nan
-        found["images_per_second"] = seen / (self._clock() - self._started)
+            figures["accuracy"] = hits / counted if counted else math.nan
+        figures["images_per_second"] = seen / (self._clock() - self._started)
         self._start()
-        return found
+        return figures
 
     def state_dict(self) -> State:
         """Return this process's sums of the interval so far; waits for the device."""
@@ -152,7 +152,7 @@ class Meter(Observer):
         return {
             **states[0],
             **{name: sum(state[name] for state in states) for name in sums},
-            "window": [sum(each) for each in windows],
+            "window": [sum(window) for window in windows],
         }
 
     def _start(self) -> None:
@@ -184,7 +184,7 @@ class Meter(Observer):
         """Read hits and losses from the device and add them; losses step after step, in fp32."""
         self._count()
         if self._weights:
-            losses = [each for some in self._losses for each in some.float().tolist()]
+            losses = [loss for some in self._losses for loss in some.float().tolist()]
             self._loss_sum = _weighted_sum(self._loss_sum, self._weights, losses)
             self._hits += sum(map(int, self._found))
             self._losses, self._weights, self._found = [], [], []

@@ -103,7 +103,7 @@ class NonFinite(Observer):
         self._in_a_row = state.get("in_a_row", 0)
 
     def redistributed(self, states: Sequence[State], *, first: bool) -> State | None:
-        return {**states[0], "finite": all(each["finite"] for each in states)}
+        return {**states[0], "finite": all(state["finite"] for state in states)}
 
     def _leave_behind(self) -> None:
         progress = self._training.progress
@@ -134,7 +134,9 @@ class NonFinite(Observer):
     def _weights_are_finite(self) -> bool:
         """Tell whether weights and buffers are finite on all processes; waits for the device."""
         tensors = map(local, self._training.setup.engine.bare_model.state_dict().values())
-        finite = all(bool(each.isfinite().all()) for each in tensors if each.is_floating_point())
+        finite = all(
+            bool(tensor.isfinite().all()) for tensor in tensors if tensor.is_floating_point()
+        )
         return not self._training.processes.any(not finite)
 
 
@@ -193,15 +195,17 @@ class NonFiniteSteps(Observer):
         self._before = [state["bad"]] if state["windows"] else []
 
     def redistributed(self, states: Sequence[State], *, first: bool) -> State | None:
-        return {**states[0], "finite": all(each["finite"] for each in states)}
+        return {**states[0], "finite": all(state["finite"] for state in states)}
 
     def _bad_steps(self) -> tuple[int | None, int | None]:
         """Return the first step with a non-finite loss, and the first of these that was applied."""
         finite = []
         if self._windows:
             own = _are_finite([losses for _, losses, _ in self._windows])
-            finite = [all(each) for each in zip(*self._processes.numbers(own), strict=True)]
-        bad = [each for each, is_finite in zip(self._windows, finite, strict=True) if not is_finite]
+            finite = [all(flags) for flags in zip(*self._processes.numbers(own), strict=True)]
+        bad = [
+            window for window, is_finite in zip(self._windows, finite, strict=True) if not is_finite
+        ]
         poisoned = next((step for step, _, result in bad if result and result.stepped), None)
         nonfinite = bad[0][0] if bad else None
         for earlier in self._before:

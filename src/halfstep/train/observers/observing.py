@@ -38,7 +38,7 @@ def named(config: RunConfig) -> list[Observer]:
             that `tracking` needs is missing.
     """
     sinks.require(config.tracking)
-    found = []
+    classes = []
     for path in config.observers:
         make = import_path.load(path, "observers")
         with failing(f"observers has {path!r}, which fails when it is made"):
@@ -48,8 +48,8 @@ def named(config: RunConfig) -> list[Observer]:
                 f"observers has {path!r}, which makes a {type(made).__name__}; write the path of a "
                 "subclass of halfstep.Observer that takes no arguments"
             )
-        found.append(made)
-    return found
+        classes.append(made)
+    return classes
 
 
 def of_run(training: Training, own: Sequence[Observer], *, quiet: bool) -> list[Observer]:
@@ -92,7 +92,7 @@ def steps_and_losses(training: Training, own: Sequence[Observer] = ()) -> list[O
     config, device, task = training.config, training.setup.device, training.setup.task
     recipe = training.setup.engine.recipe
     stops = config.on_nonfinite == "stop"
-    veto = any(overrides(each, "veto") for each in own)
+    veto = any(overrides(observer, "veto") for observer in own)
     return [
         *([StatisticsKeeper()] if veto and stops and recipe.scaling is None else []),
         *([] if stops else [NonFinite(training)]),

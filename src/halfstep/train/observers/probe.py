@@ -175,11 +175,11 @@ class Probe:
             self.engine.autocast(),
         ):
             loss = self._loss(model)
-            for each in kept:
-                seen |= each()
+            for storages in kept:
+                seen |= storages()
         del loss
         self.engine.zero_grad()
-        held = [each for place, each in seen.items() if place not in own]
+        held = [kept_bytes for place, kept_bytes in seen.items() if place not in own]
         whole = sum(size for size, compressed in held if not compressed)
         return whole, sum(size for size, compressed in held if compressed) if kept else None
 
@@ -188,8 +188,8 @@ class Probe:
 def _looking(engine: Engine) -> Iterator[list[StoragesKept]]:
     """Preserve the techniques' state; yield functions that return the storages they keep."""
     with ExitStack() as stack:
-        found = [stack.enter_context(technique.looked_at()) for technique in engine.techniques]
-        yield [kept for kept in found if kept is not None]
+        contexts = [stack.enter_context(technique.looked_at()) for technique in engine.techniques]
+        yield [kept for kept in contexts if kept is not None]
 
 
 @contextmanager

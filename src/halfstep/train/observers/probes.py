@@ -132,8 +132,8 @@ class Probes(Observer):
         if not is_out_of_memory(error):
             raise error
         self._too_large = True
-        said = "there is not enough memory for probes; the run continues without them"
-        warnings.warn(said, ProbeWarning, stacklevel=3)
+        message = "there is not enough memory for probes; the run continues without them"
+        warnings.warn(message, ProbeWarning, stacklevel=3)
 
     def _held(self) -> list[torch.Tensor]:
         """Return the weights that the optimizer updates: master weights if the recipe has them."""

@@ -100,8 +100,8 @@ class ProgressReport(Observer):
         elif kind == "val":
             self._write(self._line(figures))
             if self._draws:
-                said = ", ".join(_validation_texts(figures))
-                self._console.print(f"epoch {figures['epoch']}: {said}", highlight=False)
+                texts = ", ".join(_validation_texts(figures))
+                self._console.print(f"epoch {figures['epoch']}: {texts}", highlight=False)
 
     def epoch_done(self) -> Mapping[str, Any]:
         """Write the line of an epoch that is not validated."""

@@ -95,8 +95,8 @@ class TensorBoard:
         waiting, self._waiting = self._waiting, []
         file: Any = self._writer.file_writer  # torch types it as None
         for figures, step, seconds in waiting:
-            each = [self._summary.Value(tag=tag, simple_value=v) for tag, v in figures.items()]
-            file.add_summary(self._summary(value=each), step, seconds)
+            values = [self._summary.Value(tag=tag, simple_value=v) for tag, v in figures.items()]
+            file.add_summary(self._summary(value=values), step, seconds)
 
 
 def _print_unless_tensorboard(

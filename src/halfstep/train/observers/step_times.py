@@ -50,13 +50,13 @@ def thread_times() -> Times:
 
     The source is Linux's `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst).
     """
-    found = {}
+    figures = {}
     for thread in Path("/proc/self/task").glob("*"):
         # The file of a thread that has just ended does not exist.
         with suppress(OSError, ValueError):
             computed, waited, _ = map(int, (thread / "schedstat").read_text().split())
-            found[thread.name] = (computed, waited)
-    return found
+            figures[thread.name] = (computed, waited)
+    return figures
 
 
 class CoreWait:

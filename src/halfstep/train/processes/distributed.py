@@ -82,7 +82,7 @@ def joined(device_name: str, timeout: float) -> Iterator[Processes]:
         yield ALONE
         return
     device = own_device(device_name)
-    waits, later = (timedelta(seconds=each) for each in (timeout, timeout + _NCCL_GRACE_S))
+    waits, later = (timedelta(seconds=seconds) for seconds in (timeout, timeout + _NCCL_GRACE_S))
     try:
         store, rank, size = _meet(timeout)
     except (RuntimeError, dist.DistError) as error:
@@ -201,11 +201,11 @@ def _explained(
     The line is "" if another rank reports the error. None means that the error is not about other
     processes.
     """
-    said = str(error).lower()
+    message = str(error).lower()
     of_others = isinstance(error, dist.DistError) or any(
-        word in said for word in _CONNECTION_ERRORS
+        word in message for word in _CONNECTION_ERRORS
     )
-    late = any(word in said for word in _TIMEOUT_ERRORS)
+    late = any(word in message for word in _TIMEOUT_ERRORS)
     if not of_others:
         return None
     here = f"rank {rank} ({hosts[rank]})"
@@ -214,7 +214,9 @@ def _explained(
     present = _roll_call(store, rank, len(hosts))
     if rank != min(present):
         return ""
-    missing = [f"rank {each} ({hosts[each]})" for each in range(len(hosts)) if each not in present]
+    missing = [
+        f"rank {other} ({hosts[other]})" for other in range(len(hosts)) if other not in present
+    ]
     if not missing:
         return f"the processes have waited for each other for {timeout:g} s; none of them hangs now"
     return f"{', '.join(missing)} did not answer for {timeout:g} s: hung, or cut off"
@@ -228,5 +230,5 @@ def _roll_call(store: Store, rank: int, size: int) -> set[int]:
         until = time.monotonic() + _ROLL_CALL_S
         while len(present) < size and time.monotonic() < until:
             time.sleep(_POLL_S)
-            present |= {each for each in range(size) if store.check([f"here/{each}"])}
+            present |= {other for other in range(size) if store.check([f"here/{other}"])}
     return present

@@ -78,11 +78,11 @@ def reason(code: int, errors: Path) -> str:
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     # After the error, libraries may print lines at exit (leaked semaphores, warnings).
     verdicts = [line for line in lines if _VERDICT.match(line)]
-    said = (verdicts or lines or [f"the run printed no error; see {errors}"])[-1]
+    message = (verdicts or lines or [f"the run printed no error; see {errors}"])[-1]
     if shutil.disk_usage(errors.parent).free < _FULL:
         # The error message may be missing too, because the log could not be written.
-        said = f"the disk of {errors.parent} is full; {said}"
-    return f"exit code {code}: {said}" if code else f"no summary was written: {said}"
+        message = f"the disk of {errors.parent} is full; {message}"
+    return f"exit code {code}: {message}" if code else f"no summary was written: {message}"
 
 
 def _signal_name(number: int) -> str:

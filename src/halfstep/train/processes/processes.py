@@ -74,7 +74,7 @@ class Processes:
         own = torch.tensor(values, dtype=torch.int64)
         gathered = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(gathered, own, group=self.group)
-        return [each.tolist() for each in gathered]
+        return [numbers.tolist() for numbers in gathered]
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Return the sum of each number over the ranks, added up in fp64."""
@@ -86,7 +86,7 @@ class Processes:
 
     def any(self, flag: bool) -> bool:
         """Tell whether `flag` is set on any rank."""
-        return any(said for (said,) in self.numbers([flag]))
+        return any(number for (number,) in self.numbers([flag]))
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank, on the first rank; an empty list elsewhere."""

@@ -120,7 +120,7 @@ class MicroBatches:
         done = self._attempt([part], part.total if self._weighted else None)
         while done is None:
             self._split(len(labels))
-            together = sum(each.total for each in window)
+            together = sum(batch.total for batch in window)
             done = self._attempt(window, together if self._weighted else None)
         self._window = window
         return done
@@ -245,16 +245,16 @@ class MicroBatches:
         first = self.progress.pieces == 1
         self.progress.pieces *= 2
         size = -(-images // self.progress.pieces)
-        said = (
+        message = (
             f"there is not enough memory for {images} images at once; continuing with {size} at a "
             "time"
         )
-        if first and any(isinstance(each, _BatchNorm) for each in self.engine.model.modules()):
-            said += (
+        if first and any(isinstance(module, _BatchNorm) for module in self.engine.model.modules()):
+            message += (
                 ". BatchNorm then normalizes each of these parts instead of the whole batch, so "
                 "the updates differ slightly"
             )
-        warnings.warn(said, MicrobatchWarning, stacklevel=3)
+        warnings.warn(message, MicrobatchWarning, stacklevel=3)
 
 
 def _detached(outputs: Any) -> Any:
@@ -281,5 +281,5 @@ def out_of_memory_explained(config: RunConfig) -> Iterator[None]:
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an error reports that memory ran out, on any device."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        said in str(error) for said in ("can't allocate memory", "not enough memory")
+        phrase in str(error) for phrase in ("can't allocate memory", "not enough memory")
     )

@@ -178,7 +178,7 @@ class Observers:
     def __init__(self, observers: Sequence[Observer], processes: Processes) -> None:
         self._all = tuple(observers)
         self._processes = processes
-        named = [each.name for each in observers]
+        named = [observer.name for observer in observers]
         twice = next((name for name in named if named.count(name) > 1), None)
         if twice is not None:
             raise UserError(
@@ -186,7 +186,7 @@ class Observers:
                 "leave one out, or give its class a name of its own"
             )
         self._hooks: dict[str, list[Callable[..., Any]]] = {
-            hook: [getattr(each, hook) for each in observers if overrides(each, hook)]
+            hook: [getattr(observer, hook) for observer in observers if overrides(observer, hook)]
             for hook in HOOKS
         }
         self._calls = {hook: _calls(observers, hook) for hook in HOOKS}
@@ -195,9 +195,9 @@ class Observers:
     def watching(self, training: Training) -> Iterator[None]:
         """Call `begin` of all observers before the block, and `end` after it."""
         with ExitStack() as stack:
-            for each in self._all:
-                each.begin(training)
-                stack.push(partial(_end, each))
+            for observer in self._all:
+                observer.begin(training)
+                stack.push(partial(_end, observer))
             yield
 
     def calls(self, hook: str) -> Calls:
@@ -206,12 +206,12 @@ class Observers:
 
     def call(self, hook: str, *given: Any, **named: Any) -> None:
         """Call a hook that returns nothing."""
-        for each in self._calls[hook]:
-            each(*given, **named)
+        for call in self._calls[hook]:
+            call(*given, **named)
 
     def figures(self, hook: str) -> dict[str, Any]:
         """Call the hook `interval`, `epoch_done` or `summary`; return all figures in one dict."""
-        answers = [answer for each in self._calls[hook] for answer in _listed(each())]
+        answers = [answer for call in self._calls[hook] for answer in _listed(call())]
         return {name: value for answer in answers for name, value in answer.items()}
 
     def record(self, kind: str, figures: Mapping[str, Any]) -> None:
@@ -222,7 +222,7 @@ class Observers:
     def any(self, hook: str) -> bool:
         """Call a hook; tell whether any observer on any process returned True."""
         # Every observer is called, even after a True, because each may communicate.
-        answers = [each() for each in self._hooks[hook]]
+        answers = [ask() for ask in self._hooks[hook]]
         return bool(answers) and self._processes.any(any(answers))
 
     def reason_to_end(self) -> str | None:
@@ -233,12 +233,12 @@ class Observers:
         """
         if not self._hooks["ends"]:
             return None
-        reasons = [each() for each in self._hooks["ends"]]
+        reasons = [ask() for ask in self._hooks["ends"]]
         mine = next((reason for reason in reasons if reason is not None), None)
         if not self._processes.any(mine is not None):
             return None
-        said = self._processes.gather(mine)
-        return next((reason for reason in said if reason is not None), mine or "")
+        gathered = self._processes.gather(mine)
+        return next((reason for reason in gathered if reason is not None), mine or "")
 
     def has(self, hook: str) -> bool:
         """Tell whether any observer of this process overrides a hook."""
@@ -258,7 +258,7 @@ class Observers:
 
     def state_dict(self) -> dict[str, State]:
         """Return the states of this process's observers, by the observers' names."""
-        states = {each.name: each.state_dict() for each in self._all}
+        states = {observer.name: observer.state_dict() for observer in self._all}
         return {name: state for name, state in states.items() if state is not None}
 
     def load(self, states: Sequence[Mapping[str, State]]) -> None:
@@ -273,21 +273,21 @@ class Observers:
                 that the checkpoint is invalid.
         """
         processes = self._processes
-        for each in self._all:
+        for observer in self._all:
             if len(states) == processes.size:
-                state = states[processes.rank].get(each.name)
+                state = states[processes.rank].get(observer.name)
             else:
-                known = [of_rank[each.name] for of_rank in states if each.name in of_rank]
-                state = each.redistributed(known, first=processes.is_first) if known else None
+                known = [of_rank[observer.name] for of_rank in states if observer.name in of_rank]
+                state = observer.redistributed(known, first=processes.is_first) if known else None
             if state is None:
                 continue
             try:
-                each.load_state_dict(state)
+                observer.load_state_dict(state)
             except Exception as error:
-                if _is_ours(each):
+                if _is_ours(observer):
                     raise
                 raise UserError(
-                    f"observer {each.name!r}: load_state_dict raised {in_a_line(error)}; "
+                    f"observer {observer.name!r}: load_state_dict raised {in_a_line(error)}; "
                     f"{caller.traceback()}"
                 ) from error
 
@@ -323,9 +323,9 @@ def _calls(observers: Sequence[Observer], hook: str) -> list[Callable[..., Any]]
     ones share one call.
     """
     calls: list[Callable[..., Any]] = []
-    having = [each for each in observers if overrides(each, hook)]
-    for aside, each in groupby(having, lambda one: hook in _METERING and _is_ours(one)):
-        methods = [getattr(one, hook) for one in each]
+    having = [observer for observer in observers if overrides(observer, hook)]
+    for aside, group in groupby(having, lambda one: hook in _METERING and _is_ours(one)):
+        methods = [getattr(one, hook) for one in group]
         calls += [partial(_aside, methods)] if aside else methods
     return calls
 

@@ -30,8 +30,10 @@ class Score:
 
     def figures(self) -> dict[str, float]:
         """Return the scores that are known, by their names in `Figures.scalars`."""
-        found = {"loss": self.loss, "accuracy": self.accuracy, "top5": self.top5}
-        return {name: each for name, each in found.items() if each is not None} | self.metrics
+        figures = {"loss": self.loss, "accuracy": self.accuracy, "top5": self.top5}
+        return {
+            name: figure for name, figure in figures.items() if figure is not None
+        } | self.metrics
 
 
 @dataclass(slots=True)
@@ -92,9 +94,9 @@ class Progress:
         Raises:
             ValueError: If a value has the wrong type.
         """
-        found = _STATE.validate_python(state)
-        for name in found.state_dict():
-            setattr(self, name, getattr(found, name))
+        values = _STATE.validate_python(state)
+        for name in values.state_dict():
+            setattr(self, name, getattr(values, name))
 
 
 _STATE: TypeAdapter[Progress] = TypeAdapter(Progress)

@@ -141,9 +141,9 @@ def look_into(file: Path) -> Checkpoint:
     background.wait()
     with _readable(file):
         _verify(file)
-        found = migration.migrated(torch.load(file, map_location="cpu", weights_only=True))
+        content = migration.migrated(torch.load(file, map_location="cpu", weights_only=True))
         stored = Checkpoint(
-            **{name: found[name] for name in Checkpoint.__dataclass_fields__ if name in found}
+            **{name: content[name] for name in Checkpoint.__dataclass_fields__ if name in content}
         )
         _refuse_other_types(stored)
         if stored.parts is not None:
@@ -162,17 +162,17 @@ def _refuse_other_types(stored: Checkpoint) -> None:
     weights = [stored.model, *([] if stored.averaged is None else [stored.averaged])]
     are_right = (
         all(type(getattr(stored, name)) is kind for name, kind in numbers.items())
-        and all(isinstance(each, float) for each in (stored.loss, stored.accuracy))
+        and all(isinstance(figure, float) for figure in (stored.loss, stored.accuracy))
         and (len(stored.classes) > 1 or not stored.preprocessing)
         and all(isinstance(name, str) for name in stored.classes)
         and [type(side) for side in shape] == [int] * 3
-        and all(len(each) == shape[0] and set(map(type, each)) <= {float} for each in levels)
-        and all(isinstance(each, dict) for each in weights)
-        and all(isinstance(each, torch.Tensor) for state in weights for each in state.values())
+        and all(len(level) == shape[0] and set(map(type, level)) <= {float} for level in levels)
+        and all(isinstance(weight, dict) for weight in weights)
+        and all(isinstance(tensor, torch.Tensor) for state in weights for tensor in state.values())
         and all(isinstance(rank, dict) for rank in stored.others)
         and all(isinstance(rank["rng"], dict) for rank in stored.others)
         and all(
-            isinstance(each, dict) for rank in stored.ranks for each in rank["observers"].values()
+            isinstance(state, dict) for rank in stored.ranks for state in rank["observers"].values()
         )
     )
     if not are_right:
@@ -206,10 +206,10 @@ def _glance(file: Path) -> dict[str, Any]:
     """
     try:
         with _readable(file):
-            found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except UserError as error:
         raise OSError(str(error)) from error
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def size(file: Path) -> int:
@@ -304,9 +304,9 @@ def _with_strings_once(value: Any) -> Any:
     checkpoints would be larger than those of an uninterrupted run.
     """
     if type(value) is dict:
-        return {_with_strings_once(key): _with_strings_once(each) for key, each in value.items()}
+        return {_with_strings_once(key): _with_strings_once(item) for key, item in value.items()}
     if type(value) is list:
-        return [_with_strings_once(each) for each in value]
+        return [_with_strings_once(item) for item in value]
     return sys.intern(value) if type(value) is str else value
 
 

@@ -26,23 +26,23 @@ BUNDLE = "bundle"
 
 def read(run: Path) -> dict[str, Any] | None:
     """Return the content of a run's diagnosis file; None if the run has no diagnosis."""
-    file = next((each for each in files(run) if each.suffix == ".json"), None)
+    file = next((path for path in files(run) if path.suffix == ".json"), None)
     if file is None:
         return None
     try:
-        found = parse_json(file.read_text(encoding="utf-8"))
+        content = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {str(file)!r}: {error}") from error
-    if not (isinstance(found, dict) and {"diagnosis", "evidence"} <= found.keys()):
+    if not (isinstance(content, dict) and {"diagnosis", "evidence"} <= content.keys()):
         raise UserError(f"{str(file)!r} holds no diagnosis; remove it to have the run looked at")
-    return found
+    return content
 
 
 def in_a_line(run: Path) -> str | None:
     """Return the first verdict of a run's diagnosis in one line; None if there is no verdict."""
     try:
-        found = read(run)
-        verdicts = found["diagnosis"]["verdicts"] if found else []
+        content = read(run)
+        verdicts = content["diagnosis"]["verdicts"] if content else []
         if not verdicts:
             return None
         first = verdicts[0]
@@ -71,7 +71,7 @@ def unfinished(bundle: Path) -> Path:
 
 def bundles(run: Path) -> list[Path]:
     """Return the bundle directories of a run; that of the first process comes first."""
-    return sorted(each for each in run.glob(f"{BUNDLE}*") if each.is_dir())
+    return sorted(path for path in run.glob(f"{BUNDLE}*") if path.is_dir())
 
 
 def files(run: Path) -> list[Path]:

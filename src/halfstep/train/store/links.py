@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def refuse(directory: Path, written: Iterable[Path]) -> None:
     """Refuse symbolic links at or below the paths in `written` that lead out of `directory`."""
     home = os.path.realpath(directory)
-    for each in written:
-        for link in _links(each):
+    for path in written:
+        for link in _links(path):
             target = os.path.realpath(link)
             if os.path.commonpath([home, target]) != home:
                 raise UserError(
@@ -41,5 +41,5 @@ def _links(path: Path) -> Iterator[Path]:
         return
     for folder, directories, files in os.walk(path):
         yield from (
-            found for name in (*directories, *files) if (found := Path(folder, name)).is_symlink()
+            entry for name in (*directories, *files) if (entry := Path(folder, name)).is_symlink()
         )

@@ -54,7 +54,7 @@ def locked(
         UserError: If another process holds the lock.
         OSError: If the directory cannot be written.
     """
-    made = [each for each in (directory, *directory.parents) if not each.exists()]
+    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     lock = _taken(directory, refusal, time.monotonic() + patience)
     _held.add(lock)
     try:
@@ -124,10 +124,10 @@ def _remove_if_empty(directory: Path, made: list[Path]) -> None:
         lock = os.open(directory / _NAME, os.O_RDWR)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if [each.name for each in directory.iterdir()] == [_NAME]:
+            if [entry.name for entry in directory.iterdir()] == [_NAME]:
                 (directory / _NAME).unlink()
-                for each in made:
-                    each.rmdir()
+                for folder in made:
+                    folder.rmdir()
         finally:
             os.close(lock)
 

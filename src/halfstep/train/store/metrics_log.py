@@ -70,8 +70,8 @@ def read(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
         text = (run / FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    found = [each for line in text.splitlines() if (each := _parsed(line)) is not None]
-    return [each for each in found if kind is None or each["kind"] == kind]
+    rows = [row for line in text.splitlines() if (row := _parsed(line)) is not None]
+    return [row for row in rows if kind is None or row["kind"] == kind]
 
 
 def cut_after(run: Path, *, step: int, epochs: int) -> None:

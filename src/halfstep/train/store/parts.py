@@ -60,10 +60,10 @@ def write(
     sums = processes.gather(_own_sums(folder / name, processes))
     if not processes.is_first:
         return None
-    for rank, each in enumerate(sums):
-        if isinstance(each, str):
-            raise OSError(f"rank {rank} cannot read what it has written: {each}")
-    together = {file: found for each in sums for file, found in each.items()}
+    for rank, files in enumerate(sums):
+        if isinstance(files, str):
+            raise OSError(f"rank {rank} cannot read what it has written: {files}")
+    together = {file: digest for files in sums for file, digest in files.items()}
     return Parts(directory=name, sha256=together, averaged=_averaged(engine) if averaged else {})
 
 
@@ -77,7 +77,7 @@ def read(folder: Path, parts: Parts) -> dict[str, Any]:
     (model,), engine = state["models"], state["engine"]
     averaged = None
     if parts["averaged"]:
-        (means,) = (each["weights"] for each in engine["averages"])
+        (means,) = (average["weights"] for average in engine["averages"])
         averaged = model | {name: means[at] for name, at in parts["averaged"].items()}
     return {"model": model, "averaged": averaged, "engine": engine}
 
@@ -104,9 +104,9 @@ def size(folder: Path, parts: Parts) -> int:
 
 def directories(folder: Path) -> Iterator[Path]:
     """Yield the directories of parts in a folder, including incomplete ones."""
-    for each in folder.iterdir() if folder.is_dir() else ():
-        if _NAME.fullmatch(each.name) and each.is_dir():
-            yield each
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if _NAME.fullmatch(path.name) and path.is_dir():
+            yield path
 
 
 def bring(folder: Path, parts: Parts, to: Path) -> None:

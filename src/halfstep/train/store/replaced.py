@@ -78,6 +78,6 @@ def put_back(run: Path) -> None:
     """Move the replaced run back, because the new run could not begin."""
     aside = run / FOLDER
     if aside.is_dir() and not aside.is_symlink():
-        for each in aside.iterdir():
-            each.replace(run / each.name)
+        for path in aside.iterdir():
+            path.replace(run / path.name)
         aside.rmdir()

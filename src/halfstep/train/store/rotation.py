@@ -110,23 +110,23 @@ def remove_nameless_parts(run: Path) -> None:
     If a checkpoint file cannot be read, nothing is removed, because it may name any of them.
     """
     folder = run / "checkpoints"
-    found = list(parts.directories(folder))
-    if not found:
+    directories = list(parts.directories(folder))
+    if not directories:
         return
     try:
         named = [checkpoint.named_parts(file) for file in folder.glob("*.pt")]
     except OSError:
         return
-    kept = {each["directory"] for each in named if each}
-    for each in found:
-        if each.name not in kept:
-            shutil.rmtree(each, ignore_errors=True)
+    kept = {description["directory"] for description in named if description}
+    for directory in directories:
+        if directory.name not in kept:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def newest_first(run: Path) -> list[Path]:
     """Return the files that a run can resume from, the newest first."""
     folder = run / "checkpoints"
-    names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+    names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
     steps = {int(match[1]): match.string for match in map(_NAME.fullmatch, names) if match}
     return [folder / steps[step] for step in sorted(steps, reverse=True)]
 
@@ -144,13 +144,13 @@ def newest_whole(run: Path) -> tuple[Path, Checkpoint] | None:
     damaged = []
     for file in newest_first(run):
         try:
-            found = checkpoint.look_into(file)
+            stored = checkpoint.look_into(file)
         except UserError as error:
             damaged.append(str(error))
             continue
         for line in damaged:
             warn(f"{line}; continuing from {file.name}")
-        return file, found
+        return file, stored
     if damaged:
         raise UserError(f"no checkpoint of {str(run)!r} is complete; the newest: {damaged[0]}")
     return None

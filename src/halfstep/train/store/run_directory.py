@@ -306,12 +306,12 @@ def _refuse_foreign(run: Path) -> None:
         return
     # Hidden names are the lock, and temporary files of a run that was killed in its first write.
     names = (path.name for path in run.iterdir())
-    found = next(
+    link = next(
         (name for name in names if name != replaced.FOLDER and not name.startswith(".")), None
     )
-    if found is not None:
+    if link is not None:
         raise UserError(
-            f"{str(run)!r} holds {found!r} but no run; write {caller.name('out')} with a new or "
+            f"{str(run)!r} holds {link!r} but no run; write {caller.name('out')} with a new or "
             "empty directory"
         )
 
@@ -322,10 +322,10 @@ def _own_names(run: Path) -> list[Path]:
         return []
     names = {*replaced.LEFT_BY_A_RUN, replaced.FOLDER}
     marked = re.compile(rf"\.lock|(diagnosis|\.?{diagnosis_file.BUNDLE})(-\d+)?(\.\w+)?")
-    own = [each for each in run.iterdir() if each.name in names or marked.fullmatch(each.name)]
+    own = [path for path in run.iterdir() if path.name in names or marked.fullmatch(path.name)]
     # W&B creates links in its folder; nothing is written into the replaced run.
     not_looked_into = {"wandb", replaced.FOLDER}
-    return [each for each in own if each.is_symlink() or each.name not in not_looked_into]
+    return [path for path in own if path.is_symlink() or path.name not in not_looked_into]
 
 
 def write_summary(run: Path, summary: Summary) -> None:
@@ -352,10 +352,10 @@ def finished(run: Path) -> Summary | None:
 
     Unknown fields in the summary of another release are ignored.
     """
-    found = read_summary(run)
-    if found is None or found.get("status") != "finished":
+    summary = read_summary(run)
+    if summary is None or summary.get("status") != "finished":
         return None
-    known = {name: found[name] for name in Summary.__dataclass_fields__ if name in found}
+    known = {name: summary[name] for name in Summary.__dataclass_fields__ if name in summary}
     try:
         return Summary(**known)
     except TypeError:  # a required field is missing

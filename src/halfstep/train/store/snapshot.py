@@ -40,23 +40,23 @@ class Copies:
         apart.dump(checkpoint)
         if not all(map(_is_plain, apart.tensors)):
             return None
-        storages = {_place(each): each.untyped_storage() for each in apart.tensors}
-        if sum(each.nbytes() for each in storages.values()) < LEAST_BYTES:
+        storages = {_place(tensor): tensor.untyped_storage() for tensor in apart.tensors}
+        if sum(storage.nbytes() for storage in storages.values()) < LEAST_BYTES:
             return None
         copied = dict(zip(storages, self._copied(list(storages.values())), strict=True))
-        tensors = [_like(each, copied[_place(each)]) for each in apart.tensors]
+        tensors = [_like(tensor, copied[_place(tensor)]) for tensor in apart.tensors]
         rest.seek(0)
         return cast("Checkpoint", _TensorsPut(rest, tensors).load())
 
     def _copied(self, storages: Sequence[torch.UntypedStorage]) -> list[torch.UntypedStorage]:
         spare: dict[int, deque[torch.UntypedStorage]] = defaultdict(deque)
-        for each in self._buffers:
-            spare[each.nbytes()].append(each)
+        for memory in self._buffers:
+            spare[memory.nbytes()].append(memory)
         self._buffers = []
-        for each in storages:
-            size = each.nbytes()
+        for memory in storages:
+            size = memory.nbytes()
             buffer = spare[size].popleft() if spare[size] else torch.UntypedStorage(size)
-            self._buffers.append(buffer.copy_(each))
+            self._buffers.append(buffer.copy_(memory))
         return self._buffers
 
 

@@ -41,9 +41,9 @@ class Figures:
 
     def scalars(self) -> dict[str, float]:
         """Return the figures that are single numbers, by name."""
-        found = {"loss": self.loss, "accuracy": self.accuracy, "top5": self.top5}
-        found["macro_f1"] = self.macro_f1
-        known = {name: value for name, value in found.items() if value is not None}
+        figures = {"loss": self.loss, "accuracy": self.accuracy, "top5": self.top5}
+        figures["macro_f1"] = self.macro_f1
+        known = {name: value for name, value in figures.items() if value is not None}
         return {**known, **self.metrics}
 
 

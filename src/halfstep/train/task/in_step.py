@@ -73,12 +73,12 @@ def in_step(
         return
     number = start
     while True:
-        batch, said, detail, error = _next(items, batches, number)
-        told = processes.numbers([said, detail])
+        batch, state, detail, error = _next(items, batches, number)
+        told = processes.numbers([state, detail])
         _raise_what_was_said(processes, told, error)
-        if all(each == _END for each, _ in told):
+        if all(state == _END for state, _ in told):
             return
-        total = sum(count for each, count in told if each == _BATCH)
+        total = sum(count for state, count in told if state == _BATCH)
         number += 1
         images, labels = batch or (torch.empty(0), torch.empty(0, dtype=torch.int64))
         yield Portion(images, labels, counted=detail, total=total)
@@ -107,11 +107,11 @@ def _next(
 def _raise_what_was_said(
     processes: Processes, told: list[list[int]], error: Exception | None
 ) -> None:
-    failed = [rank for rank, (said, _) in enumerate(told) if said == _ERROR]
+    failed = [rank for rank, (state, _) in enumerate(told) if state == _ERROR]
     if error is not None and failed[0] == processes.rank:
         raise error
     if failed:
         raise FailedElsewhere(told[failed[0]][1])
-    signals = [number for said, number in told if said == _ASKED]
+    signals = [number for state, number in told if state == _ASKED]
     if signals:
         raise Asked(max(signals))

@@ -41,7 +41,7 @@ def draw(
     Returns:
         The picture, uint8, shape (3, height, width), with four images in a row.
     """
-    centre, spread = (torch.tensor(each).view(-1, 1, 1) for each in normalisation)
+    centre, spread = (torch.tensor(values).view(-1, 1, 1) for values in normalisation)
     pixels = images.detach().cpu().float() * spread + centre
     tiles = [
         _tile(image, classes[label], classes[predicted], right=label == predicted)

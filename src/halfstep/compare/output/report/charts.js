@@ -50,8 +50,8 @@
     const [low, high] = padded(known.map((arm) => DATA.score.scale * arm.score));
     const toX = (x) => MARGIN.left + ((width - MARGIN.left - MARGIN.right) * (x - left)) / (right - left);
     const toY = (y) => MARGIN.top + (height - MARGIN.top - MARGIN.bottom) * (1 - (y - low) / (high - low));
-    const said = known.map((arm) => `${arm.label} ${(DATA.score.scale * arm.score).toPrecision(4)}${DATA.score.scale === 100 ? " %" : ""} in ${compact(arm.seconds)} s`);
-    const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": said.join("; ") });
+    const texts = known.map((arm) => `${arm.label} ${(DATA.score.scale * arm.score).toPrecision(4)}${DATA.score.scale === 100 ? " %" : ""} in ${compact(arm.seconds)} s`);
+    const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": texts.join("; ") });
     for (const { value, label } of ticksOf(low, high, 4)) {
       svg.append(make("line", { class: "grid-line", x1: MARGIN.left, x2: width - MARGIN.right, y1: toY(value), y2: toY(value) }));
       svg.append(make("text", { x: MARGIN.left - 6, y: toY(value) + 4, "text-anchor": "end" }, label));

@@ -40,7 +40,7 @@ def read_curves(run: Path, score: Score) -> dict[str, Curve]:
         None for a non-finite value; and "nonfinite", the steps of non-finite values.
     """
     lines = metrics_log.read(run)
-    found = {}
+    curves = {}
     wanted = {**CURVES, "val_score": ("val", score.name)}
     for name, (kind, key) in wanted.items():
         points = [
@@ -49,8 +49,8 @@ def read_curves(run: Path, score: Score) -> dict[str, Curve]:
             if line["kind"] == kind and key in line and "step" in line
         ]
         if points:
-            found[name] = _thinned(points)
-    return found
+            curves[name] = _thinned(points)
+    return curves
 
 
 def _thinned(points: Sequence[tuple[int, float | None]]) -> Curve:

@@ -29,7 +29,7 @@ def memory(rows: Sequence[Row]) -> list[dict[str, Any]]:
         if spread is None or most <= 0:
             continue
         parts = _parts(row, most)
-        rest = spread.mean - most * sum(each["share"] for each in parts)
+        rest = spread.mean - most * sum(part["share"] for part in parts)
         bars.append(
             {
                 "label": row.arm.label,
@@ -57,22 +57,24 @@ def memory_note(results: Sequence[Result]) -> str:
 
 def _parts(row: Row, most: float) -> list[dict[str, Any]]:
     """Return the parts of the peak memory, each as a mean over the seeds that measured it."""
-    found = []
+    facts = []
     for name, label in MEMORY_PARTS.items():
         key = f"held_bytes.{name}"
-        known = [(each, size) for each in row.measured if (size := each.number(key)) is not None]
+        known = [
+            (result, size) for result in row.measured if (size := result.number(key)) is not None
+        ]
         if known:
             size = statistics.fmean(size for _, size in known)
-            found.append(
+            facts.append(
                 {
                     "name": name,
                     "label": label,
                     "share": size / most,
                     "text": _size(size),
-                    "source": " ".join(each.source(key) for each, _ in known),
+                    "source": " ".join(result.source(key) for result, _ in known),
                 }
             )
-    return found
+    return facts
 
 
 def _size(count: float) -> str:
@@ -81,14 +83,14 @@ def _size(count: float) -> str:
 
 def environment(results: Sequence[Result]) -> list[dict[str, str]]:
     """Return the environment of the runs: each fact once, or once per value if the runs differ."""
-    found: dict[str, dict[str, list[str]]] = {}
+    places: dict[str, dict[str, list[str]]] = {}
     for result in results:
         for name, value in result.environment.items():
             file = f"{result.cell.directory.name}/run/environment.json#{name}"
-            found.setdefault(name, {}).setdefault(str(value), []).append(file)
+            places.setdefault(name, {}).setdefault(str(value), []).append(file)
     return [
         {"name": name, "value": value, "source": " ".join(files), "differs": str(len(values) > 1)}
-        for name, values in found.items()
+        for name, values in places.items()
         for value, files in values.items()
     ]
 
@@ -103,13 +105,13 @@ def formats(rows: Sequence[Row]) -> list[dict[str, Any]]:
     The values are from the first seed of a row whose summary has formats. Rows without such a seed
     are left out.
     """
-    found = []
+    facts = []
     for row in rows:
-        looked = next((each for each in row.measured if each.summary.get("formats")), None)
+        looked = next((result for result in row.measured if result.summary.get("formats")), None)
         if looked is None:
             continue
         given = looked.summary["formats"]
-        found.append(
+        facts.append(
             {
                 "label": row.arm.label,
                 "shares": [
@@ -122,4 +124,4 @@ def formats(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 ],
             }
         )
-    return found
+    return facts

@@ -58,8 +58,8 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
     rows = rows_by_arm(grid, results)
     shown = columns(grid, results, everything=True)
     first = {column.title for column in columns(grid, results, everything=False)}
-    found = conclusions(grid, rows, predicted)
-    shown_verdicts = verdicts(grid, rows, predicted) if found is None else found.verdicts
+    concluded = conclusions(grid, rows, predicted)
+    shown_verdicts = verdicts(grid, rows, predicted) if concluded is None else concluded.verdicts
     return document(
         _TEMPLATE,
         scripts=_SCRIPTS,
@@ -68,7 +68,7 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
         grid=grid,
         done=sum(result.status != "pending" for result in results),
         total=len(results),
-        conclusions=found,
+        conclusions=concluded,
         verdicts=_verdicts(rows, shown_verdicts),
         differences=_differences(grid, rows),
         span=max(_span(grid, rows), grid.margin),
@@ -76,11 +76,11 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
         score=grid.score,
         text_headers=["recipe", *grid.axes, "seed", "status"],
         headers=["recipe", *grid.axes, "status", *(column.title for column in shown)],
-        more=[each.title for each in shown if each.title not in first],
+        more=[column.title for column in shown if column.title not in first],
         rows=[_table_row(row, grid, shown, results) for row in rows],
         run_headers=["recipe", *grid.axes, "seed", "status", *(c.title for c in shown)],
         runs=[_table_row(row, grid, shown, results) for row in rows_by_seed(grid, results)],
-        predicted=[_predicted(each, grid, rows) for each in predicted],
+        predicted=[_predicted(prediction, grid, rows) for prediction in predicted],
         memory=facts.memory(rows),
         memory_note=facts.memory_note(results),
         formats=facts.formats(rows),
@@ -171,9 +171,9 @@ def _table_row(
         "status": row.status,
         "kind": "finished" if row.status == "finished" else row.status.split()[-1],
         "reason": "; ".join(
-            f"seed {result.cell.seed}: {result.said}" if row.seed is None else result.said
+            f"seed {result.cell.seed}: {result.failure}" if row.seed is None else result.failure
             for result in row.results
-            if result.said
+            if result.failure
         ),
         "seed": row.seed,
         "overrides": [TableCell(text, value=text, label=key) for key, text in what.items()],
@@ -188,21 +188,21 @@ def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> dict[
     by_arm = {row.arm: row for row in rows}
     lines = of_gpus.lines(prediction, rows)
     first = 1 + len(grid.axes)
-    found = []
+    cells = []
     places = [f"references.{at}." for at in range(len(prediction.references))]
     places += [f"rows.{at}." for at in range(len(prediction.rows))]
     predictions = (*prediction.references, *prediction.rows)
-    for each, line, place in zip(predictions, lines, places, strict=True):
-        row, here = by_arm.get(each.arm), f"{COMPARISON}#predicted.{prediction.key}.{place}"
+    for predicted, line, place in zip(predictions, lines, places, strict=True):
+        row, here = by_arm.get(predicted.arm), f"{COMPARISON}#predicted.{prediction.key}.{place}"
         figures = (
-            (each.seconds and each.seconds.value, "predicted_seconds.value"),
-            (each.speed_up and each.speed_up.value, "predicted_speed_up.value"),
-            (each.memory, "predicted_memory_bytes"),
+            (predicted.seconds and predicted.seconds.value, "predicted_seconds.value"),
+            (predicted.speed_up and predicted.speed_up.value, "predicted_speed_up.value"),
+            (predicted.memory, "predicted_memory_bytes"),
             (line[-1], "predicted_bound"),
         )
-        found.append(
+        cells.append(
             {
-                "arm": grid.arms.index(each.arm) if row else None,
+                "arm": grid.arms.index(predicted.arm) if row else None,
                 "recipe": line[0],
                 "overrides": [
                     TableCell(text, value=text, label=label)
@@ -221,7 +221,7 @@ def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> dict[
                         text,
                         value=1.0 if value is None and row is None else value,
                         label=label,
-                        source="" if each.reason or value is None else here + key,
+                        source="" if predicted.reason or value is None else here + key,
                     )
                     for label, text, (value, key) in zip(
                         headers[first + 1 :], line[first + 1 :], figures, strict=True
@@ -233,7 +233,7 @@ def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> dict[
         "id": f"predicted-{prediction.key}",
         "title": prediction.title,
         "headers": headers,
-        "rows": found,
+        "rows": cells,
         "notes": of_gpus.notes(prediction),
     }
 
@@ -242,7 +242,7 @@ def _explanation(row: Row, column: Column) -> str:
     """Return the path of doctor's explanation of a non-finite loss; "" for other columns."""
     if column.key != "first_nonfinite_step":
         return ""
-    return next((each.explanation for each in row.results if each.cause), "")
+    return next((result.explanation for result in row.results if result.cause), "")
 
 
 def _source(row: Row, column: Column, grid: Grid, results: Sequence[Result]) -> str:
@@ -293,7 +293,11 @@ def _span(grid: Grid, rows: Sequence[Row]) -> float:
     A row that is far from its baseline, such as a control, would leave no room for the others. It
     is drawn at the edge, unless all rows are far from it.
     """
-    found = [row.difference for row in rows if row.difference and not row.is_baseline]
-    near = [each for each in found if abs(each.mean) <= grid.comparable]
-    ends = [end for each in near or found for end in (each.low, each.mean, each.high)]
+    differences = [row.difference for row in rows if row.difference and not row.is_baseline]
+    near = [difference for difference in differences if abs(difference.mean) <= grid.comparable]
+    ends = [
+        end
+        for difference in near or differences
+        for end in (difference.low, difference.mean, difference.high)
+    ]
     return max((abs(end) for end in ends if end is not None), default=0.0)

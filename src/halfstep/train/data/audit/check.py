@@ -138,16 +138,16 @@ def look(entries: Sequence[Entry], threads: int) -> Iterator[Look]:
 
 def faults(looks: Iterable[Look]) -> list[Fault]:
     """Return the faults of the images, ordered as in `MEANINGS` and then as in the listing."""
-    found: list[Fault] = []
+    reported: list[Fault] = []
     alike: dict[bytes, list[Entry]] = defaultdict(list)
-    for each in looks:
-        if each.digest is not None:
-            alike[each.digest].append(each.place)
-        if each.problem is not None:
-            found.append(Fault(each.problem, (each.place,), each.detail))
-    found += [_of_identical(places) for places in alike.values() if len(places) > 1]
+    for examined in looks:
+        if examined.digest is not None:
+            alike[examined.digest].append(examined.place)
+        if examined.problem is not None:
+            reported.append(Fault(examined.problem, (examined.place,), examined.detail))
+    reported += [_of_identical(places) for places in alike.values() if len(places) > 1]
     order = list(MEANINGS)
-    return sorted(found, key=lambda fault: order.index(fault.kind))
+    return sorted(reported, key=lambda fault: order.index(fault.kind))
 
 
 def _look_at(place: Entry) -> Look:
@@ -166,8 +166,8 @@ def _look_at(place: Entry) -> Look:
 
 
 def _of_set(*errors: UserError) -> list[Fault]:
-    reasons = [each for error in errors for each in getattr(error, "reasons", [error])]
-    notices = [each for error in errors for each in getattr(error, "notices", ())]
+    reasons = [reason for error in errors for reason in getattr(error, "reasons", [error])]
+    notices = [notice for error in errors for notice in getattr(error, "notices", ())]
     return [
         *(
             Fault("refused", (), str(reason))

@@ -100,8 +100,8 @@ def look(place: Path, split_files: SplitFiles) -> Found:
     left_out = LeftOut()
     by_class = _by_class(place, left_out)
     if len(by_class) > 1:
-        found = _of_class_folders(place, by_class, split_files)
-        return replace(found, notices=(*found.notices, *left_out.notices(place)))
+        layout = _of_class_folders(place, by_class, split_files)
+        return replace(layout, notices=(*layout.notices, *left_out.notices(place)))
     unread = f"; it has {left_out.unread}" if left_out.unread else ""
     raise UserError(
         f"{str(place)!r} holds no images with classes; allowed: a folder for each class, such "
@@ -121,8 +121,8 @@ def _pair(lists: Mapping[str, Path]) -> tuple[Path, Path] | None:
 
 def _by_class(place: Path, left_out: LeftOut) -> dict[str, list[str]]:
     """Return the images in each subfolder that contains images, at any depth."""
-    found = image_tree.by_class(place, left_out)
-    return {name: images for name, images in found.items() if images}
+    folders = image_tree.by_class(place, left_out)
+    return {name: images for name, images in folders.items() if images}
 
 
 def _split_folder(place: Path, names: Sequence[str]) -> tuple[str, dict[str, list[str]]] | None:
@@ -194,8 +194,8 @@ def _of_two_lists(train: Path, valid: Path) -> Found:
     how = f"images listed by {train} and {valid}"
 
     def rows(file: Path, split: str) -> list[CsvRow]:
-        found = csv_rows.read(file, columns)
-        return csv_list.of_split(file, found, split if found and found[0].split else "")
+        listed = csv_rows.read(file, columns)
+        return csv_list.of_split(file, listed, split if listed and listed[0].split else "")
 
     first, second = rows(train, "train"), rows(valid, "val")
     return _of_csv(_root(train, first), (train, valid), columns, first, second, how)
@@ -212,8 +212,8 @@ def _split(
 
 def _of_fold(fold: folds.Fold, root: Path, files: tuple[Path, Path], how: str) -> Found:
     train, valid = files
-    found = _of_csv(root, files, csv_rows.STANDARD, fold.train, fold.valid, how)
-    return replace(found, files={train: folds.text(fold.train), valid: folds.text(fold.valid)})
+    layout = _of_csv(root, files, csv_rows.STANDARD, fold.train, fold.valid, how)
+    return replace(layout, files={train: folds.text(fold.train), valid: folds.text(fold.valid)})
 
 
 def _of_csv(
@@ -249,13 +249,13 @@ def _is_list(file: Path) -> bool:
 def _columns(file: Path) -> ColumnsConfig | None:
     """Return the column names of a CSV file; None if it has none for images and classes."""
     there = {name.lower(): name for name in _header(file)}
-    found = {
+    columns = {
         key: next((there[name] for name in names if name in there), None)
         for key, names in _COLUMNS.items()
     }
-    if found["image"] is None or found["label"] is None:
+    if columns["image"] is None or columns["label"] is None:
         return None
-    return ColumnsConfig(**{key: name for key, name in found.items() if name is not None})
+    return ColumnsConfig(**{key: name for key, name in columns.items() if name is not None})
 
 
 def _header(file: Path) -> list[str]:
@@ -276,9 +276,9 @@ def _root(file: Path, rows: Sequence[csv_rows.CsvRow]) -> Path:
     if not rows:
         raise UserError(f"{file} lists no image; write one row for each image below its header")
     beside = sorted(
-        each
-        for each in file.parent.iterdir()
-        if each.is_dir() and not image_tree.is_hidden(each.name)
+        sibling
+        for sibling in file.parent.iterdir()
+        if sibling.is_dir() and not image_tree.is_hidden(sibling.name)
     )
     for root in (file.parent, *beside):
         if not row_files.locate(str(file), rows[:1], root).missing:

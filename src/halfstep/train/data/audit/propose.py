@@ -78,44 +78,44 @@ def propose(place: Path, out: Path, *, overwrite: bool = False) -> list[str]:
                 )
         return names[0], names[1]
 
-    found = layout.look(place, split_files)
-    side = _side(found.images)
-    text = _config(place, found, side)
+    source = layout.look(place, split_files)
+    side = _side(source.images)
+    text = _config(place, source, side)
     config = load({"name": out.stem, **parse(text, str(out))})
     try:
-        notices = (*found.notices, *_examine(config, found))
+        notices = (*source.notices, *_examine(config, source))
     except UserError as error:
         raise UserError(f"{place}: {error}") from error
-    for file, content in (*found.files.items(), (out, text)):
+    for file, content in (*source.files.items(), (out, text)):
         write_atomically(file, content)
     warn_of(notice.text for notice in notices)
-    images = f"{found.train} images to learn from and {found.valid} for validation"
-    written = " and ".join(map(str, found.files))
+    images = f"{source.train} images to learn from and {source.valid} for validation"
+    written = " and ".join(map(str, source.files))
     return [
-        f"found: {found.how}",
-        f"{found.classes} classes, {images}, {side} pixels at the shorter side",
+        f"found: {source.how}",
+        f"{source.classes} classes, {images}, {side} pixels at the shorter side",
         f"written: {out}; its comments say what to change",
         *([f"written: {written}, the split of {out}"] if written else []),
         f"next: halfstep data check {out}, then halfstep train {out}",
     ]
 
 
-def _examine(config: Config, found: Found) -> list[Notice]:
+def _examine(config: Config, source: Found) -> list[Notice]:
     """Return the notices about the data set, and raise the first reason why a run would refuse it.
 
     A run also refuses a list with missing images, which `halfstep data check` counts one by one.
     """
     if isinstance(config.data, FolderConfig):
-        source = image_folder.load(config.data)
-        names, notices = source.classes, list(source.notices)
+        folders = image_folder.load(config.data)
+        names, notices = folders.classes, list(folders.notices)
     else:
-        root = Path(found.section["root"])
-        for reason in csv_list.refusals(found.lists, root):
+        root = Path(source.section["root"])
+        for reason in csv_list.refusals(source.lists, root):
             if not isinstance(reason, MissingImages):
                 raise reason
-        names = csv_list.classes(found.lists[0].rows)
-        notices = [notice for located in found.lists for notice in located.notices()]
-    batch_size.refuse(config, found.train)
+        names = csv_list.classes(source.lists[0].rows)
+        notices = [notice for located in source.lists for notice in located.notices()]
+    batch_size.refuse(config, source.train)
     return [*notices, *class_names.examine(names)]
 
 
@@ -134,21 +134,21 @@ def _side(images: Sequence[Path]) -> int:
     return int(statistics.median(sides))
 
 
-def _config(place: Path, found: Found, side: int) -> str:
-    resolution = max((each for each in _RESOLUTIONS if each <= side), default=_RESOLUTIONS[0])
-    size = batch_size.propose(found.train)
-    epochs = -(-_STEPS // (found.train // size))
+def _config(place: Path, source: Found, side: int) -> str:
+    resolution = max((pixels for pixels in _RESOLUTIONS if pixels <= side), default=_RESOLUTIONS[0])
+    size = batch_size.propose(source.train)
+    epochs = -(-_STEPS // (source.train // size))
     augment = "crop-flip" if resolution >= _PHOTOGRAPHS else "pad-flip"
     section: Mapping[str, Any] = {
-        **found.section,
+        **source.section,
         "resolution": resolution,
         "augment": {"preset": augment},
     }
     # As JSON, because a JSON string is valid YAML whatever the name of the folder.
-    description = json.dumps(f"{found.classes} classes of images in {place}", ensure_ascii=False)
+    description = json.dumps(f"{source.classes} classes of images in {place}", ensure_ascii=False)
     return (
         f"description: {description}\n"
-        f"# A first run of {found.train} images. halfstep config show FILE explains every field.\n"
+        f"# A first run of {source.train} images. halfstep config show FILE explains every field.\n"
         f"epochs: {min(max(epochs, _EPOCHS[0]), _EPOCHS[1])}\n"
         f"batch_size: {size}\n"
         "# Images are mirrored half the time; write preset: none for text and digits.\n"

@@ -37,10 +37,10 @@ def normalise(images: torch.Tensor, mean: Channels, std: Channels) -> torch.Tens
     """
     # Compute x / 255 / std - mean / std as one multiplication and one addition; the constants are
     # rounded to fp32 only once.
-    scale = torch.tensor([1 / (255 * each) for each in std])
-    shift = torch.tensor([-centre / each for centre, each in zip(mean, std, strict=True)])
+    scale = torch.tensor([1 / (255 * deviation) for deviation in std])
+    shift = torch.tensor([-centre / deviation for centre, deviation in zip(mean, std, strict=True)])
     scale, shift = (
-        each.view(-1, 1, 1).to(images.device, non_blocking=True) for each in (scale, shift)
+        channels.view(-1, 1, 1).to(images.device, non_blocking=True) for channels in (scale, shift)
     )
     if images.is_cuda:  # CUDA kernels convert uint8 as they read, without an extra pass
         return torch.mul(images, scale).add_(shift)
@@ -130,7 +130,7 @@ def erase(images: torch.Tensor, probability: float, generator: torch.Generator) 
     count, _, height, width = images.shape
     happens, area, aspect, y, x = torch.rand(5, count, generator=generator)
     area = _ERASED_AREA[0] + area * (_ERASED_AREA[1] - _ERASED_AREA[0])
-    low, high = (math.log(each) for each in _ERASED_ASPECT)
+    low, high = (math.log(ratio) for ratio in _ERASED_ASPECT)
     aspect = (low + aspect * (high - low)).exp()
     tall = ((area * aspect).sqrt() * height).round().clamp(1, height)
     wide = ((area / aspect).sqrt() * width).round().clamp(1, width)

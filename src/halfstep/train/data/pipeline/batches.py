@@ -99,14 +99,14 @@ def _readable(loaded: Iterator[Loaded], faults: Faults) -> Iterator[Batch]:
     """Report images that could not be read, and yield the batches of the other images."""
     empty = None
     yielded = False
-    for each in loaded:
-        faults.report(each.faults)
-        if each.mistake is not None:
-            raise each.mistake
-        if len(each.labels):
+    for batch in loaded:
+        faults.report(batch.faults)
+        if batch.mistake is not None:
+            raise batch.mistake
+        if len(batch.labels):
             yielded = True
-            yield each.images, each.labels
+            yield batch.images, batch.labels
         else:
-            empty = each
+            empty = batch
     if empty is not None and not yielded:
         raise UserError(f"not one image of a split can be read; one of them: {empty.faults[0]}")

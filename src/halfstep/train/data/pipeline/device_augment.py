@@ -72,16 +72,16 @@ def shifted(
     columns = torch.where(flipped[:, None] > 0, side - 1 - line, line) + left[:, None]
     rows = line + top[:, None]
     channels = torch.arange(images.shape[1], device=images.device)
-    found = images[
+    pixels = images[
         chosen[:, None, None, None],
         channels[:, None, None],
         rows.clamp(0, side - 1)[:, None, :, None],
         columns.clamp(0, side - 1)[:, None, None, :],
     ]
     if border == 0:
-        return found
-    outside = [(each < 0) | (each >= side) for each in (rows, columns)]
-    return found.masked_fill_((outside[0][:, :, None] | outside[1][:, None, :])[:, None], 0)
+        return pixels
+    outside = [(places < 0) | (places >= side) for places in (rows, columns)]
+    return pixels.masked_fill_((outside[0][:, :, None] | outside[1][:, None, :])[:, None], 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def boxes(
     count = len(heights)
     share, ratio = torch.rand(2, count, _ATTEMPTS, generator=chance)
     area = (heights * widths)[:, None] * (scale[0] + share * (scale[1] - scale[0]))
-    low, high = (math.log(each) for each in _RATIO)
+    low, high = (math.log(bound) for bound in _RATIO)
     ratio = (low + ratio * (high - low)).exp()
     wide, tall = (area * ratio).sqrt().round().long(), (area / ratio).sqrt().round().long()
     fits = (wide > 0) & (wide <= widths[:, None]) & (tall > 0) & (tall <= heights[:, None])
@@ -120,13 +120,13 @@ def boxes(
     own = (widths / heights).clamp(*_RATIO)
     full_wide = torch.minimum(widths, (heights * own).round().long())
     full_tall = torch.minimum(heights, (widths / own).round().long())
-    found = fits.any(1)
-    wide = torch.where(found, wide.gather(1, first)[:, 0], full_wide)
-    tall = torch.where(found, tall.gather(1, first)[:, 0], full_tall)
+    fitting = fits.any(1)
+    wide = torch.where(fitting, wide.gather(1, first)[:, 0], full_wide)
+    tall = torch.where(fitting, tall.gather(1, first)[:, 0], full_tall)
     y, x = torch.rand(2, count, generator=chance)
     room_y, room_x = heights - tall, widths - wide
-    top = torch.where(found, (y * (room_y + 1)).long().clamp(max=room_y), room_y // 2)
-    left = torch.where(found, (x * (room_x + 1)).long().clamp(max=room_x), room_x // 2)
+    top = torch.where(fitting, (y * (room_y + 1)).long().clamp(max=room_y), room_y // 2)
+    left = torch.where(fitting, (x * (room_x + 1)).long().clamp(max=room_x), room_x // 2)
     return Boxes(top, left, tall, wide)
 
 
@@ -135,7 +135,7 @@ def resampled(
     starts: torch.Tensor,
     widths: torch.Tensor,
     planes: torch.Tensor,
-    found: Boxes,
+    cut: Boxes,
     flipped: torch.Tensor,
     *,
     channels: int,
@@ -149,7 +149,7 @@ def resampled(
         starts: Where each image starts in `pixels`, int64, shape (N,), on the CPU.
         widths: Widths of the images.
         planes: Pixels of one channel of each image: height x width.
-        found: The box of each image.
+        cut: The box of each image.
         flipped: Whether each image is flipped horizontally, bool, shape (N,), on the CPU.
         channels: Number of channels.
         side: Height and width of the result.
@@ -162,8 +162,8 @@ def resampled(
     kept = []
     for at in range(0, len(starts), _AT_ONCE):
         part = slice(at, at + _AT_ONCE)
-        rows, of_rows = _taps(found.top[part], found.height[part], side, interpolation)
-        columns, of_columns = _taps(found.left[part], found.width[part], side, interpolation)
+        rows, of_rows = _taps(cut.top[part], cut.height[part], side, interpolation)
+        columns, of_columns = _taps(cut.left[part], cut.width[part], side, interpolation)
         turned = flipped[part, None, None]
         columns = torch.where(turned, columns.flip(1), columns)
         of_columns = torch.where(turned, of_columns.flip(1), of_columns)
@@ -173,8 +173,15 @@ def resampled(
         plane = torch.arange(channels) * planes[part, None]
         numbers = torch.stack([starts[part], widths[part], first, planes[part] * channels])
         numbers, plane, rows, columns, of_rows, of_columns = (
-            each.to(device, non_blocking=True)
-            for each in (numbers, plane, rows, columns - first[:, None, None], of_rows, of_columns)
+            tensor.to(device, non_blocking=True)
+            for tensor in (
+                numbers,
+                plane,
+                rows,
+                columns - first[:, None, None],
+                of_rows,
+                of_columns,
+            )
         )
         start, width, first, size = numbers[:, :, None, None, None]
         across = torch.arange(span, device=device)

@@ -165,10 +165,10 @@ class DeviceImages:
         images, labels, missing = self._in_memory() or self._one_by_one()
         starts = heights = widths = torch.empty(0, dtype=torch.int64)
         if self._of_any_size and len(images) and images[0].dtype == torch.uint8:
-            sizes = torch.tensor([[each.numel(), *each.shape[1:]] for each in images])
+            sizes = torch.tensor([[image.numel(), *image.shape[1:]] for image in images])
             lengths, heights, widths = sizes.unbind(1)
             starts = lengths.cumsum(0) - lengths
-            whole = torch.cat([each.flatten() for each in images])
+            whole = torch.cat([image.flatten() for image in images])
         else:
             whole = torch.stack(images) if isinstance(images, list) else images
         take = self._room.take
@@ -201,13 +201,13 @@ class DeviceImages:
         self, held: _Held, chosen: torch.Tensor, settings: Augmentation, chance: torch.Generator
     ) -> torch.Tensor:
         heights, widths = held.heights[chosen], held.widths[chosen]
-        found = device_augment.boxes(heights, widths, settings.crop_scale, chance)
+        boxes = device_augment.boxes(heights, widths, settings.crop_scale, chance)
         return device_augment.resampled(
             held.images,
             held.starts[chosen],
             widths,
             heights * widths,
-            found,
+            boxes,
             device_augment.flips(settings, len(chosen), chance),
             channels=self._samples.shape[0],
             side=self._samples.shape[1],
@@ -218,8 +218,8 @@ class DeviceImages:
         """Return the images of a job that can be read, and spare ones as `Samples` does."""
         if not held.missing:
             return list(job.indices)
-        indices = [each for each in job.indices if each not in held.missing]
-        spares = (each for each in self._samples.spares(job) if each not in held.missing)
+        indices = [index for index in job.indices if index not in held.missing]
+        spares = (spare for spare in self._samples.spares(job) if spare not in held.missing)
         wanted = min(len(job.indices), LEAST) - len(indices)
         return [*indices, *islice(spares, max(wanted, 0))]
 

@@ -40,9 +40,9 @@ class BatchShare:
         busy = self._busy(images)
         if self.rank >= busy:
             return slice(0, self.least)
-        each, more = divmod(images, busy)
-        first = self.rank * each + min(self.rank, more)
-        return slice(first, first + each + (self.rank < more))
+        share, more = divmod(images, busy)
+        first = self.rank * share + min(self.rank, more)
+        return slice(first, first + share + (self.rank < more))
 
     def is_idle(self, images: int) -> bool:
         """Tell whether this process has no part of a batch of `images` images."""

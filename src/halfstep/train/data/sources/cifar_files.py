@@ -63,7 +63,7 @@ def classes(root: Path, name: str) -> tuple[str, ...]:
     content = _unpickle(path)
     if key not in content:
         raise UserError(f"{path} is not a file of {name}: it has no {key!r}")
-    return tuple(str(each) for each in content[key])
+    return tuple(str(label) for label in content[key])
 
 
 def _unpickle(path: Path) -> dict[str, Any]:

@@ -69,31 +69,31 @@ def files(config: CsvConfig, root: Path) -> dict[str, Path]:
         UserError: If a file is missing, or if the config names no file.
     """
     given = {"train": config.train.ann_file, "val": config.val.ann_file}
-    found = {
+    by_split = {
         key: locate(name, root, f"data.{key}.ann_file")
         for key, name in given.items()
         if name is not None
     }
-    if not found:
+    if not by_split:
         raise UserError(
             "data.train.ann_file and data.val.ann_file are both null; "
             f"write {caller.fields({'data.train.ann_file': 'train.csv'})}"
         )
-    return found
+    return by_split
 
 
 def refusals(located: Sequence[LocatedRows], root: Path) -> list[UserError]:
     """Return all reasons why the splits cannot be used; the first split is for training."""
-    found: list[UserError | None] = [
+    errors: list[UserError | None] = [
         missing(split, root, caller.fields({"data.root": "FOLDER"})) for split in located
     ]
     train, *others = located
     names = classes(train.rows)
     if len(names) == 1:
-        said = f"{train.file}: every row has the label {names[0]!r}; allowed: two or more"
-        found.append(UserError(said))
-    found += [_unknown_labels(val, train.file, names) for val in others]
-    return [each for each in found if each is not None]
+        message = f"{train.file}: every row has the label {names[0]!r}; allowed: two or more"
+        errors.append(UserError(message))
+    errors += [_unknown_labels(val, train.file, names) for val in others]
+    return [error for error in errors if error is not None]
 
 
 def splits(file: Path, rows: Sequence[CsvRow]) -> list[tuple[str, list[CsvRow]]]:
@@ -104,17 +104,17 @@ def splits(file: Path, rows: Sequence[CsvRow]) -> list[tuple[str, list[CsvRow]]]
 
 def _listed(config: CsvConfig, root: Path) -> list[tuple[str, list[CsvRow]]]:
     """Return the file and rows of each split; a split without a file uses the other's."""
-    found = files(config, root)
-    only = next(iter(found.values()))
-    each = {key: found.get(key, only) for key in csv_rows.SPLITS}
-    rows = {file: csv_rows.read(file, config.columns) for file in dict.fromkeys(each.values())}
+    given = files(config, root)
+    only = next(iter(given.values()))
+    file_of = {key: given.get(key, only) for key in csv_rows.SPLITS}
+    rows = {file: csv_rows.read(file, config.columns) for file in dict.fromkeys(file_of.values())}
     listed = []
-    for key, file in each.items():
+    for key, file in file_of.items():
         has_column = bool(rows[file]) and bool(rows[file][0].split)
         name = config.columns.split
         if rows[file] and not has_column and name != csv_rows.STANDARD.split:
             raise UserError(f"data.columns.split is {name!r}, a column that {file} does not have")
-        if rows[file] and not has_column and len(found) == 1:
+        if rows[file] and not has_column and len(given) == 1:
             raise UserError(
                 f"{file} has no column {name} and is the only list; write data.train.ann_file=... "
                 "and data.val.ann_file=..., which halfstep data folds makes of one list"
@@ -183,11 +183,11 @@ def _same_number(label: str, names: Sequence[str]) -> str:
     return spelling.hint(label, names)
 
 
-def _warn_of(found: duplicates.Duplicates) -> None:
+def _warn_of(copies: duplicates.Duplicates) -> None:
     kinds = {
-        "one image with several labels, which contradict each other": found.contradicting,
-        "one image for training and for validation, which flatters the validation": found.shared,
-        "one image listed more than once, which then counts more than once": found.repeated,
+        "one image with several labels, which contradict each other": copies.contradicting,
+        "one image for training and for validation, which flatters the validation": copies.shared,
+        "one image listed more than once, which then counts more than once": copies.repeated,
     }
     for meaning, images in kinds.items():
         for line in images[:SHOWN]:

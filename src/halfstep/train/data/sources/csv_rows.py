@@ -113,7 +113,7 @@ class _Reader:
         _, first = next(lines, (1, []))
         header = [name.strip() for name in first]
         places = self._places(header)
-        found: list[CsvRow] = []
+        rows: list[CsvRow] = []
         refused: list[UserError] = []
         for number, values in lines:
             stripped = [value.strip() for value in values]
@@ -127,12 +127,12 @@ class _Reader:
             if problem:
                 refused.append(UserError(f"{self._file}, row {number}: {problem}"))
             else:
-                found.append(
+                rows.append(
                     CsvRow(number, row["image"], row.get("label", ""), row.get("split", ""))
                 )
         if refused:
             raise Unusable(refused)
-        return found
+        return rows
 
     def _separator(self, header: str) -> str:
         """Return the separator that finds most columns in the header; a comma if several do."""
@@ -222,20 +222,20 @@ class _Reader:
 
 def _cause(error: csv.Error) -> str:
     """Return a description of the fault of a row that is not valid CSV."""
-    said = str(error)
-    if "end of data" in said:
+    message = str(error)
+    if "end of data" in message:
         return 'a double quote is opened and never closed; close it, or write "" for one in a value'
-    if "field limit" in said:
+    if "field limit" in message:
         return (
             f"a value is longer than {csv.field_size_limit():,} characters; close the double quote "
             "that is open, or shorten it"
         )
-    if "expected after" in said:
+    if "expected after" in message:
         return (
             "something follows the closing double quote of a value, here or on one of the next "
             'lines; close the quote that is open, or write "" for one in a value'
         )
-    return f"cannot be read as CSV: {said}"
+    return f"cannot be read as CSV: {message}"
 
 
 def _not_utf_8(file: Path, error: UnicodeDecodeError) -> str:

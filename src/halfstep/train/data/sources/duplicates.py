@@ -41,9 +41,9 @@ Read = Callable[[Path], "np.ndarray"]
 
 def digest(image: np.ndarray) -> bytes:
     """Return a hash of the size and pixels of an image (height, width, channels) of any dtype."""
-    found = hashlib.blake2b(f"{image.dtype}{image.shape}".encode(), digest_size=16)
-    found.update(image.data)
-    return found.digest()
+    hashed = hashlib.blake2b(f"{image.dtype}{image.shape}".encode(), digest_size=16)
+    hashed.update(image.data)
+    return hashed.digest()
 
 
 def groups(paths: Sequence[Path], read: Read = pixels.read) -> list[list[int]]:
@@ -100,33 +100,33 @@ def find(
         for split, (file, rows) in enumerate(listed)
         for row in rows
     ]
-    found = Duplicates()
+    copies = Duplicates()
     for group in _groups(everything, read):
-        labels = {each.row.label for each in group}
-        paths = {each.path for each in group}
+        labels = {entry.row.label for entry in group}
+        paths = {entry.path for entry in group}
         if len(labels) > 1:
-            found.contradicting.append(_line(group))
-        elif len({each.split for each in group}) > 1:
-            found.shared.append(_line(group))
+            copies.contradicting.append(_line(group))
+        elif len({entry.split for entry in group}) > 1:
+            copies.shared.append(_line(group))
         elif len(paths) < len(group):
-            found.repeated.append(_line(group))
-    return found
+            copies.repeated.append(_line(group))
+    return copies
 
 
 def _groups(everything: Sequence[_Listed], read: Read) -> list[list[_Listed]]:
     """Return the rows of each image that several rows list, ordered by the first row."""
-    by_path = _together(everything, lambda each: each.path)
+    by_path = _together(everything, lambda entry: entry.path)
     if len(everything) > MOST:
         return [group for group in by_path if len(group) > 1]
     if len(by_path) <= MOST_DECODED:
-        found = groups([Path(rows[0].path) for rows in by_path], read)
-        alike = [[by_path[index] for index in group] for group in found]
+        of_same_pixels = groups([Path(rows[0].path) for rows in by_path], read)
+        alike = [[by_path[index] for index in group] for group in of_same_pixels]
         alike = [group for group in alike if len(group) > 1 or len(group[0]) > 1]
     else:
         alike = [by_path]
         for key in (_size, _beginning, _content):
             alike = [part for group in alike for part in _alike(group, key)]
-    merged = [[each for rows in group for each in rows] for group in alike]
+    merged = [[entry for rows in group for entry in rows] for group in alike]
     return sorted(merged, key=lambda group: (group[0].split, group[0].row.number))
 
 
@@ -162,10 +162,10 @@ def _content(path: str) -> bytes:
 
 def _line(group: Sequence[_Listed]) -> str:
     """Return a line such as "train.csv row 3 (a.jpg: 'oak'), row 9 (b.jpg: 'elm')"."""
-    said: list[str] = []
+    texts: list[str] = []
     file = ""
-    for each in group:
-        prefix = "" if each.file == file else f"{each.file} "
-        file = each.file
-        said.append(f"{prefix}row {each.row.number} ({each.row.image}: {each.row.label!r})")
-    return ", ".join(said)
+    for entry in group:
+        prefix = "" if entry.file == file else f"{entry.file} "
+        file = entry.file
+        texts.append(f"{prefix}row {entry.row.number} ({entry.row.image}: {entry.row.label!r})")
+    return ", ".join(texts)

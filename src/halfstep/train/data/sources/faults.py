@@ -47,8 +47,8 @@ class Unusable(UserError):  # noqa: N818  (it names what was found, as FileNotFo
 
     def __init__(self, reasons: Sequence[UserError], notices: Sequence[Notice] = ()) -> None:
         more = len(reasons) - 1
-        said = f" (and {more:,} more; halfstep data check lists all)" if more else ""
-        super().__init__(f"{reasons[0]}{said}")
+        rest = f" (and {more:,} more; halfstep data check lists all)" if more else ""
+        super().__init__(f"{reasons[0]}{rest}")
         self.reasons = tuple(reasons)
         self.notices = tuple(notices)
 

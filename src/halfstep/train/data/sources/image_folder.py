@@ -72,10 +72,10 @@ def _by_class(root: Path, name: str, key: str, left_out: LeftOut) -> dict[str, l
             f"data.{key}.folder is {name!r}, which {str(root)!r} does not hold; {there}; "
             f"write {caller.fields({f'data.{key}.folder': ...})}"
         )
-    found = image_tree.by_class(split, left_out)
-    if not found:
+    folders = image_tree.by_class(split, left_out)
+    if not folders:
         raise UserError(f"{split} has no folders; allowed: one of images for each class")
-    return found
+    return folders
 
 
 def _pictures(

@@ -49,15 +49,15 @@ class LeftOut:
 
     def notices(self, folder: Path) -> tuple[Notice, ...]:
         """Return the notices of the files in `folder` that are not read, at most one of a kind."""
-        found = []
+        notices = []
         if self.formats:
-            found.append(Notice("format", f"{folder}: {self.unread}"))
+            notices.append(Notice("format", f"{folder}: {self.unread}"))
         if self.hidden:
             count = self.hidden.total()
             noun = "hidden file or folder" if count == 1 else "hidden files and folders"
             text = f"{count:,} {noun} ignored: {_by_number(self.hidden)}"
-            found.append(Notice("hidden", f"{folder}: {text}"))
-        return tuple(found)
+            notices.append(Notice("hidden", f"{folder}: {text}"))
+        return tuple(notices)
 
 
 def by_class(folder: Path, left_out: LeftOut) -> dict[str, list[str]]:
@@ -90,7 +90,7 @@ def below(
         suffixes: Endings of the files to return, in lower case.
         follow_links: Whether symbolic links to folders are followed.
     """
-    found: list[tuple[str, list[str]]] = []
+    classes: list[tuple[str, list[str]]] = []
     for parent, folders, files in os.walk(folder, followlinks=follow_links):
         folders[:] = _visible(folders, left_out)
         images = []
@@ -99,8 +99,8 @@ def below(
                 images.append(name)
             elif (ending := os.path.splitext(name)[1].lower()) not in _TEXTS:  # noqa: PTH122
                 left_out.formats[ending or "no ending"] += 1
-        found.append((parent, sorted(images)))
-    return [os.path.join(parent, name) for parent, names in sorted(found) for name in names]  # noqa: PTH118
+        classes.append((parent, sorted(images)))
+    return [os.path.join(parent, name) for parent, names in sorted(classes) for name in names]  # noqa: PTH118
 
 
 def is_hidden(name: str) -> bool:

@@ -75,7 +75,7 @@ class Imported:
     def arrays(self) -> Arrays | None:
         """Return the tensors of a `TensorDataset` if `read` returns its items unchanged."""
         tensors = self.dataset.tensors if type(self.dataset) is TensorDataset else ()
-        if len(tensors) != 2 or any(type(each) is not torch.Tensor for each in tensors):
+        if len(tensors) != 2 or any(type(tensor) is not torch.Tensor for tensor in tensors):
             return None
         images, labels = tensors
         if images.ndim != 4 or labels.ndim != 1 or labels.dtype != torch.int64:
@@ -99,11 +99,11 @@ class Imported:
             and image.dtype in {torch.uint8, torch.float32}
         ):
             return image
-        said = type(image).__name__
+        kind = type(image).__name__
         if isinstance(image, torch.Tensor | np.ndarray):
-            said += f" of {image.dtype} with shape {tuple(image.shape)}"
+            kind += f" of {image.dtype} with shape {tuple(image.shape)}"
         raise UserError(
-            f"{self.where(index)} has an image that is a {said}; allowed: a PIL image, a uint8 "
+            f"{self.where(index)} has an image that is a {kind}; allowed: a PIL image, a uint8 "
             "array (height, width, channels), a tensor (channels, height, width) of uint8, or one "
             "of float32 that needs nothing more"
         )
@@ -171,8 +171,8 @@ def _first(split: Imported, config: ImportConfig) -> tuple[torch.Tensor, int]:
 
 def _failed(what: str, error: BaseException) -> UserError:
     """Convert an error of the user's code to a one-line error, with the traceback as a note."""
-    said = in_a_line(error) if str(error) else type(error).__name__
-    failed = UserError(f"{what} raised {said}; {caller.traceback()}")
+    message = in_a_line(error) if str(error) else type(error).__name__
+    failed = UserError(f"{what} raised {message}; {caller.traceback()}")
     # As a note, because an exception loses its cause when a worker sends it.
     failed.add_note("".join(traceback.format_exception(error)).rstrip())
     return failed

@@ -97,9 +97,9 @@ class Spellings:
     def _names(self, folder: Path) -> dict[str, list[str]]:
         """Return the names in a folder by their `spelling.key`; none if it cannot be listed."""
         if folder not in self._folders:
-            found: dict[str, list[str]] = {}
+            names: dict[str, list[str]] = {}
             with suppress(OSError):
                 for file in folder.iterdir():
-                    found.setdefault(spelling.key(file.name), []).append(file.name)
-            self._folders[folder] = found
+                    names.setdefault(spelling.key(file.name), []).append(file.name)
+            self._folders[folder] = names
         return self._folders[folder]

@@ -41,7 +41,9 @@ def find(given: str, root: Path, cache: Path, key: str) -> list[Path]:
     Raises:
         UserError: If there are no shards, or if a shard cannot be downloaded.
     """
-    count = sum(prod(map(len, map(_choices, _BRACES.findall(each)))) for each in given.split("::"))
+    count = sum(
+        prod(map(len, map(_choices, _BRACES.findall(shard)))) for shard in given.split("::")
+    )
     if count > _MOST_SHARDS:
         raise UserError(
             f"{key} is {given[:80]!r}, which are {count:,} shards; allowed: up to {_MOST_SHARDS:,}"
@@ -58,13 +60,13 @@ def find(given: str, root: Path, cache: Path, key: str) -> list[Path]:
 def _on_disk(name: str, root: Path, key: str) -> list[Path]:
     here = glob.glob(name)  # noqa: PTH207  (Path.glob takes no absolute patterns)
     there = glob.glob(name, root_dir=root)  # noqa: PTH207
-    found = [Path(each) for each in sorted(here)] or [root / each for each in sorted(there)]
-    if not found:
+    paths = [Path(shard) for shard in sorted(here)] or [root / shard for shard in sorted(there)]
+    if not paths:
         raise UserError(
             f"{key} names {name!r}, which no file matches, neither in the working directory nor in "
             f"{str(root)!r}; write {caller.fields({key: ...})}"
         )
-    return found
+    return paths
 
 
 def _choices(inside: str) -> range | list[str]:
@@ -78,7 +80,10 @@ def _expanded(pattern: str) -> list[str]:
     if match is None:
         return [pattern]
     digits = len(match[1].partition("..")[0])  # as in a shell, {000..127} keeps its zeros
-    texts = [f"{each:0{digits}}" if isinstance(each, int) else each for each in _choices(match[1])]
+    texts = [
+        f"{choice:0{digits}}" if isinstance(choice, int) else choice
+        for choice in _choices(match[1])
+    ]
     rest = _expanded(pattern[match.end() :])
     return [pattern[: match.start()] + text + tail for text in texts for tail in rest]
 

@@ -123,10 +123,10 @@ def load(config: WebdatasetConfig) -> Source:
     splits = []
     for key, split in (("train", config.train), ("val", config.val)):
         files = shard_files.find(split.urls, root, cache, f"data.{key}.urls")
-        found = _split(files, [_indexed(file, cache) for file in files], classes)
-        if not len(found):
+        samples = _split(files, [_indexed(file, cache) for file in files], classes)
+        if not len(samples):
             raise UserError(f"data.{key}.urls is {split.urls!r}, whose shards hold no sample")
-        splits.append(limited(found, split))
+        splits.append(limited(samples, split))
     return Source(splits[0], splits[1], classes)
 
 
@@ -139,15 +139,15 @@ def _split(files: list[Path], shards: list[Shard], classes: tuple[str, ...]) -> 
     ]
     names = [shard.names for shard in shards]
     ends, before = [], 0
-    for each in names:
-        ends.append(each.ends + before)
-        before += len(each.content)
+    for texts in names:
+        ends.append(texts.ends + before)
+        before += len(texts.content)
     return TarSplit(
         tuple(map(str, files)),
         np.repeat(np.arange(len(files), dtype=np.int32), list(map(len, names))),
         np.concatenate([shard.spans for shard in shards]),
         np.array(labels, dtype=np.int64),
-        Texts(np.concatenate([each.content for each in names]), np.concatenate(ends)),
+        Texts(np.concatenate([texts.content for texts in names]), np.concatenate(ends)),
     )
 
 
@@ -168,8 +168,8 @@ def _number(label: str, numbers: dict[str, int], name: str) -> int:
 def _indexed(file: Path, cache: Path) -> Shard:
     """Return the index of a shard, from the cache if a former run has written it there."""
     status = file.stat()
-    said = f"1 {file.resolve()} {status.st_size} {status.st_mtime_ns}"
-    known = cache / f"{hashlib.sha256(said.encode()).hexdigest()[:24]}.npz"
+    identity = f"1 {file.resolve()} {status.st_size} {status.st_mtime_ns}"
+    known = cache / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.npz"
     with suppress(*_UNREADABLE), np.load(known) as arrays:
         spans, names, name_ends, labels, label_ends = (arrays[name] for name in _ARRAYS)
         return Shard(spans, Texts(names, name_ends), Texts(labels, label_ends))

@@ -1,0 +1,12 @@
+"""A run that nothing disturbs, for runs that something does to be compared with."""
+
+import pytest
+
+from halfstep.train.loop.loop import train
+
+
+@pytest.fixture(scope="session")
+def whole(pictures, tmp_path_factory):
+    run = tmp_path_factory.mktemp("whole") / "run"
+    train(pictures(), run, quiet=True)
+    return run
