@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
-import torch
 
 from halfstep.doctor.signals import numbers
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Arrival:

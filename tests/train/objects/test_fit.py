@@ -389,8 +389,12 @@ def test_another_optimizer_is_no_resume(tmp_path):
             optimizer=torch.optim.AdamW(model.parameters()),
             resume="auto",
         )
-    with pytest.raises(ValueError, match="holds a finished run"):
+    with pytest.raises(ValueError, match="holds a finished run") as second:
         fit(tmp_path / "run")
+    assert str(second.value) == (
+        f"the run directory '{tmp_path / 'run'}' holds a finished run; write resume=\"auto\" to "
+        "take its result, out with another directory to keep both, or overwrite=True to replace it"
+    )
 
 
 def test_more_epochs_continue_a_run_without_a_scheduler(tmp_path):
