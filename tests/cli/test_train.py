@@ -90,8 +90,8 @@ def test_run_is_not_replaced_without_a_word(halfstep, tiny_arguments):
     assert (code, out) == (2, "")
     assert re.fullmatch(
         f"error: the run directory '{Path.cwd() / 'run'}' holds a finished run; write --resume "
-        "auto to take its result, --out with another directory to keep both, or --overwrite to replace "
-        "it\n",
+        "auto to take its result, --out with another directory to keep both, or --overwrite to "
+        "replace it\n",
         err,
     )
     Path("run/summary.json").unlink()

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from halfstep.advise.predict.forecast import GAIN, SHARE, UNSAFE, none_fits
 from halfstep.show import units
+from halfstep.show.text import print_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,17 +95,17 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
         console.print(table, crop=False, no_wrap=True)  # rather too wide than cut
         console.print()
     for line in notes if CHANGED in notes else (*_explained(found), *notes):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        print_text(console, line)
     if any(each.recipe.endswith("*") for each in found):
-        console.print(MARKED, soft_wrap=True, markup=False, highlight=False)
+        print_text(console, MARKED)
     for flaw in dict.fromkeys(each.unsafe for each in found if each.unsafe):
-        console.print(f"{UNSAFE}: {flaw}", soft_wrap=True, markup=False, highlight=False)
+        print_text(console, f"{UNSAFE}: {flaw}")
     guessed = {name: count for each in found for name, count in each.unknown.items()}
     for name, count in sorted(guessed.items()):
-        console.print(
+        print_text(
+            console,
             f"{name} ({count} in a step): unknown operator; its time is estimated only from its "
             "memory traffic",
-            soft_wrap=True,
         )
 
 

@@ -15,6 +15,7 @@ from halfstep.advise import table
 from halfstep.advise.choose import show
 from halfstep.advise.predict import native_fp8
 from halfstep.plurals import counted
+from halfstep.show.text import print_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,7 +74,7 @@ class Terminal:
                 _tell(f"the budget was spent before {late} was traced")
             lines = [*lines, *table.fastest(costs, examine)]
         for line in lines:
-            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+            print_text(self._console, line)
 
     def answer(
         self, found: Answer, shown: Sequence[Forecast], needed: float, available: float | None
@@ -100,7 +101,7 @@ class Terminal:
                 f"advise now verifies {names} in short training runs, in at most {available:.0f} "
                 "s; Ctrl-C ends this, and keeps the recommendation"
             )
-        self._console.print(said, soft_wrap=True, highlight=False)
+        print_text(self._console, said)
 
     def settings(self, found: Answer, before: Answer) -> None:
         """Print the verifications, the choices that they changed, and the lines to write."""
@@ -109,7 +110,7 @@ class Terminal:
     def files(self, found: Answer, written: Sequence[str], directory: Path) -> None:
         """Print the names of the files, and why some GPUs have none."""
         names = f"{', '.join(written[:-1])} and {written[-1]}"
-        self._console.print(f"{names} are in {directory}", soft_wrap=True)
+        print_text(self._console, f"{names} are in {directory}")
         reasons = {
             True: "no safe recipe is predicted to be clearly faster there than fp32 or tf32",
             False: "no recipe fits into memory there",
@@ -121,9 +122,7 @@ class Terminal:
                 if each.best is None and each.reference.fits is fits
             ]
             if bare:
-                self._console.print(
-                    f"no recipe file for {', '.join(bare)}: {reason}", soft_wrap=True
-                )
+                print_text(self._console, f"no recipe file for {', '.join(bare)}: {reason}")
 
     @contextmanager
     def progress(self, stages: int | None = None) -> Iterator[Tell]:

@@ -17,6 +17,7 @@ from halfstep.compare.cells.slurm import SlurmCluster
 from halfstep.compare.output import table, tables
 from halfstep.compare.plan import plan as planning
 from halfstep.errors import UserError
+from halfstep.show.text import print_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -143,9 +144,7 @@ def run(request: Request, predict: Predict, *, forks: bool) -> bool:
     table.show(console, judged, results, predicted())
     written = tables.export(planned.directory, judged, results, request.exports)
     names = [tables.REPORT, tables.TABLE, directory.COMPARISON, *written]
-    console.print(
-        f"{', '.join(names[:-1])} and {names[-1]} are in {planned.directory}", soft_wrap=True
-    )
+    print_text(console, f"{', '.join(names[:-1])} and {names[-1]} are in {planned.directory}")
     return all(result.status != "crashed" for result in results)
 
 
