@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -12,12 +13,15 @@ if TYPE_CHECKING:
 
 def print_text(console: Console, text: str, style: str = "") -> None:
     """Print a sentence; on a terminal, no line ends within a word, a path or a name."""
-    console.print(
-        Text(text, style=style),
-        soft_wrap=not console.is_terminal,
-        overflow="ignore",
-        crop=False,
-    )
+    if console.is_terminal:
+        text = textwrap.fill(
+            text,
+            console.width,
+            subsequent_indent=" " * (len(text) - len(text.lstrip())),
+            break_long_words=False,  # as rich would, also in a path that is to be copied
+            break_on_hyphens=False,
+        )
+    print_code(console, text, style)
 
 
 def print_code(console: Console, code: str, style: str = "") -> None:
