@@ -15,7 +15,7 @@ from halfstep.advise import table
 from halfstep.advise.choose import show
 from halfstep.advise.predict import native_fp8
 from halfstep.plurals import counted
-from halfstep.show.text import print_text
+from halfstep.show.text import print_code, print_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ class Terminal:
             examine: The command that examines the recipes; None if they are examined next.
         """
         gpus = [*dict.fromkeys(each.gpu for each in costs)]
-        lines = native_fp8.lines(subject, gpus, costs[0].batch)
+        lines, command = native_fp8.lines(subject, gpus, costs[0].batch), ""
         notes = [table.TRIED_NEXT] if examine is None else []
         table.show(self._console, subject.name, costs, *notes)
         if examine is not None:
@@ -72,9 +72,12 @@ class Terminal:
             traced = {"fp32", "tf32", *(cost.recipe for cost in costs)}
             if late := ", ".join(name for name in names if name not in traced):
                 _tell(f"the budget was spent before {late} was traced")
-            lines = [*lines, *table.fastest(costs, examine)]
+            said, command = table.fastest(costs, examine)
+            lines += said
         for line in lines:
             print_text(self._console, line)
+        if command:
+            print_code(self._console, f"  {command}")
 
     def answer(
         self, found: Answer, shown: Sequence[Forecast], needed: float, available: float | None
@@ -111,18 +114,14 @@ class Terminal:
         """Print the names of the files, and why some GPUs have none."""
         names = f"{', '.join(written[:-1])} and {written[-1]}"
         print_text(self._console, f"{names} are in {directory}")
-        reasons = {
-            True: "no safe recipe is predicted to be clearly faster there than fp32 or tf32",
-            False: "no recipe fits into memory there",
-        }
-        for fits, reason in reasons.items():
-            bare = [
-                each.gpu.name
-                for each in found.choices
-                if each.best is None and each.reference.fits is fits
-            ]
-            if bare:
-                print_text(self._console, f"no recipe file for {', '.join(bare)}: {reason}")
+        bare = [
+            each.gpu.name for each in found.choices if each.best is None and not each.reference.fits
+        ]
+        if bare:
+            print_text(
+                self._console,
+                f"no recipe file for {', '.join(bare)}: no recipe fits into memory there",
+            )
 
     @contextmanager
     def progress(self, stages: int | None = None) -> Iterator[Tell]:

@@ -129,9 +129,9 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Directory for advice.json, report.html and a config for each GPU (GPU.yaml) "
-            "unless fp32 or tf32 is recommended for it, or recipe.yaml without --gpu. For your own "
-            "model, these YAML files contain only the recipe.",
+            help="Directory for advice.json, report.html and a config for each GPU (GPU.yaml), or "
+            "recipe.yaml without --gpu. For your own model, these YAML files contain only the "
+            "recipe.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Random seed.")] = 0,

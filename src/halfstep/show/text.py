@@ -16,7 +16,7 @@ def print_text(console: Console, text: str, style: str = "") -> None:
     if console.is_terminal:
         text = textwrap.fill(
             text,
-            console.width,
+            max(console.width, 20),
             subsequent_indent=" " * (len(text) - len(text.lstrip())),
             break_long_words=False,  # as rich would, also in a path that is to be copied
             break_on_hyphens=False,

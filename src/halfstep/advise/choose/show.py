@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from halfstep import yaml_text
+from halfstep.advise import unscaled
 from halfstep.advise.choose.advice import NOT_EXAMINED
 from halfstep.advise.predict.forecast import none_fits
 from halfstep.plurals import counted
@@ -17,7 +18,7 @@ from halfstep.show import units
 from halfstep.show.text import print_code, print_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -125,12 +126,14 @@ def settings(console: Console, found: Answer, before: Answer) -> None:
         print_code(console, lines)
 
 
-def _choices(console: Console, found: Answer, choices: Iterable[Choice]) -> None:
+def _choices(console: Console, found: Answer, choices: Sequence[Choice]) -> None:
     for choice in choices:
         print_text(console, chosen(choice, found.advice), "bold")
         for recipe, reason in choice.left.items():
             if recipe not in found.unexamined and not _is_rejected(found.advice, recipe):
                 print_text(console, f"  not {recipe}: {reason}")
+    for line in unscaled.lines(each.best.trial.base for each in choices if each.best):
+        print_text(console, line)
 
 
 def with_gpus(name: str, found: Answer) -> str:
