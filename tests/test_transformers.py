@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -60,3 +63,10 @@ def train(broken, tmp_path):
 def test_a_broken_training_is_explained_and_a_healthy_one_is_not(tmp_path):
     assert train(broken=True, tmp_path=tmp_path).verdicts
     assert not train(broken=False, tmp_path=tmp_path).verdicts
+
+
+@pytest.mark.parametrize(("arguments", "codes"), [((), ["LOG_OF_ZERO"]), (("--mended",), [])])
+def test_the_example_is_explained_until_it_is_mended(arguments, codes):
+    path = Path(__file__).parents[1] / "examples" / "transformers_watch.py"
+    diagnosis = runpy.run_path(str(path))["main"](*arguments)
+    assert [verdict.code for verdict in diagnosis.verdicts][:1] == codes

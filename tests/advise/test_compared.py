@@ -38,7 +38,7 @@ def test_rows_are_traced_once_for_all_gpus_and_read_back_later(
     there = [gpu("h100"), gpu("t4")]
     asked = planned(tmp_path)
     first = predict(asked, there, told.append)
-    assert told == ["cost of fp32", "cost of fp16", "cost of fp8"]
+    assert told == ["cost of fp32 and tf32", "cost of fp16", "cost of fp8"]
     assert [each.key for each in first] == ["h100_sxm", "t4"]
     for each in first:
         fp32, fp16, fp8 = each.rows
@@ -72,7 +72,7 @@ def test_rows_are_traced_once_for_all_gpus_and_read_back_later(
         since.setattr(measured, "every", list)
         since.setattr(forecast, "every", list)
         predict(planned(tmp_path, "fp16"), there[:1], told.append)
-    assert {*told} == {"cost of fp32", "cost of fp16"}
+    assert {*told} == {"cost of fp32 and tf32", "cost of fp16"}
     told.clear()
     larger = predict(planned(tmp_path, "fp32,fp16", "batch_size=64"), there[:1], told.append)
     assert told

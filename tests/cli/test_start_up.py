@@ -98,7 +98,7 @@ def test_what_is_refused_without_torch_is_refused_before_it_is_imported(run, tmp
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "'runs/digits/fp32-seed0' holds a finished run" in done.stderr
+    assert "runs/digits/fp32-seed0' holds a finished run" in done.stderr
     assert len(done.stderr.splitlines()) == len(refused)
     assert int(done.stdout) < MOST_MODULES
 

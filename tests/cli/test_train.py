@@ -78,7 +78,7 @@ def test_finished_run_of_another_config_is_kept_unless_overwritten(halfstep, tin
     assert halfstep("train", "digits", *tiny_arguments)[0] == 0
     code, _, err = halfstep("train", "digits", *tiny_arguments, "log_every=1")
     assert code == 2
-    assert "write --tag with a new name to keep both, or --overwrite" in err
+    assert "write --out with another directory to keep both, or --overwrite" in err
     assert halfstep("train", "digits", "--overwrite", *tiny_arguments, "log_every=1")[0] == 0
 
 
@@ -89,8 +89,9 @@ def test_run_is_not_replaced_without_a_word(halfstep, tiny_arguments):
     code, out, err = halfstep(*arguments)
     assert (code, out) == (2, "")
     assert re.fullmatch(
-        "error: 'run' holds a finished run; write --resume auto to continue it, --tag with a new "
-        "name to keep both, or --overwrite to replace it\n",
+        f"error: the run directory '{Path.cwd() / 'run'}' holds a finished run; write --resume "
+        "auto to take its result, --out with another directory to keep both, or --overwrite to "
+        "replace it\n",
         err,
     )
     Path("run/summary.json").unlink()

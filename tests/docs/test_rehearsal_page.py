@@ -61,3 +61,32 @@ def test_distances_to_a_tensor_core_are_those_measured():
         f"{min(of_fp8):.1%} to {max(of_fp8):.1%}."
     )
     assert said in " ".join(PAGE.split())
+
+
+def test_the_first_row_about_a_cpu_is_a_whole_run_that_resumes(tmp_path):
+    assert 'halfstep.fit(..., device="cpu", overrides={"max_steps": 20})' in PAGE
+
+    def rehearsed(model, **more):
+        data = [(torch.randn(4, 2), torch.randn(4, 1)) for _ in range(30)]
+        return halfstep.fit(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.01),
+            data,
+            data[:2],
+            loss=torch.nn.functional.mse_loss,
+            epochs=9,
+            recipe="fp16",
+            device="cpu",
+            overrides={"max_steps": 20},
+            out=tmp_path / "run",
+            quiet=True,
+            **more,
+        )
+
+    first = rehearsed(torch.nn.Linear(2, 1))
+    assert (first.status, first.summary.steps) == ("finished", 20)
+    assert first.best
+    assert (first.run / "checkpoints" / "last.pt").is_file()
+    resumed = torch.nn.Linear(2, 1)
+    assert rehearsed(resumed, resume="auto").summary.steps == 20
+    assert first.best_weights().keys() == resumed.state_dict().keys()

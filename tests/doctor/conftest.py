@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
-import torch
 
 from halfstep.doctor.signals import numbers
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Arrival:
@@ -13,9 +17,6 @@ class Arrival:
 
     def __init__(self, device: torch.device) -> None:
         del device
-
-    def record(self) -> None:
-        pass
 
     def synchronize(self) -> None:
         pass
@@ -25,4 +26,4 @@ class Arrival:
 def _processor_runs_behind(monkeypatch):
     """The processor as a device that works while the host goes on."""
     monkeypatch.setattr(numbers, "runs_behind", lambda device: True)
-    monkeypatch.setattr(torch, "Event", Arrival)
+    monkeypatch.setattr(numbers, "recorded_event", Arrival)

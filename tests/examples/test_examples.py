@@ -170,3 +170,21 @@ def test_examples_of_fit_learn(name, metric, constant, capsys):
     best = example.main([]).best[metric] if name == "regression" else example.main().best[metric]
     assert best > 2 * constant if metric == "iou" else best < 0.75 * constant
     assert "/s, 0.0s left" in capsys.readouterr().out
+
+
+def test_the_assertion_for_tests_passes_a_model_and_names_the_line_that_overflows(capsys):
+    example = load("test_trains_in_fp16")
+    example.test_the_model_trains_in_fp16()
+    example.test_pixels_that_are_not_divided_are_found()
+    said = capsys.readouterr().out
+    assert "ACTIVATIONS_TOO_LARGE" in said
+    assert "return self.layers(pixels / self.largest)" in said
+
+
+@pytest.mark.parametrize(
+    "program", ["lightning_recipe", "transformers_watch", "test_trains_in_fp16"]
+)
+def test_the_page_about_other_tools_names_their_examples(program):
+    page = (EXAMPLES.parent / "docs" / "in-your-tools.md").read_text()
+    assert f"examples/{program}.py" in page
+    assert (EXAMPLES / f"{program}.py").is_file()

@@ -82,6 +82,48 @@ def test_random_numbers_are_those_of_before_after_the_block():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+class Current:
+    """Stands for the current accelerator, as torch's `device_index` changes it."""
+
+    def __init__(self, monkeypatch):
+        self.index = 0
+        monkeypatch.setattr(torch._C, "_accelerator_exchangeDevice", self.exchange)
+        monkeypatch.setattr(torch._C, "_accelerator_maybeExchangeDevice", self.exchange)
+
+    def exchange(self, index):
+        self.index, before = index, self.index
+        return before
+
+
+def test_an_accelerator_is_the_current_one_in_the_block_alone(monkeypatch):
+    current = Current(monkeypatch)
+    with accelerators.in_use(torch.device("cuda:1")):
+        assert current.index == 1
+        with accelerators.in_use(torch.device("cpu")), accelerators.in_use(torch.device("cuda")):
+            assert current.index == 1  # neither names another one
+    assert current.index == 0
+    with pytest.raises(KeyError), accelerators.in_use(torch.device("xpu:1")):
+        raise KeyError
+    assert current.index == 0
+
+
+def test_an_event_is_that_of_a_stream_of_its_own_device(monkeypatch):
+    made, recorded = [], []
+
+    class Event:
+        def __init__(self, device, *, enable_timing):
+            made.append((device, enable_timing))
+
+        def record(self, stream):
+            recorded.append(stream)
+
+    monkeypatch.setattr(torch, "Event", Event)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: f"stream of {device}")
+    accelerators.recorded_event(torch.device("cuda:1"), timed=True)
+    assert made == [(torch.device("cuda:1"), True)]
+    assert recorded == ["stream of cuda:1"]
+
+
 COMMON = (
     "Event|current_device|current_stream|device_count|empty_cache|is_available|mem_get_info"
     "|max_memory_allocated|max_memory_reserved|reset_peak_memory_stats|set_device|synchronize"
@@ -94,3 +136,15 @@ def test_the_trainer_names_cuda_only_where_torch_has_nothing_in_common(part):
     for path in (SOURCE / part).rglob("*.py"):
         if not str(path.relative_to(SOURCE)).startswith(CUDA_ALONE):
             assert not re.findall(rf"torch\.cuda\.(?:{COMMON})\b", path.read_text()), path
+
+
+def test_every_call_of_torch_that_takes_a_device_gets_one():
+    """Without it, torch takes the current GPU, which is another one under `device="cuda:1"`."""
+    calls = (
+        "current_stream|max_memory_allocated|max_memory_reserved|reset_peak_memory_stats"
+        "|synchronize|get_device_name|get_device_capability|get_memory_info|mem_get_info|Stream"
+    )
+    for path in SOURCE.rglob("*.py"):
+        bare = re.findall(rf"torch\.(?:cuda|accelerator)\.(?:{calls})\(\)", path.read_text())
+        assert not bare, path
+        assert not re.findall(r"torch\.Event\((?:\)|device\.type)", path.read_text()), path

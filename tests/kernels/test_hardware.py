@@ -60,11 +60,14 @@ def test_each_part_says_why(machine) -> None:
     assert str(recipe("fp32").resolve("cpu")) == "fp32 on cpu: asks nothing of the hardware"
 
 
-@pytest.mark.parametrize("name", ["tf32", "fp16-acc16"])
-def test_devices_without_a_rehearsal_refuse(name) -> None:
-    found = recipe(name).resolve("mps")
-    assert found.how == "refused"
-    assert "no rehearsal on mps; use cpu or cuda" in str(found)
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_other_accelerators_refuse_what_needs_kernels_and_say_so(kind) -> None:
+    found = {name: recipe(name).resolve(kind) for name in recipes()}
+    refused = {name for name, each in found.items() if each.how == "refused"}
+    assert refused == {"tf32", "fp16-acc16", "act2", "act3", "act4", "act8"}
+    why = f"refused (no rehearsal on {kind}, for which halfstep has no kernels; use cpu or cuda)"
+    assert all(why in str(found[name]) for name in refused)
+    assert found["fp16"].those("native")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -115,6 +115,11 @@ def test_names_compose_in_any_order_and_spelling() -> None:
     assert str(Recipe(name="nothing")) == "nothing"
 
 
+def test_a_base_that_nothing_changes_keeps_its_name() -> None:
+    assert recipe({"base": "fp16"}) == recipe("fp16")
+    assert recipe({"base": "fp16", "loss_scale": 8}).name == "fp16*"
+
+
 def test_a_mapping_changes_a_base() -> None:
     changed = recipe({"base": "o2", "loss_scale": "128"})
     assert changed.name == "o2*"

@@ -64,7 +64,7 @@ def test_a_run_goes_on_and_is_watched(tiny_file):
     assert summary.epochs == 2
     assert steps.seen == [7, 8, 9, 10, 11, 12]
     with pytest.raises(
-        ValueError, match=r'write resume="auto" to continue it, .*overwrite=True to'
+        ValueError, match=r'write resume="auto" to take its result, .*overwrite=True to'
     ):
         halfstep.train(tiny_file, overrides=longer, out="run", quiet=True)
 

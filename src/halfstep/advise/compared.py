@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.predict import cost, measured
 from halfstep.advise.predict.forecast import SHARE, Forecaster
+from halfstep.advise.predict.gpus import gpu
 from halfstep.advise.subject import of_config
 from halfstep.compare.cells.directory import COMPARISON, read, versions
 from halfstep.compare.plan.grid import Arm
@@ -33,7 +34,7 @@ _DECIDED_BY_THE_RUN = ("seed", "device", "epochs", "max_steps", "probes", "docto
 
 
 def predict(
-    plan: Plan, there: Sequence[Gpu], tell: Callable[[str], None] = lambda _: None
+    plan: Plan, there: Sequence[Gpu] | None, tell: Callable[[str], None] = lambda _: None
 ) -> tuple[Prediction, ...]:
     """Predict every row of a comparison on some GPUs.
 
@@ -41,9 +42,11 @@ def predict(
 
     Args:
         plan: The comparison.
-        there: The GPUs.
+        there: The GPUs; None for an H100 if the runs use a CPU, and none otherwise.
         tell: Called with a description of the next trace.
     """
+    if there is None:
+        there = (gpu("h100"),) if plan.grid.device == "cpu" else ()
     known, operators = _known(plan), measured.every()
     model = [file.read_text() for file in (cost.FILE, *measured.files())]
     cells = {cell.arm: cell for cell in reversed(plan.grid.cells)}
@@ -51,27 +54,27 @@ def predict(
     one_of_each_point = {arm.point: arm for arm in arms}.values()
     forecasters: dict[Any, Forecaster] = {}
 
-    def one(arm: Arm, cell: Cell, gpu: Gpu) -> Predicted:
-        key = _fingerprint(arm, cell, gpu, model)
-        return known.get(key) or _predict(arm, cell, gpu, key, forecasters, tell)
+    def one(arm: Arm, cell: Cell, where: Gpu) -> Predicted:
+        key = _fingerprint(arm, cell, where, model)
+        return known.get(key) or _predict(arm, cell, where, key, forecasters, tell)
 
-    found = {(arm, gpu.key): one(arm, cells[arm], gpu) for arm in arms for gpu in there}
+    found = {(arm, each.key): one(arm, cells[arm], each) for arm in arms for each in there}
     return tuple(
         Prediction(
-            gpu.key,
-            gpu.name,
+            each.key,
+            each.name,
             SHARE,
             over,
-            tuple(found[arm, gpu.key] for arm in arms),
+            tuple(found[arm, each.key] for arm in arms),
             tuple(
                 reference
                 for arm in one_of_each_point
                 if Arm(over, arm.point) not in cells
-                and (reference := one(Arm(over, arm.point), cells[arm], gpu)).seconds
+                and (reference := one(Arm(over, arm.point), cells[arm], each)).seconds
             ),
-            measured.caution(measured.nearest(operators, gpu), gpu),
+            measured.caution(measured.nearest(operators, each), each),
         )
-        for gpu, over in ((gpu, gpu.reference) for gpu in there)
+        for each, over in ((each, each.reference) for each in there)
     )
 
 

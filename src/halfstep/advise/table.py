@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Literal
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from halfstep.advise import unscaled
 from halfstep.advise.predict.forecast import GAIN, SHARE, UNSAFE, none_fits
 from halfstep.show import units
+from halfstep.show.text import print_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,17 +96,17 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
         console.print(table, crop=False, no_wrap=True)  # rather too wide than cut
         console.print()
     for line in notes if CHANGED in notes else (*_explained(found), *notes):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        print_text(console, line)
     if any(each.recipe.endswith("*") for each in found):
-        console.print(MARKED, soft_wrap=True, markup=False, highlight=False)
+        print_text(console, MARKED)
     for flaw in dict.fromkeys(each.unsafe for each in found if each.unsafe):
-        console.print(f"{UNSAFE}: {flaw}", soft_wrap=True, markup=False, highlight=False)
+        print_text(console, f"{UNSAFE}: {flaw}")
     guessed = {name: count for each in found for name, count in each.unknown.items()}
     for name, count in sorted(guessed.items()):
-        console.print(
+        print_text(
+            console,
             f"{name} ({count} in a step): unknown operator; its time is estimated only from its "
             "memory traffic",
-            soft_wrap=True,
         )
 
 
@@ -139,14 +141,19 @@ def cautions(found: Sequence[Forecast]) -> list[str]:
     return [f"{', '.join(each)}: {caution}" for caution, each in names.items()]
 
 
-def fastest(found: Sequence[Forecast], examine: str) -> list[str]:
+def fastest(found: Sequence[Forecast], examine: str) -> tuple[list[str], str]:
     """Say for each GPU which recipe is predicted to be fastest, and once that safety is not known.
 
     Args:
         found: The forecasts; the first one of each GPU is fp32 or tf32.
         examine: The command that examines the safety, without its GPUs; "" if there is none.
+
+    Returns:
+        The sentences, and the command for the GPUs with enough memory; "" if there is none.
     """
-    said, useful = [], []
+    said: list[str] = []
+    useful: list[str] = []
+    named: list[str] = []
     for gpu, rows in groupby(found, key=lambda each: each.gpu):
         reference, *others = rows
         fitting = [each for each in others if each.fits and not (each.lacks or each.unsafe)]
@@ -168,19 +175,19 @@ def fastest(found: Sequence[Forecast], examine: str) -> list[str]:
                 if each is not best and each.seconds.value <= GAIN * best.seconds.value
             ]
             more = f" (about as fast: {', '.join(alike)})" if alike else ""
+            named += [best.recipe, *alike]
             said.append(
                 f"on {gpu.name}: {best.recipe} is predicted to be the fastest recipe that fits, "
                 f"{value} [{low}, {high}] times as fast as {reference.recipe}{more}"
             )
         useful.append(gpu.key)
+    said += unscaled.lines(named)
     if useful and examine:
-        said.append(
-            "which recipes are safe for the model was not examined. To examine it: "
-            f"{examine} --gpu {','.join(useful)}"
-        )
-    elif useful:
+        said.append("which recipes are safe for the model was not examined; to examine it:")
+        return said, f"{examine} --gpu {','.join(useful)}"
+    if useful:
         said.append("which recipes are safe for the model was not examined, which needs its data")
-    return said
+    return said, ""
 
 
 def changed(found: Sequence[Forecast], shown: Sequence[Forecast]) -> list[Forecast]:

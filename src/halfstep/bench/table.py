@@ -8,6 +8,7 @@ from rich.text import Text
 
 from halfstep.bench.outcome import REPORT, RESULTS
 from halfstep.show.table import new_table, print_whole
+from halfstep.show.text import print_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
 
 def show(console: Console, outcome: Outcome, directory: Path) -> None:
     """Print a bench; the recommendation is the last line. Piped output is not wrapped."""
-    wrapped = console.is_terminal
     console.print()
-    console.print(Text(outcome.subject.title, style="bold"), soft_wrap=not wrapped)
+    print_text(console, outcome.subject.title, "bold")
     table = new_table()
     for number, header in enumerate(outcome.headers):
         text = number < outcome.texts
@@ -36,6 +36,6 @@ def show(console: Console, outcome: Outcome, directory: Path) -> None:
     print_whole(console, table)
     console.print()
     for note in outcome.notes:
-        console.print(Text(note, style="dim"), soft_wrap=not wrapped)
-    console.print(Text(f"{RESULTS} and {REPORT} are in {directory}"), soft_wrap=True)
-    console.print(Text(outcome.recommendation, style="bold"), soft_wrap=not wrapped)
+        print_text(console, note, "dim")
+    print_text(console, f"{RESULTS} and {REPORT} are in {directory}")
+    print_text(console, outcome.recommendation, "bold")

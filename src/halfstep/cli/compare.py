@@ -1,11 +1,7 @@
 """`halfstep compare`: trains one config under several recipes and prints the table."""
 
-import signal
-from contextlib import contextmanager, nullcontext
-from functools import cache
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,13 +9,6 @@ from halfstep.cli.gpus import list_gpus
 from halfstep.cli.overrides import BatchSizeFlag, EpochsFlag, LrFlag, OptionsFlag, overrides
 from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import DeviceFlag
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfstep.compare.cells.schedule import Place
-    from halfstep.compare.plan.grid import Plan
-    from halfstep.compare.rows.predicted import Prediction
 
 
 def register(app: typer.Typer) -> None:
@@ -152,112 +141,39 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
 
     Exit code 1: a run crashed.
     """
-    from rich.console import Console
-
     from halfstep.compare.cells import warm
     from halfstep.train.config.files import load
 
     changes = overrides(options, epochs=epochs, lr=lr, batch_size=batch_size, grid=grid)
     load(config, changes)  # refuses a wrong config before torch is imported
 
-    untouched = warm.is_untouched()
+    forks = warm.is_untouched()
     with without_collections():
         from halfstep.advise.compared import predict
         from halfstep.advise.predict.gpus import parse_gpus
-        from halfstep.compare import comparison
-        from halfstep.compare.cells import directory
-        from halfstep.compare.output import table, tables
-        from halfstep.compare.plan.plan import plan, train_command
+        from halfstep.compare.command import Request, run
+        from halfstep.compare.output.tables import parse_exports
 
-    exports = tables.parse_exports(export)
-    there = None if gpu is None else parse_gpus(gpu)
-    with warm.server() if untouched and on is None else nullcontext() as python:
-        planned = plan(
-            config,
-            recipes=recipes,
-            seeds=seeds,
-            looks=looks,
-            margin=margin,
-            aa=aa,
-            control=control,
-            options=changes,
-            axes=grid or (),
-            device=device,
-            devices=devices,
-            processes=processes,
-            here=on is None,
-            time_limit=time_limit,
-            tag=tag,
-            out=out,
-        )
-        console = Console()
-        if there is None:
-            there = parse_gpus("h100" if planned.grid.device == "cpu" else "none")
-
-        @cache
-        def predicted() -> tuple["Prediction", ...]:
-            with Console(stderr=True).status("predicting") as status:
-                return predict(planned, there, lambda what: status.update(f"predicting the {what}"))
-
-        before = signal.signal(signal.SIGTERM, _end_the_cells_too)
-        try:
-            with _place(on, devices, planned) as place:
-                judged, results = comparison.compare(
-                    planned,
-                    train_command,
-                    console,
-                    fresh=fresh,
-                    place=place,
-                    predict=predicted,
-                    python=python,
-                )
-        finally:
-            signal.signal(signal.SIGTERM, before)
-    table.show(console, judged, results, predicted())
-    written = tables.export(planned.directory, judged, results, exports)
-    names = [tables.REPORT, tables.TABLE, directory.COMPARISON, *written]
-    console.print(
-        f"{', '.join(names[:-1])} and {names[-1]} are in {planned.directory}", soft_wrap=True
+    request = Request(
+        config=config,
+        recipes=recipes,
+        seeds=seeds,
+        looks=looks,
+        margin=margin,
+        aa=aa,
+        control=control,
+        options=changes,
+        axes=grid or (),
+        device=device,
+        devices=devices,
+        processes=processes,
+        on=on,
+        time_limit=time_limit,
+        exports=parse_exports(export),
+        tag=tag,
+        out=out,
+        gpus=None if gpu is None else parse_gpus(gpu),
+        fresh=fresh,
     )
-    if any(result.status == "crashed" for result in results):
+    if not run(request, predict, forks=forks):
         raise typer.Exit(1)
-
-
-@contextmanager
-def _place(on: str | None, devices: str | None, planned: "Plan") -> "Iterator[Place | None]":
-    if on is None:
-        yield None
-        return
-    from halfstep.compare.cells.cluster import RayCluster, parse_place
-    from halfstep.compare.cells.slurm import SlurmCluster
-    from halfstep.compare.plan.plan import train_command
-    from halfstep.errors import UserError
-
-    name, address, settings = parse_place(on)
-    if devices is not None:
-        raise UserError(
-            f"--on {on} and --devices {devices} are both given; the cluster picks the devices"
-        )
-    device, processes, limit = planned.grid.device, planned.grid.processes, planned.time_limit
-    cluster: RayCluster | SlurmCluster
-    if name == "ray":
-        cluster = RayCluster(address, device, train_command, processes=processes, time_limit=limit)
-    else:
-        cluster = SlurmCluster(
-            planned.directory,
-            device,
-            train_command,
-            processes=processes,
-            time_limit=limit,
-            settings=settings,
-        )
-    try:
-        yield cluster
-    finally:
-        cluster.close()
-
-
-def _end_the_cells_too(number: int, frame: FrameType | None) -> None:
-    """Raise an exception, which ends the running cells; the default would orphan them."""
-    del frame
-    raise SystemExit(128 + number)

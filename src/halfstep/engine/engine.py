@@ -72,6 +72,9 @@ class Engine:
         result = engine.step()
     ```
 
+    With a model on a CPU, half precision is rehearsed, that is, emulated: losses, skipped steps and
+    the loss scale are like those on a GPU, times are not. So take some steps there before the GPU.
+
     Args:
         model: One model or a list of models, already on their devices.
         optimizer: One optimizer or a list of optimizers over the models' parameters.

@@ -6,7 +6,7 @@ only where torch has nothing in common for all kinds.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +25,17 @@ def present() -> list[torch.device]:
     if kind is None:
         return []
     return [torch.device(kind.type, n) for n in range(torch.accelerator.device_count())]
+
+
+def in_use(device: torch.device) -> AbstractContextManager[None]:
+    """Make an accelerator the current one in the block, for code that names no device.
+
+    The calls of halfstep name theirs. Others do not, such as a loader that pins its batches, or a
+    kernel of the user's model: they would allocate on another GPU, or launch there.
+    """
+    if device.type == "cpu":
+        return nullcontext()
+    return torch.accelerator.device_index(device.index)
 
 
 def name_of(device: torch.device) -> str | None:
@@ -63,7 +74,7 @@ def wide(device: torch.device) -> torch.dtype:
 
 def recorded_event(device: torch.device, *, timed: bool = False) -> torch.Event:
     """Return an event that the current stream of an accelerator reaches after its work so far."""
-    event = torch.Event(device.type, enable_timing=timed)
+    event = torch.Event(device, enable_timing=timed)
     event.record(torch.accelerator.current_stream(device))
     return event
 

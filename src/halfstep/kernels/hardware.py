@@ -44,7 +44,8 @@ def emulated(device: torch.device, reason: str) -> Means:
 
 def refused(device: torch.device) -> Means:
     """Return "refused": there are no kernels for this type of device."""
-    return Means("refused", f"no rehearsal on {device.type}; use cpu or cuda")
+    reason = f"no rehearsal on {device.type}, for which halfstep has no kernels; use cpu or cuda"
+    return Means("refused", reason)
 
 
 def by_capability(format_: str, device: torch.device, otherwise: str) -> Means:

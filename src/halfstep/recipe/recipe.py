@@ -232,6 +232,11 @@ class Recipe:
         return _last(part.scaling() for part in self.parts)
 
     @property
+    def lacks_loss_scale(self) -> bool:
+        """Whether small gradients become 0: products are in fp16, and the loss is not scaled."""
+        return self.product_format == "fp16" and self.scaling is None
+
+    @property
     def sharding(self) -> dict[str, str]:
         """The formats to set under FSDP2; an absent key leaves the format to FSDP2 or the model.
 

@@ -206,5 +206,6 @@ def _from_mapping(spec: Mapping[str, Any]) -> Recipe:
     if base is None:
         return Recipe(**changes)
     start = _find(base)
-    changes.setdefault("name", f"{start.name}*")
+    if changes:
+        changes.setdefault("name", f"{start.name}*")
     return replace(start, **changes)

@@ -76,6 +76,14 @@ def test_a_part_of_a_line_becomes_the_whole_line(path) -> None:
     )
 
 
+def test_a_comment_on_a_change_is_no_line_to_add(path) -> None:
+    change = ("+ # keep fp32; or", "- loss.backward()", "+ loss.float().backward()  # in fp32")
+    assert after_check(path, change) == ("# keep fp32; or", *change[1:])
+    finding, evidence = given(path, change)
+    (edit,) = edits_of(finding, evidence, Listing(evidence))
+    assert edit.new == ("loss.float().backward()",)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -3,6 +3,7 @@
 import copy
 import math
 import random
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from torchmetrics.regression import MeanAbsoluteError
 import halfstep
 from halfstep import caller
 from halfstep.train.build.setup import set_up
+from halfstep.train.loop import loop
 from halfstep.train.loop.loop import train
+from halfstep.train.objects import fit as fitting
 from halfstep.train.run.observer import Observer
 from halfstep.train.store import checkpoint, metrics_log
 
@@ -220,6 +223,51 @@ def mae(outputs, targets):
     return functional.l1_loss(outputs, targets)
 
 
+class BuiltError(Exception):
+    """Ends a call of `fit` once its objects are on the device."""
+
+
+def test_the_state_that_an_optimizer_has_already_moves_to_the_device(tmp_path, monkeypatch):
+    """The device "meta" stands for a GPU; parameters keep their identity, as they do on one."""
+    model = Net()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1, initial_accumulator_value=0.5)
+    moved = torch.device("meta")
+
+    def built(*_):
+        raise BuiltError
+
+    monkeypatch.setattr(loop, "pick_device", lambda name: moved)
+    monkeypatch.setattr(fitting, "engine_of", built)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        with pytest.raises(BuiltError):
+            fit(tmp_path / "run", model, optimizer=optimizer)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert {each.device for each in model.parameters()} == {moved}
+    assert {state["sum"].device for state in optimizer.state.values()} == {moved}
+    assert len(optimizer.state) == 4
+
+
+def test_the_device_of_a_run_is_the_current_one_until_it_ends(tmp_path, monkeypatch):
+    entered, seen = [], []
+
+    @contextmanager
+    def in_use(device):
+        entered.append(device)
+        yield
+        entered.remove(device)
+
+    def loss(outputs, targets):
+        seen.append(list(entered))
+        return functional.mse_loss(outputs, targets)
+
+    monkeypatch.setattr(loop, "in_use", in_use)
+    fit(tmp_path / "run", loss=loss, epochs=1)
+    assert {*map(tuple, seen)} == {(CPU,)}
+    assert entered == []
+
+
 def test_metrics_are_means_over_the_samples_and_choose_the_best_weights(tmp_path):
     model = Net()
     fitted = fit(
@@ -341,8 +389,12 @@ def test_another_optimizer_is_no_resume(tmp_path):
             optimizer=torch.optim.AdamW(model.parameters()),
             resume="auto",
         )
-    with pytest.raises(ValueError, match="holds a finished run"):
+    with pytest.raises(ValueError, match="holds a finished run") as second:
         fit(tmp_path / "run")
+    assert str(second.value) == (
+        f"the run directory '{tmp_path / 'run'}' holds a finished run; write resume=\"auto\" to "
+        "take its result, out with another directory to keep both, or overwrite=True to replace it"
+    )
 
 
 def test_more_epochs_continue_a_run_without_a_scheduler(tmp_path):

@@ -50,12 +50,27 @@ def earlier(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("finished", "options", "auto", "said"),
     [
-        (True, (), False, "holds a finished run; write --resume auto to continue it, --tag"),
-        (True, ("epochs=9",), False, "holds a finished run of another config; write --tag"),
-        (True, ("epochs=9",), True, "holds a finished run of another config; write --tag"),
+        (True, (), False, "holds a finished run; write --resume auto to take its result, --out"),
+        (
+            True,
+            ("epochs=9",),
+            False,
+            "holds a finished run of another config; write --out with another dir",
+        ),
+        (
+            True,
+            ("epochs=9",),
+            True,
+            "holds a finished run of another config; write --out with another dir",
+        ),
         (False, (), False, "of a run that has not finished; write --resume auto to continue it"),
-        (False, ("epochs=9",), False, "that has not finished of another config; write --tag"),
-        (False, (), True, "of a run that has not finished; write --tag .*, or --overwrite to rep"),
+        (
+            False,
+            ("epochs=9",),
+            False,
+            "that has not finished of another config; write --out with another dir",
+        ),
+        (False, (), True, "of a run that has not finished; write --out .*, or --overwrite to rep"),
     ],
 )
 def test_run_with_checkpoints_is_not_replaced_unasked(tiny, earlier, finished, options, auto, said):

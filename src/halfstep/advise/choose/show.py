@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from halfstep import yaml_text
+from halfstep.advise import unscaled
 from halfstep.advise.choose.advice import NOT_EXAMINED
 from halfstep.advise.predict.forecast import none_fits
 from halfstep.plurals import counted
 from halfstep.show import units
+from halfstep.show.text import print_code, print_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -46,10 +47,7 @@ def show(console: Console, found: Answer) -> None:
     """Print which recipes are safe, and why the others are not."""
     advice = found.advice
     assert advice is not None
-    console.print(
-        f"{advice.subject}: {steps(found)}; {noise(advice)}",
-        soft_wrap=True,
-    )
+    print_text(console, f"{advice.subject}: {steps(found)}; {noise(advice)}")
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for header in ("recipe", "safe", "in fp32", "rounding\nerror", "first loss\nscale"):
         table.add_column(header, justify="right" if "\n" in header else "left")
@@ -60,10 +58,10 @@ def show(console: Console, found: Answer) -> None:
         table.add_row(name, "not examined")
     console.print(table)
     for line in (IN_FP32, ROUNDING, FIRST_SCALE, HEADROOM):
-        console.print(line, soft_wrap=True)
+        print_text(console, line)
     for trial in advice.trials:
         for line in reasons(trial, advice):
-            console.print(f"{trial.base}: {line}", soft_wrap=True, markup=False, highlight=False)
+            print_text(console, f"{trial.base}: {line}")
 
 
 def steps(found: Answer) -> str:
@@ -94,11 +92,11 @@ def conclude(console: Console, found: Answer, more: str = "") -> None:
         more: How to examine the remaining recipes; printed after their names.
     """
     if line := assumed(found):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        print_text(console, line)
     if found.advice:
-        console.print(Text(safe(found.advice), style="bold"), soft_wrap=True)
+        print_text(console, safe(found.advice), "bold")
     if line := not_examined(found):
-        console.print(f"{line}; {more}", soft_wrap=True, markup=False, highlight=False)
+        print_text(console, f"{line}; {more}")
     _choices(console, found, found.choices)
 
 
@@ -112,7 +110,7 @@ def settings(console: Console, found: Answer, before: Answer) -> None:
     """
     for name, each in found.verified.items():
         said = f"{name} in short training runs: {SETTLED[each.settled]}; {each.said}"
-        console.print(said, soft_wrap=True, markup=False, highlight=False)
+        print_text(console, said)
     _choices(console, found, [each for each in found.choices if each not in before.choices])
     trials = found.recommended if found.choices else found.advice_with_exceptions
     specs = {trial.base: trial.spec for trial in trials}
@@ -124,16 +122,18 @@ def settings(console: Console, found: Answer, before: Answer) -> None:
             where, lines = "in Python", f"Engine(model, optimizer, recipe={given!r})"
             if plain := _without_engine(spec):
                 lines += f"\n# or without halfstep: {plain}"
-        console.print(Text(f"# {with_gpus(name, found)}, {where}:", style="dim"))
-        console.print(Text(lines), soft_wrap=True)
+        print_code(console, f"# {with_gpus(name, found)}, {where}:", "dim")
+        print_code(console, lines)
 
 
-def _choices(console: Console, found: Answer, choices: Iterable[Choice]) -> None:
+def _choices(console: Console, found: Answer, choices: Sequence[Choice]) -> None:
     for choice in choices:
-        console.print(Text(chosen(choice, found.advice), style="bold"), soft_wrap=True)
+        print_text(console, chosen(choice, found.advice), "bold")
         for recipe, reason in choice.left.items():
             if recipe not in found.unexamined and not _is_rejected(found.advice, recipe):
-                console.print(f"  not {recipe}: {reason}", soft_wrap=True, markup=False)
+                print_text(console, f"  not {recipe}: {reason}")
+    for line in unscaled.lines(each.best.trial.base for each in choices if each.best):
+        print_text(console, line)
 
 
 def with_gpus(name: str, found: Answer) -> str:

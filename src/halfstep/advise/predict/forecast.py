@@ -254,7 +254,8 @@ class Forecaster:
             gpu = None
         key = json_text({**recipe.settings(), "loss_scale": repr(scaling), "gpu": repr(gpu)})
         if key not in self._traces:
-            self.tell(f"cost of {recipe.name}")
+            fp32 = recipe == find_recipe("fp32")
+            self.tell(f"cost of {'fp32 and tf32' if fp32 else recipe.name}")
             sizes = (self._batch, 2 * self._batch) if self._largest else (self._batch,)
             self._traces[key] = traced_at(self._subject, recipe, sizes, gpu=gpu, check=self.check)
         return self._traces[key]

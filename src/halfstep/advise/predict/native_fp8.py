@@ -73,7 +73,9 @@ def _line(model: nn.Module, counts: dict[str, int], gpu: Gpu) -> str:
     faster = [each for each in layers if each.computes == "native" and each.gain is not None]
     said = f"{len(faster)} of {counted(len(layers), 'layer')} would multiply in FP8"
     if not faster:
-        return f"{said}, because none is predicted to be faster so"
-    gains = sorted(each.gain or 0 for each in faster)
+        return f"{said}, because none is predicted to be faster in FP8 than in bf16"
+    gains = dict.fromkeys(f"{gain:.2f}" for gain in sorted(each.gain or 0 for each in faster))
+    lowest, *_, highest = [*gains, *gains]
+    most = f" to {highest}" if highest != lowest else ""
     sources = " and ".join(dict.fromkeys(str(each.source) for each in faster))
-    return f"{said}, {gains[0]:.2f} to {gains[-1]:.2f} times as fast as in bf16 ({sources})"
+    return f"{said}, {lowest}{most} times as fast as in bf16 ({sources})"

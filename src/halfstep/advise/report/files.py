@@ -17,6 +17,7 @@ from halfstep.files import json_text, write_atomically
 from halfstep.train.config import files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from halfstep.advise.answer import Answer
@@ -36,11 +37,17 @@ def write(directory: Path, found: Answer) -> list[str]:
         UserError: If the directory cannot be written.
     """
     content = {ADVICE: json_text(found.as_json(), indent=1) + "\n", REPORT: page(found)}
-    chosen = {choice.gpu.key: choice.best.trial for choice in found.choices if choice.best}
-    if not found.choices:
-        chosen = dict(zip(["recipe"], found.recommended, strict=False))
-    for name, trial in chosen.items():
-        content[f"{name}.yaml"] = config(found, trial, directory / f"{name}.yaml")
+    recipes = {
+        choice.gpu.key: _of_trial(choice.best.trial, found)
+        if choice.best
+        else ([choice.reference.recipe], {"base": choice.reference.recipe})
+        for choice in found.choices
+        if choice.best or choice.reference.fits
+    }
+    if not found.choices and found.recommended:
+        recipes = {"recipe": _of_trial(found.recommended[0], found)}
+    for name, (comments, spec) in recipes.items():
+        content[f"{name}.yaml"] = _config(found, comments, spec, directory / f"{name}.yaml")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, each in content.items():
@@ -52,16 +59,22 @@ def write(directory: Path, found: Answer) -> list[str]:
     return list(content)
 
 
-def config(found: Answer, trial: Trial, file: Path) -> str:
+def _of_trial(trial: Trial, found: Answer) -> tuple[list[str], Mapping[str, Any]]:
+    """Return the name and the reasons of a trial, and its recipe."""
+    assert found.advice is not None
+    return [trial.base, *reasons(trial, found.advice)], trial.spec
+
+
+def _config(found: Answer, said: Sequence[str], spec: Mapping[str, Any], file: Path) -> str:
     """Return a recipe as YAML: a config based on the subject's config, or else only the recipe.
 
     Args:
         found: The answer.
-        trial: The trial of the recipe.
+        said: The name of the recipe and the reasons for it, as comments.
+        spec: The recipe.
         file: The file for which the text is meant; a comment names it.
     """
-    assert found.advice is not None
-    comments = [f"# {line}" for line in [trial.base, *reasons(trial, found.advice)]]
+    comments = [f"# {line}" for line in said]
     values: dict[str, Any] = {}
     if found.subject.config is not None:
         name, options = found.subject.config
@@ -71,5 +84,5 @@ def config(found: Answer, trial: Trial, file: Path) -> str:
         values.pop("fp16", None)  # short for a recipe, which is set below
     else:
         comments.append(f'# in your own loop: Engine(model, optimizer, recipe="{file.as_posix()}")')
-    values["recipe"] = trial.spec
+    values["recipe"] = dict(spec)
     return "\n".join(comments) + "\n" + yaml_text.dump(values)

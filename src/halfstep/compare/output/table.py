@@ -13,6 +13,7 @@ from halfstep.compare.rows.one_seed import conclusions
 from halfstep.compare.rows.rows import rows_by_arm
 from halfstep.compare.rows.verdict import verdicts
 from halfstep.show.table import new_table, print_whole, width_of
+from halfstep.show.text import print_code, print_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,29 +49,25 @@ def show(
     shown = _that_fit(console, grid, results, rows)
     concluded = conclusions(grid, rows, predicted)
     console.print()
-    _print(console, title(grid), "bold")
+    print_text(console, title(grid), "bold")
     print_whole(console, _table(grid, rows, shown))
     console.print()
     if concluded is not None:
         _print_conclusions(console, concluded)
     for verdict in verdicts(grid, rows, predicted) if concluded is None else concluded.verdicts:
-        _print(console, str(verdict))
+        print_text(console, str(verdict))
     for prediction in predicted:
         console.print()
-        _print(console, f"{prediction.title}: nothing ran there", "bold magenta")
+        print_text(console, f"{prediction.title}: nothing ran there", "bold magenta")
         print_whole(console, _predicted(prediction, grid, rows))
     console.print()
     lines = _notes(grid, results, predicted)
     for note in lines[:MOST_NOTES]:
-        _print(console, note, "dim")
+        print_text(console, note, "dim")
     if more := _more(grid, results, shown, len(lines) - MOST_NOTES):
-        _print(console, more, "dim")
+        print_text(console, more, "dim")
     if concluded is not None:
         _print_commands(console, concluded)
-
-
-def _print(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
 
 
 def _notes(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction]) -> list[str]:
@@ -89,18 +86,18 @@ def _notes(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction
 def _print_conclusions(console: Console, concluded: Conclusions) -> None:
     """Print the conclusions from one seed, the answer first."""
     if concluded.answer:
-        _print(console, concluded.answer, "bold")
-    _print(console, concluded.caveat, "yellow")
+        print_text(console, concluded.answer, "bold")
+    print_text(console, concluded.caveat, "yellow")
     for fact in concluded.facts:
-        _print(console, fact)
+        print_text(console, fact)
 
 
 def _print_commands(console: Console, concluded: Conclusions) -> None:
     """Print the next commands last, where they can be copied from."""
     console.print("Next:")
     for command, why in concluded.commands:
-        console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
-        _print(console, f"      {why}", "dim")
+        print_code(console, f"  {command}", "cyan")
+        print_text(console, f"      {why}", "dim")
 
 
 def _that_fit(

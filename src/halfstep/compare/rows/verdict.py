@@ -304,7 +304,6 @@ def _about(seeds: int | None) -> str:
 
 def _remedy(row: Row, base: Row) -> str:
     trained = recipe(row.results[0].cell.settings.get("recipe", "fp32"))
-    unscaled = trained.product_format == "fp16" and trained.scaling is None
     causes = [
         result.cause
         for result in row.results
@@ -315,7 +314,7 @@ def _remedy(row: Row, base: Row) -> str:
     if causes and not diverged:
         codes = dict.fromkeys(cause.partition(":")[0] for cause in causes)
         return f"doctor found the cause, {' and '.join(codes)}; see its note below"
-    if unscaled and not diverged and base.first_nonfinite_step is None:
+    if trained.lacks_loss_scale and not diverged and base.first_nonfinite_step is None:
         return (
             f"use o2 or fp16, because {row.recipe} does not scale the loss; or try a lower "
             "learning rate"

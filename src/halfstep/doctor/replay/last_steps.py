@@ -90,10 +90,10 @@ class LastSteps:
         """
         held = [*parameters_of(self._optimizer), *tensors_in([*self._optimizer.state.values()])]
         copies = sum(each.nbytes for each in held)
-        on_gpu = any(each.is_cuda for each in held)
+        gpu = next((each.device for each in held if each.is_cuda), None)
         used = (
-            torch.cuda.max_memory_allocated()
-            if on_gpu
+            torch.cuda.max_memory_allocated(gpu)
+            if gpu is not None
             else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         )
         if copies > MEMORY * used:

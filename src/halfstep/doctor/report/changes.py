@@ -147,7 +147,8 @@ def _placed(lines: list[str], site: Site | None, listing: Listing) -> list[_Plac
     for line in lines:
         kind, text = line[:2], line[2:]
         if kind == _ADDED:
-            placed.append((line, None))
+            # A comment is said about the change; it is no line to add to the program.
+            placed.append((line if _code(text) else text.lstrip(), None))
             continue
         found = listing.find(text, last)
         if found is None:

@@ -22,6 +22,7 @@ from halfstep.doctor.record import Numbers, StepNumbers
 from halfstep.doctor.signals.finite import sample_is_finite
 from halfstep.doctor.tensors.local import local
 from halfstep.doctor.tensors.summary import norm_dtype
+from halfstep.kernels.accelerators import recorded_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -166,8 +167,7 @@ class Series:
             return
         reading.is_late = True
         reading.values = on_device.to("cpu", non_blocking=True)
-        reading.arrived = torch.Event(device)
-        reading.arrived.record()
+        reading.arrived = recorded_event(device)
         self._waiting.append(reading)
 
     def settle(self) -> None:

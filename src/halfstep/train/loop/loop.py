@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.engine import LossScaleCollapse
 from halfstep.errors import UserError
+from halfstep.kernels.accelerators import in_use
 from halfstep.kernels.native.memory import freed_memory_kept
 from halfstep.train.build import schedules
 from halfstep.train.build.setup import set_up
@@ -136,7 +137,7 @@ def fit(
     wall.start()
     device = processes.device or pick_device(config.device)
     own = [*processes.together(lambda: observing.named(config)), *observers]
-    with _claimed(run, config, processes), on_threads(config.threads):
+    with _claimed(run, config, processes), on_threads(config.threads), in_use(device):
         start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
         config = start.config if start is not None else config
         goes_further = start is not None and resume.is_another_length(start.checkpoint, config)

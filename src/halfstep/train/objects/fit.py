@@ -132,6 +132,10 @@ def fit(  # noqa: PLR0913  (a training has as many settings)
 
     The run writes a run directory: checkpoints, metrics, a log, doctor's diagnosis if it fails.
 
+    Before the GPU, rehearse the run on a CPU: `device="cpu", overrides={"max_steps": 20}` takes the
+    same steps, and emulates half precision, so that an overflow, a wrong batch or a checkpoint that
+    cannot be written shows itself there. Times and memory are not those of a GPU.
+
     Args:
         model: The model. It is moved to the device, and has the last weights at the end.
         optimizer: An optimizer over the model's parameters.

@@ -239,11 +239,12 @@ def refuse_to_replace(run: Path, config: RunConfig, *, auto: bool) -> None:
     if not replaced.holds_checkpoints(run) and (not finished or (auto and same)):
         return
     held = "a finished run" if finished else "the checkpoints of a run that has not finished"
-    go_on = f"{caller.setting(resume='auto')} to continue it, " if same and not auto else ""
+    use = "take its result" if finished else "continue it"
+    go_on = f"{caller.setting(resume='auto')} to {use}, " if same and not auto else ""
     raise UserError(
-        f"{str(run)!r} holds {held}{'' if same else ' of another config'}; write {go_on}"
-        f"{caller.name('tag')} with a new name to keep both, or "
-        f"{caller.setting(overwrite=True)} to replace it"
+        f"the run directory {str(run.absolute())!r} holds {held}"
+        f"{'' if same else ' of another config'}; write {go_on}{caller.name('out')} with another "
+        f"directory to keep both, or {caller.setting(overwrite=True)} to replace it"
     )
 
 

@@ -154,3 +154,15 @@ def test_a_row_far_from_its_baseline_leaves_room_for_the_others(make_grid):
 
     assert drawn(fp32=0.9, fp16=0.91, o3=0.5) == (1.0, [pytest.approx(100), -105])
     assert drawn(fp32=0.9, fp16=0.7, o3=0.5) == (40.0, [pytest.approx(-50), pytest.approx(-100)])
+
+
+def test_the_lines_of_a_plot_are_named_as_they_are_drawn(text):
+    assert "the solid line is no difference, and the dotted line is the margin" in text
+    assert "dasharray" not in re.search(r"\.forest \.zero \{.*?\}", text)[0]
+    assert "dasharray" in re.search(r"\.forest \.margin \{.*?\}", text)[0]
+
+
+def test_a_filter_is_as_wide_as_its_example(text):
+    found = re.findall(r'placeholder="([^"]*)" size="(\d+)"', text)
+    assert found
+    assert all(int(size) > len(example) for example, size in found)
