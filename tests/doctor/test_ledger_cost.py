@@ -62,15 +62,15 @@ def test_a_usual_step_costs_a_ledger_few_calls_no_operator_and_no_read(kind) -> 
     with Watch() as watch:
         for _ in range(3):
             step()
-        receiver = watch._receiver
-        receiver.registry.optimizer(optimizer).steps = EVERY + 1
-        receiver[Bookkeeping]._accounts[0].steps = EVERY  # the next step is a usual one
+        bus = watch.bus
+        bus.registry.optimizer(optimizer).steps = EVERY + 1
+        bus[Bookkeeping]._accounts[0].steps = EVERY  # the next step is a usual one
         for event in EVENTS:
-            hears = receiver.hear[event]
+            hears = bus.hear[event]
             hears[:] = [counted(each) if type(each.__self__) is kind else each for each in hears]
         step()
         for event in EVENTS:
-            receiver.hear[event].clear()
+            bus.hear[event].clear()
     assert not watch.troubles
     assert 0 < count <= MOST_CALLS
     assert not operators.names

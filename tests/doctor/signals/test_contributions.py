@@ -108,7 +108,7 @@ def test_models_that_a_program_throws_away_are_freed(kind) -> None:
                 functional.cross_entropy(model(images), labels).backward()
                 optimizer.step()
         gc.collect()
-        assert len(getattr(watch._receiver.registry, kind).alive()) <= 10
+        assert len(getattr(watch.bus.registry, kind).alive()) <= 10
 
 
 def test_nothing_keeps_a_graph_alive() -> None:

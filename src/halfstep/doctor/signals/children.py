@@ -66,7 +66,7 @@ class Children(Signal):
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of the two ways to start a process."""
-        if self.watched.child is not None:
+        if self.watched.settings.child is not None:
             spawning = sys.modules["torch.multiprocessing.spawn"]
             yield Hook(spawning, "start_processes", self.watched.here(self._on_start_processes))
             yield Hook(BaseProcess, "start", self.watched.here(self._on_start))
@@ -83,9 +83,9 @@ class Children(Signal):
         return original(process)
 
     def _watched(self, function: Callable[..., Any]) -> WatchedFunction:
-        assert self.watched.child is not None
+        assert self.watched.settings.child is not None
         self._directory = self._directory or tempfile.mkdtemp(prefix="halfstep-children-")
-        return WatchedFunction(function, self._directory, self.watched.child)
+        return WatchedFunction(function, self._directory, self.watched.settings.child)
 
     def freeze(self) -> dict[str, Any]:
         """Return the records of the children that have ended, as JSON, and delete the files."""

@@ -22,14 +22,16 @@ import torch
 from halfstep.doctor.internals import is_dispatch_mode_active, is_functorch_tensor
 from halfstep.doctor.record import Maker
 from halfstep.doctor.record.sites import calling_line, site
+from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.unfilled import ALLOCATING
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from halfstep.doctor.record.sites import Mark
+    from halfstep.doctor.signals.watched import Watched
 
 TENSORS = 4096
 DEPTH = 8
@@ -105,15 +107,12 @@ class Source(NamedTuple):
     is_known: bool
 
 
-class Origins:
-    """Remembers where the tensors that now exist outside the autograd graph came from.
+class Origins(Signal):
+    """Remembers where the tensors that now exist outside the autograd graph came from."""
 
-    Args:
-        was_on_tape: Returns whether a call on the tape, possibly of an earlier step, made a tensor.
-    """
-
-    def __init__(self, was_on_tape: Callable[[torch.Tensor], bool]) -> None:
-        self._was_on_tape = was_on_tape
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        watched.tape.on_copy = self.copied
         self._known: dict[int, _Known] = {}
         self._is_complete = True
 
@@ -220,7 +219,9 @@ class Origins:
         if known is not None and known.tensor() is tensor:
             return known.origin if known.version == version else _UNKNOWN
         # A change in place, possibly of a view, has increased the version.
-        is_new = version == 0 and not tensor.is_inference() and not self._was_on_tape(tensor)
+        is_new = (
+            version == 0 and not tensor.is_inference() and not self.watched.tape.has_made(tensor)
+        )
         return _DATA if is_new and self._is_complete else _UNKNOWN
 
     def _put(self, tensor: torch.Tensor, origin: Origin) -> None:

@@ -27,7 +27,7 @@ from halfstep.doctor.internals import last_part
 from halfstep.doctor.record.rates import LearningRates, Rates, Schedule
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.record.source import only_line_with, statement
-from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.signal import Hook, Signal, defining
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -119,9 +119,8 @@ class LearningRateLedger(Signal):
         yield Hook(LRScheduler, "__init__", self.watched.afterwards(self._on_made))
         for other in (ReduceLROnPlateau, SequentialLR, ChainedScheduler):
             yield Hook(other, "__init__", self.watched.afterwards(self._on_other))
-        for kind in {LRScheduler, *_all_subclasses(LRScheduler)}:
-            if "load_state_dict" in vars(kind):
-                yield Hook(kind, "load_state_dict", self.watched.afterwards(self._on_restored))
+        for kind in defining("load_state_dict", LRScheduler):
+            yield Hook(kind, "load_state_dict", self.watched.afterwards(self._on_restored))
 
     def _on_optimizer(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         with self.watched.guard.own():
@@ -363,7 +362,3 @@ def _default_rate(kind: type[Optimizer]) -> float:
     except (TypeError, ValueError):
         return math.nan
     return math.nan if parameter is None else _value(parameter.default)
-
-
-def _all_subclasses(kind: type[Any]) -> set[type[Any]]:
-    return {each for child in kind.__subclasses__() for each in ({child} | _all_subclasses(child))}

@@ -14,9 +14,12 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from halfstep.doctor.signals.facts import parameters_of
+from halfstep.doctor.signals.signal import Signal
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+    from halfstep.doctor.signals.watched import Watched
 
 
 def can_hold_back(optimizer: Optimizer) -> bool:
@@ -26,22 +29,19 @@ def can_hold_back(optimizer: Optimizer) -> bool:
     )
 
 
-class HoldBack:
-    """Makes fused optimizers skip bad steps.
+class HoldBack(Signal):
+    """Makes fused optimizers skip bad steps, if the settings of the watch ask for it."""
 
-    Args:
-        on: Whether bad steps are skipped; if False, the methods do nothing.
-    """
-
-    def __init__(self, *, on: bool) -> None:
-        self.on = on
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._on = watched.settings.hold_back
         self._held: Optimizer | None = None
 
     def holds(self, optimizer: Optimizer) -> bool:
         """Return whether an optimizer, which no scaler steps, would skip a bad step."""
-        return self.on and not hasattr(optimizer, "found_inf") and can_hold_back(optimizer)
+        return self._on and not hasattr(optimizer, "found_inf") and can_hold_back(optimizer)
 
-    def before_step(self, optimizer: Optimizer, numbers: list[torch.Tensor]) -> bool:
+    def hold(self, optimizer: Optimizer, numbers: list[torch.Tensor]) -> bool:
         """Make an optimizer skip its next step if the step is bad.
 
         Args:
@@ -59,8 +59,8 @@ class HoldBack:
         self._held = optimizer
         return True
 
-    def after_step(self) -> None:
+    def release(self) -> None:
         """Remove `found_inf` from the optimizer."""
         if self._held is not None:
-            del self._held.found_inf  # type: ignore[attr-defined]  # set by `before_step`
+            del self._held.found_inf  # type: ignore[attr-defined]  # set by `hold`
             self._held = None

@@ -10,60 +10,44 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from halfstep.doctor.actions.optimizers import Optimizers
+from halfstep.doctor.actions.scaling import Scaling
 from halfstep.doctor.record.sites import calling_line
+from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.facts import parameters_of
 from halfstep.doctor.signals.gradients import probes
-from halfstep.doctor.signals.signal import Hook
+from halfstep.doctor.signals.signal import Hook, Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from halfstep.doctor.replay.investigation import Investigation
-    from halfstep.doctor.signals.bus import Bus
-    from halfstep.doctor.watching.scaling import Scaling
+    from halfstep.doctor.signals.watched import Watched
 
 
-class Clearing:
-    """Follows `zero_grad`, and gradients that the loop sets to None.
+class Clearing(Signal):
+    """Follows `zero_grad`, and gradients that the loop sets to None."""
 
-    Args:
-        bus: Receives the events.
-        scaling: Provides the loss scale.
-        investigation: Repeats a step whose gradients nothing has used.
-        follow: Called with an optimizer that may not be known yet.
-    """
-
-    def __init__(
-        self,
-        bus: Bus,
-        scaling: Scaling,
-        investigation: Investigation,
-        *,
-        follow: Callable[[Optimizer], int],
-    ) -> None:
-        self._bus, self._guard, self._grammar = bus, bus.guard, bus.grammar
-        self._tape, self._registry = bus.tape, bus.registry
-        self._scaling = scaling
-        self._investigation = investigation
-        self._follow = follow
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._grammar, self._registry = watched.grammar, watched.registry
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of the two methods that clear gradients."""
-        yield Hook(nn.Module, "zero_grad", self._bus.here(self._on_zero))
-        yield Hook(Optimizer, "zero_grad", self._bus.here(self._on_zero))
+        yield Hook(nn.Module, "zero_grad", self.watched.here(self._on_zero))
+        yield Hook(Optimizer, "zero_grad", self.watched.here(self._on_zero))
 
     def _on_zero(self, original: Any, owner: Any, /, *args: Any, **kwargs: Any) -> Any:
         kept: list[torch.Tensor] = []
-        with self._guard.own():
+        with self.watched.guard.own():
             self._clears(owner)
             kept = _kept(owner)
-        with self._guard.inside():
+        with self.watched.guard.inside():
             result = original(owner, *args, **kwargs)
-        with self._guard.own():
+        with self.watched.guard.own():
             if any(each.grad is not None for each in kept):
-                self._bus.tell("on_kept", kept)
+                self.watched.tell("on_kept", kept)
             if isinstance(owner, Optimizer):
-                self._follow(owner)
+                self.watched[Optimizers].number(owner)
                 self._grammar.zeroed(calling_line(), [owner])
             else:
                 self._grammar.zeroed_parameters(calling_line(), owner.parameters())
@@ -102,10 +86,10 @@ class Clearing:
         gradients: list[torch.Tensor] | None,
     ) -> None:
         if self._grammar.discards.take(gradients):
-            scale = self._scaling.scale_of(waiting[0])
+            scale = self.watched[Scaling].scale_of(waiting[0])
             self._grammar.discards.note(self._grammar.last_backward(), scale)
-            self._investigation.step(
-                self._tape.snapshot(latest=True),
+            self.watched[Investigation].step(
+                self.watched.tape.snapshot(latest=True),
                 self._registry.names(),
                 self._grammar.iteration,
                 "the loop clears gradients with inf or NaN",

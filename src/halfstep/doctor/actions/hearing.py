@@ -1,4 +1,4 @@
-"""Processes the calls of torch functions that the loop itself makes."""
+"""The calls of torch functions that the loop itself makes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from halfstep.doctor.actions.scaling import Scaling
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.calls import Calls
+from halfstep.doctor.signals.origins import Origins
 from halfstep.doctor.signals.own_scales import OwnScales
-from halfstep.doctor.signals.signal import Heard
+from halfstep.doctor.signals.signal import Heard, Signal
+from halfstep.doctor.tape.listener import READS, REQUIRES
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
@@ -20,10 +23,8 @@ from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
-    from halfstep.doctor.signals.bus import Bus
-    from halfstep.doctor.signals.origins import Origins
+    from halfstep.doctor.signals.watched import Watched
     from halfstep.doctor.tape.listener import Call
-    from halfstep.doctor.watching.scaling import Scaling
 
 _NORMS = ("_foreach_norm", "norm", "linalg_vector_norm", "vector_norm")
 _ZEROES = {"zero_", "_foreach_zero_"}
@@ -55,19 +56,31 @@ def scores_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     return scores if isinstance(scores, torch.Tensor) else None
 
 
-class Hearing:
-    """Passes each call of a torch function on to the signals that need it.
+class Hearing(Signal):
+    """Passes each call of a torch function on to the signals that need it."""
 
-    Args:
-        bus: Passes the calls on.
-        scaling: Provides the loss scale.
-        origins: Receives calls outside the autograd graph.
-    """
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._grammar, self._tape = watched.grammar, watched.tape
+        self._scaling, self._origins = watched[Scaling], watched[Origins]
+        self._calls, self._own_scales = watched[Calls], watched[OwnScales]
+        watched.listener.heard, watched.listener.about = self._heard, self._about
 
-    def __init__(self, bus: Bus, scaling: Scaling, origins: Origins) -> None:
-        self._bus, self._grammar, self._tape = bus, bus.grammar, bus.tape
-        self._scaling = scaling
-        self._origins = origins
+    def _heard(self, call: Call, result: Any) -> None:
+        if self.watched.is_outside():
+            with self.watched.guard.own():
+                self.take(call, result)
+
+    def _about(self, name: str, args: tuple[Any, ...]) -> None:
+        if name == READS and isinstance(args[0], nn.Parameter):
+            return  # A loop may read those of many parameters in each step.
+        if self.watched.is_outside():
+            with self.watched.guard.own():
+                if name == READS:
+                    self.watched.tell("on_gradient", args[0])
+                    return
+                event = "on_trainable" if name in REQUIRES else "before_write"
+                self.watched.tell(event, name, tensors_in(args[:1]), tensors_in(args[1:]))
 
     def take(self, call: Call, result: Any) -> None:
         """Process a call and its result."""
@@ -80,7 +93,7 @@ class Hearing:
         halves = [each for each in made if each.dtype in HALVES]
         if result is None:
             halves = [each for each in tensors_in(call.args[:1]) if each.dtype in HALVES]
-        for hears in self._bus.hear["on_call"]:
+        for hears in self.watched.hear["on_call"]:
             hears(Heard(name, call, given, [] if name in ALLOCATING else halves, result))
 
     def _note_gradients(self, name: str, call: Call, given: list[torch.Tensor]) -> None:
@@ -111,7 +124,7 @@ class Hearing:
         """
         scores = scores_of(call.function, call.args, call.kwargs)
         broadcast = broadcast_of(call.function, given)
-        floats = self._bus[Calls].count(call.function.__name__, given, made, scores, broadcast)
+        floats = self._calls.count(call.function.__name__, given, made, scores, broadcast)
         needs_gradients = any(map(is_in_graph, floats))
         if not floats:
             if call.function.__name__ == "__setitem__":
@@ -121,7 +134,7 @@ class Hearing:
             self._origins.note(call.function.__name__, given, floats)
             return
         if needs_gradients:
-            self._bus.begin()
+            self.watched.begin()
         entry = self._tape.open("call", call.function, call.args, call.kwargs)
         entry.autocast, entry.mark, entry.random = autocast_state(), calling_line(), call.random
         scale = self._tape.scale_of(given)
@@ -156,7 +169,7 @@ class Hearing:
         # The argument that requires gradients is the loss; the other one is the factor.
         for each in call.args[1:2] if inverse else call.args[:2]:
             if not (isinstance(each, torch.Tensor) and each.requires_grad):
-                self._bus[OwnScales].take(mark, each, inverse=inverse)
+                self._own_scales.take(mark, each, inverse=inverse)
 
     def _differentiated(self, call: Call) -> None:
         outputs = call.args[0] if call.args else call.kwargs.get("outputs")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.facts import learning_rate, parameters_of
 from halfstep.doctor.signals.numbers import Series
+from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.summary import is_finite
 
 if TYPE_CHECKING:
@@ -14,24 +16,15 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.doctor.record import StepNumbers
-    from halfstep.doctor.replay.investigation import Investigation
-    from halfstep.doctor.signals.grammar import Grammar
-    from halfstep.doctor.signals.registry import Registry
-    from halfstep.doctor.tape.tape import Entry, Tape
+    from halfstep.doctor.signals.watched import Watched
+    from halfstep.doctor.tape.tape import Entry
 
 SKIPS_WORTH_A_LOOK = (4, 16)
 RECENT = 3
 
 
-class Measuring:
+class Measuring(Signal):
     """Measures each step, and starts the investigation of bad steps.
-
-    Args:
-        grammar: Counts iterations.
-        tape: Holds the calls of the step.
-        registry: Provides the optimizers and the names of parameters.
-        investigation: Runs a bad step again.
-        whole: Whether to check all gradients of each step, not only a sample.
 
     Attributes:
         series: Loss, gradient norm and loss scale of each step.
@@ -40,20 +33,10 @@ class Measuring:
         known_norm: The norm of the current step's gradients, if it is known already.
     """
 
-    def __init__(
-        self,
-        grammar: Grammar,
-        tape: Tape,
-        registry: Registry,
-        investigation: Investigation,
-        *,
-        whole: bool,
-    ) -> None:
-        self._grammar = grammar
-        self._tape = tape
-        self._registry = registry
-        self._investigation = investigation
-        self.series = Series(self._on_bad, whole=whole)
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._registry, self._investigation = watched.registry, watched[Investigation]
+        self.series = Series(self._on_bad, whole=watched.settings.hold_back)
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
         self.loss: torch.Tensor | None = None
         self.known_norm: torch.Tensor | None = None
@@ -81,9 +64,9 @@ class Measuring:
         Returns:
             The loss and the gradient norm as tensors on the device, without those that are None.
         """
-        iteration = self._grammar.iteration
+        iteration = self.watched.grammar.iteration
         if not self.recent or self.recent[-1][0] != iteration:
-            self.recent.append((iteration, self._tape.snapshot()))
+            self.recent.append((iteration, self.watched.tape.snapshot()))
         return self.series.take(
             iteration,
             self._registry.optimizers.number(optimizer),
@@ -96,6 +79,11 @@ class Measuring:
             found_inf=found_inf,
             at_once=at_once and not self._investigation.done,
         )
+
+    def on_skip(self, optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
+        """Measure a step that was left out."""
+        self._registry.note_reached(optimizer)
+        self.take(optimizer, None, skipped=True, found_inf=found_inf)
 
     @property
     def has_new_trouble(self) -> bool:
@@ -141,6 +129,10 @@ class Measuring:
             is_late=is_late,
             is_skipped=step.skipped,
         )
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the numbers of all steps."""
+        return {"numbers": self.series.freeze()}
 
 
 def _has_bad(optimizer: Optimizer) -> bool:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from halfstep.doctor.actions.hearing import Hearing
 from halfstep.doctor.internals import repeatable
-from halfstep.doctor.signals.signal import Hook
+from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.listener import Call
 from halfstep.doctor.tape.tape import random_state
 from halfstep.doctor.tensors.nesting import tensors_in
@@ -17,20 +18,9 @@ from halfstep.doctor.tensors.nesting import tensors_in
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfstep.doctor.signals.bus import Bus
-    from halfstep.doctor.watching.hearing import Hearing
 
-
-class Functions:
-    """Records the calls of compiled functions and of a user's autograd functions.
-
-    Args:
-        bus: Tells which code runs.
-        hearing: Receives the calls.
-    """
-
-    def __init__(self, bus: Bus, hearing: Hearing) -> None:
-        self._bus, self._hearing = bus, hearing
+class Functions(Signal):
+    """Records the calls of compiled functions and of a user's autograd functions."""
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks."""
@@ -38,18 +28,18 @@ class Functions:
         yield Hook(torch, "compile", self._compiling)
 
     def _recorded(self, function: Any, args: Any, kwargs: Any) -> Any:
-        state, guard = random_state(), self._bus.guard
+        state, guard = random_state(), self.watched.guard
         with guard.inside():
             result = function(*args, **kwargs)
         with guard.own():
             call = Call(function, args, kwargs, state)
-            self._hearing.record(call, tensors_in((args, kwargs)), tensors_in(result))
+            self.watched[Hearing].record(call, tensors_in((args, kwargs)), tensors_in(result))
         return result
 
     def _applying(self, original: Any) -> Any:  # a class method, in Python or in C
         def apply(kind: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
             function = None
-            if not torch.compiler.is_compiling() and self._bus.is_in_loop():
+            if not torch.compiler.is_compiling() and self.watched.is_in_loop():
                 function = repeatable(kind)
             if function is None:
                 return original.__get__(None, kind)(*args, **kwargs)
@@ -63,7 +53,7 @@ class Functions:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not self._bus.is_in_loop():
+            if torch.compiler.is_compiling() or not self.watched.is_in_loop():
                 return function(*args, **kwargs)
             return self._recorded(function, args, kwargs)
 

@@ -1,4 +1,4 @@
-"""Records the calls of gradient scalers by the loop, in order."""
+"""The loop's calls of gradient scalers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from halfstep.doctor.internals import device_of, found_inf_of, loss_scale_of
 from halfstep.doctor.record.sites import calling_line
-from halfstep.doctor.signals.signal import Hook
+from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.tape import Multiplier, autocast_state
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.formats import format_name
@@ -20,37 +20,33 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.doctor.record.sites import Mark
-    from halfstep.doctor.signals.bus import Bus
+    from halfstep.doctor.signals.watched import Watched
     from halfstep.doctor.tape.tape import Entry
 
 
-class Scaling:
+class Scaling(Signal):
     """Follows every enabled `torch.amp.GradScaler`.
-
-    Args:
-        bus: Receives every event.
-        on_skip: Called with an optimizer and its found_inf, after a scaler skipped its step.
 
     Attributes:
         loss: The latest loss that was scaled, before scaling; None if it was not a single number.
         off: Whether torch has switched off a scaler for CUDA, because there is no GPU.
     """
 
-    def __init__(self, bus: Bus, on_skip: Callable[[Optimizer, torch.Tensor | None], None]) -> None:
-        self._bus, self._guard, self._grammar = bus, bus.guard, bus.grammar
-        self._tape, self._registry = bus.tape, bus.registry
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._guard, self._grammar = watched.guard, watched.grammar
+        self._tape, self._registry = watched.tape, watched.registry
         self._stepping: list[Any] = []
         self._updates = 0
         self._latest: float | None = None
-        self._on_skip = on_skip
         self.loss: torch.Tensor | None = None
         self.off = False
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of a scaler's methods."""
         kind = torch.amp.GradScaler
-        yield Hook(kind, "__init__", self._bus.afterwards(self.on_new_scaler))
-        yield Hook(kind, "load_state_dict", self._bus.afterwards(self._on_loaded))
+        yield Hook(kind, "__init__", self.watched.afterwards(self.on_new_scaler))
+        yield Hook(kind, "load_state_dict", self.watched.afterwards(self._on_loaded))
         yield Hook(kind, "get_scale", self._if_enabled(self._on_get_scale))
         yield Hook(kind, "scale", self._if_enabled(self._on_scale))
         yield Hook(kind, "unscale_", self._if_enabled(self._on_unscale))
@@ -58,11 +54,11 @@ class Scaling:
         yield Hook(kind, "update", self._if_enabled(self._on_update))
 
     def _if_enabled(self, told: Callable[..., Any]) -> Callable[[Any], Any]:
-        bus = self._bus
+        watched = self.watched
 
         def make(original: Any) -> Any:
             def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-                if not (scaler.is_enabled() and bus.is_here()):
+                if not (scaler.is_enabled() and watched.is_here()):
                     return original(scaler, *args, **kwargs)
                 return told(original, scaler, args, kwargs)
 
@@ -118,7 +114,7 @@ class Scaling:
 
     def open(self, outputs: Any) -> Entry:
         """Return a tape entry for the multiplication of a loss, which is about to run."""
-        self._bus.begin()
+        self.watched.begin()
         entry = self._tape.open("scale", None, (outputs,), {})
         entry.mark, entry.autocast = calling_line(), autocast_state()
         return entry
@@ -234,7 +230,7 @@ class Scaling:
             )
             if skipped:
                 notes.skipped += 1
-                self._on_skip(optimizer, found_inf())
+                self.watched.tell("on_skip", optimizer, found_inf())
 
     def scale_of(self, optimizer: Optimizer) -> float | None:
         """Return the loss scale of an optimizer's gradients; None if their scaler is unknown."""
