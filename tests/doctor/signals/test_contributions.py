@@ -13,7 +13,7 @@ from doctor.loops import batches, classifier
 from doctor.programs.updates import gradients_of_another_loss as losses
 from doctor.programs.updates import two_owners
 from halfstep.doctor import Diagnosis, Watch, diagnose
-from halfstep.doctor.signals.contributions import Contributions, GradientLedger
+from halfstep.doctor.record.contributions import Contributions, GradientLedger
 
 
 def accounts(program) -> dict[int, Contributions]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.contributions import Contributions, GradientLedger
+from halfstep.doctor.record.contributions import Contributions, GradientLedger
 from halfstep.doctor.signals.parameters import NEVER, STILL, ZERO, Owner, ParameterLedger
 from halfstep.doctor.signals.switches import ModeLedger, ModelModes
 from halfstep.doctor.signals.writes import WriteLedger

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.contributions import GradientLedger
 from halfstep.doctor.record.order import optimizer_name
-from halfstep.doctor.signals.contributions import GradientLedger
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, Loop
-    from halfstep.doctor.signals.contributions import Contributions
+    from halfstep.doctor.record.contributions import Contributions
 
 _OFTEN = 2  # a single case may be intended, at the start or end of training
 

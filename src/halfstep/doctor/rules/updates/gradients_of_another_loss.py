@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.contributions import GradientLedger
 from halfstep.doctor.record.order import optimizer_name
-from halfstep.doctor.signals.contributions import GradientLedger
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
-    from halfstep.doctor.signals.contributions import Contributions, Foreign
+    from halfstep.doctor.record.contributions import Contributions, Foreign
 
 _OFTEN = 2
 _SHARE = 0.5  # of the steps
