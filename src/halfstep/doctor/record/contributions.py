@@ -29,6 +29,24 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True)
+class Early:
+    """Steps that used only the last of several backward passes of one line.
+
+    Attributes:
+        steps: Number of these steps.
+        passes: Number of the other passes in each of them: a call cleared their gradients, and no
+            call had used them.
+        zero: The line that cleared them, which also cleared before the last pass.
+        step: The line of the steps.
+    """
+
+    steps: int
+    passes: int
+    zero: Site | None
+    step: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Contributions:
     """The contributions of the backward passes to the gradients of one optimizer.
 
@@ -60,6 +78,10 @@ class Contributions:
         dropped: Number of incomplete windows that were cleared.
         unseen: Number of backward passes in these windows, if their batches were always the same
             ones, and no step used them.
+        direct: Number of steps without a closure that used the gradients as backward passes had
+            left them, or clipped.
+        early: Those of them that used only the last of several passes, the most frequent ones
+            first.
     """
 
     number: int
@@ -85,6 +107,8 @@ class Contributions:
     overwritten: int = 0
     dropped: int = 0
     unseen: int = 0
+    direct: int = 0
+    early: tuple[Early, ...] = ()
 
     @property
     def usual(self) -> int:

@@ -6,11 +6,12 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from halfstep.doctor.record.contributions import Contributions, Foreign
+from halfstep.doctor.record.contributions import Contributions, Early, Foreign
 from halfstep.doctor.record.sites import site
 from halfstep.doctor.signals.batches import Batches
 
 if TYPE_CHECKING:
+    from halfstep.doctor.record import Fact
     from halfstep.doctor.record.sites import Mark
 
 SIZES = 64
@@ -25,6 +26,7 @@ class Contribution:
         mark: Its line.
         terms: The terms of its loss.
         passages: Which optimizers' parameters it passes on its way to those of other ones.
+        purpose: Which optimizers it reaches, and whether an input of a model had gradients.
         run: The number of the run of a closure, from 0, in which it was made.
         for_input: Whether the loop has used the gradient that it made for an input.
         users: Numbers of the optimizers whose steps have used it.
@@ -34,6 +36,7 @@ class Contribution:
     mark: Mark | None
     terms: frozenset[int]
     passages: frozenset[tuple[int, int]]
+    purpose: tuple[Fact, bool]
     run: int
     for_input: bool = False
     users: set[int] = field(default_factory=set)
@@ -66,6 +69,12 @@ class Account:
     kept: bool = False
     overwrites: bool = False
     computed: bool = False
+    # Since the last step: what was cleared unused, or examined before; and the lines that did so.
+    discarded: list[Contribution] = field(default_factory=list)
+    examined: int = 0
+    zeros: set[Mark | None] = field(default_factory=set)
+    writes: set[Mark | None] = field(default_factory=set)
+    ways: Counter[tuple[Any, ...]] = field(default_factory=Counter)
     in_closure: bool = False
     clearings: int = 0
     step: Mark | None = None
@@ -90,8 +99,17 @@ class Account:
             self.repeats, self.repeated_at = True, contribution.mark
         self.open.append(contribution)
 
-    def use(self, number: int) -> None:
-        """Book a step of this optimizer that uses what waits."""
+    def use(self, number: int, mark: Mark | None, *, direct: bool) -> None:
+        """Book a step of this optimizer that uses what waits.
+
+        Args:
+            number: Number of this optimizer.
+            mark: The line of the step.
+            direct: Whether the gradients are those that backward passes have left, and no closure
+                has run them.
+        """
+        self._note_way(mark, direct=direct)
+        self.step = mark
         self.used += self.waiting
         if len(self.windows) < SIZES or self.waiting in self.windows:
             self.windows[self.waiting] += 1
@@ -105,6 +123,31 @@ class Account:
         for each in self.open:
             each.users.add(number)
         self.batches.use()
+
+    def _note_way(self, mark: Mark | None, *, direct: bool) -> None:
+        """Note how many passes, like the only one in use, the only clearing line has cleared."""
+        passes = 0
+        if len(self.open) == 1 and not self.examined and len(self.zeros) == 1:
+            used = self.open[0]
+            passes = sum(
+                each.mark == used.mark and each.purpose == used.purpose for each in self.discarded
+            )
+        zero = self.zero if passes else None  # the line of other clearings is of no interest
+        key = passes, zero, mark, frozenset(self.writes)
+        if direct and (key in self.ways or len(self.ways) < SIZES):
+            self.ways[key] += 1
+        self.discarded, self.examined = [], 0
+        self.writes.clear()
+        self.zeros.clear()
+
+    def _early(self) -> tuple[int, tuple[Early, ...]]:
+        """Return `direct` and `early` of the ledger."""
+        direct, early = 0, []
+        for (passes, zero, step, writes), count in self.ways.most_common():
+            if all((line := site(mark)) is not None and "clip" in line.text for mark in writes):
+                direct += count
+                early += [Early(count, passes, site(zero), site(step))] if passes else []
+        return direct, tuple(early)
 
     def _note_foreign(self, number: int) -> None:
         """Note contributions for something else, before those for this optimizer itself."""
@@ -128,6 +171,11 @@ class Account:
     def clear(self, mark: Mark | None, *, examined: bool) -> None:
         """Book a clearing."""
         self.zero = mark
+        self.zeros.add(mark)
+        if examined:
+            self.examined += len(self.open)
+        elif len(self.discarded) < OPEN:
+            self.discarded += self.open
         if self.in_closure:
             self.used += self.waiting
         else:
@@ -148,6 +196,7 @@ class Account:
 
     def frozen(self, number: int, *, finite: bool) -> Contributions:
         """Return the account as plain data."""
+        direct, early = self._early()
         return Contributions(
             number=number,
             backwards=self.backwards,
@@ -175,4 +224,6 @@ class Account:
             overwritten=self.overwritten,
             dropped=self.dropped,
             unseen=self.batches.unseen(),
+            direct=direct,
+            early=early,
         )

@@ -43,6 +43,7 @@ class Accounting(Signal):
         self._last: Contribution | None = None
         self._read: int | None = None  # the address of an input's gradient
         self._run = 0
+        self._differentiable = False  # whether an input of a model had gradients
         self._stepping: list[int] = []
 
     def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
@@ -53,7 +54,7 @@ class Accounting(Signal):
         """Book what a closure computes in the step that runs it."""
         self._run = run
         number = self.watched.registry.optimizers.number(optimizer)
-        self._accounts.setdefault(number, Account()).in_closure = run > 0
+        self._account(number).in_closure = run > 0
 
     def on_gradient(self, tensor: torch.Tensor) -> None:
         """Remember the gradient of an input that the loop reads, possibly only to zero it."""
@@ -70,7 +71,7 @@ class Accounting(Signal):
     def on_kept(self, parameters: Sequence[torch.Tensor]) -> None:
         """Note the optimizers whose gradients the loop has kept and is about to zero."""
         for number in {each for one in parameters for each in self._owners(one)}:
-            self._accounts.setdefault(number, Account()).kept = True
+            self._account(number).kept = True
 
     def on_model(
         self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
@@ -83,32 +84,40 @@ class Accounting(Signal):
 
     def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
         """Book an action of the loop."""
-        if kind == "backward":
+        if kind == "forward":
+            self._differentiable |= bool(facts["differentiable"])
+        elif kind == "backward":
             self._backward(mark, facts["reaches"])
         elif kind == "zero":
             number = int(str(facts["optimizer"]))
             for account in self._accounts.values():
                 for each in account.open:
                     each.cleared.add(number)
-            account = self._accounts.setdefault(number, Account())
-            account.clear(mark, examined=bool(facts["examined"]))
+            self._account(number).clear(mark, examined=bool(facts["examined"]))
         elif kind == "write":
-            number = int(str(facts["optimizer"]))
-            self._accounts.setdefault(number, Account()).computed = True
+            account = self._account(int(str(facts["optimizer"])))
+            account.computed = True
+            account.writes.add(mark)
         elif kind == "step" or (kind == "scaler step" and facts["skipped"]):
-            number = int(str(facts["optimizer"]))
-            account = self._accounts.setdefault(number, Account())
-            account.twice += bool(facts["stale"])
-            account.computed |= bool(facts["assigned"])
-            if kind == "step":
-                if not self._stepping:  # no step of an optimizer that contains this one
-                    self._note_shared(account, number)
-                self._stepping.append(number)
-            account.use(number)
-            account.step, account.since = mark, self.watched.grammar.iteration
-            account.waiting = 0
-            if not facts.get("closure"):
-                account.close()
+            self._step(kind, mark, facts)
+
+    def _step(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
+        number = int(str(facts["optimizer"]))
+        account = self._account(number)
+        account.twice += bool(facts["stale"])
+        account.computed |= bool(facts["assigned"])
+        if kind == "step":
+            if not self._stepping:  # no step of an optimizer that contains this one
+                self._note_shared(account, number)
+            self._stepping.append(number)
+        account.use(number, mark, direct=not (facts["assigned"] or facts.get("closure")))
+        account.since = self.watched.grammar.iteration
+        account.waiting = 0
+        if not facts.get("closure"):
+            account.close()
+
+    def _account(self, number: int) -> Account:
+        return self._accounts.setdefault(number, Account())
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Book what the runs of a closure after the first one have made."""
@@ -130,11 +139,16 @@ class Accounting(Signal):
         if len(numbers) > 1 and key not in self._passages and len(self._passages) < SIZES:
             self._passages[key] = passages(losses, self._owners)
         self._last = Contribution(
-            mark, terms_of(losses), self._passages.get(key, frozenset()), self._run
+            mark,
+            terms_of(losses),
+            self._passages.get(key, frozenset()),
+            (reaches, self._differentiable),
+            self._run,
         )
+        self._differentiable = False
         alive = self.watched.registry.optimizers.alive() if numbers else {}
         for number in numbers:
-            account = self._accounts.setdefault(number, Account())
+            account = self._account(number)
             clearings = self.watched.grammar.state(alive[number]).clearings
             if account.clearings != clearings and account.open:  # An engine has cleared them.
                 account.clear(account.zero, examined=True)
