@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim import Optimizer
 
-from halfstep.doctor.record.rates import Rates
+from halfstep.doctor.record.rates import LOW, Rates
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.record.source import only_line_with, statement
 from halfstep.doctor.signals.signal import Hook, Signal
@@ -50,6 +50,7 @@ class RateAccount:
     given: _Given | None = None
     values: list[float] = field(default_factory=list)  # of the groups, in the last step
     peaks: list[float] = field(default_factory=list)
+    low_from: int = -1
     equal: int = 0
     are_equal: bool = False
     planned: float = math.nan
@@ -144,6 +145,10 @@ class StepRates(Signal):
             same = len(rates.peaks) == len(values)
             rates.peaks = [*map(max, values, rates.peaks)] if same else values
             rates.values = values
+            if values[0] >= LOW * rates.peaks[0]:
+                rates.low_from = -1
+            elif rates.low_from < 0:
+                rates.low_from = rates.steps - 1
         rates.equal += rates.are_equal
         if rates.in_load:
             rates.held = rates.held + 1 if values == rates.in_load else 0
@@ -173,6 +178,7 @@ def _frozen(number: int, rates: RateAccount) -> Rates:
         given=tuple(rates.given.rates) if rates.given else (),
         is_default=rates.given is not None and _is_default(rates.given),
         peaks=tuple(rates.peaks),
+        low_from=rates.low_from,
         last=rates.values[0] if rates.values else math.nan,
         equal=rates.equal,
         planned=rates.planned,

@@ -6,7 +6,7 @@ import math
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.rates import LearningRates
+from halfstep.doctor.record.rates import LOW, LearningRates
 from halfstep.doctor.record.source import is_only_call
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, StepNumbers
 
 _EARLY = 0.25  # of the steps
-_ALMOST_ZERO = 1e-3  # of the highest learning rate
 _GONE = 1e-6  # of the highest learning rate; a last rate above it may be intended
 _STEPS = 20
 _LOSSES = 5
@@ -54,46 +53,28 @@ def _swings(evidence: Evidence) -> Finding | None:
 
 def _falls(evidence: Evidence) -> Finding | None:
     """Find a learning rate that is almost 0 for most of the training, and a high loss."""
-    loop = evidence.loop
+    ledger = evidence.of(LearningRates)
     for number, optimizer in enumerate(evidence.static.optimizers):
-        schedules = [
-            (shape, event)
-            for shape, event in loop.of("schedule")
-            if event.facts["optimizer"] == number and not event.facts["plateau"]
-        ]
-        moves = sum(shape.count for shape, _ in schedules)
-        steps = [
-            each
-            for each in evidence.numbers.steps
-            if each.optimizer == number and math.isfinite(each.learning_rate)
-        ]
-        total = 1 + max((each.iteration for each in steps), default=0)
-        if total < _STEPS or moves < total - 1:
+        rates = ledger.of(number)
+        moved = [each for each in ledger.schedules_of(number) if each.moves and not each.mode]
+        moves = sum(each.moves for each in moved)
+        if rates.steps < _STEPS or moves < rates.steps - 1 or not moved:
             continue
-        highest = max(each.learning_rate for each in steps)
-        if highest <= 0:
-            continue
-        high = [each for each in steps if each.learning_rate >= _ALMOST_ZERO * highest]
-        low = next((each for each in steps if each.iteration > high[-1].iteration), None)
-        last = optimizer.largest_rate
+        highest, last, site = rates.peaks[0], optimizer.largest_rate, moved[0].site
         # A scheduler that is meant to end, or to freeze parameters, sets the rate to 0.
         gone = last is not None and 0 < last <= _GONE * highest
-        if low is None or not gone or not _stays(steps):
+        if not (gone and 0 <= rates.low_from <= _EARLY * rates.steps):
             continue
-        if high[-1].iteration + 1 > _EARLY * total:
+        if not _stays([each for each in evidence.numbers.steps if each.optimizer == number]):
             continue
-        # The steps between the first and the latest ones are not recorded.
-        is_unsure = low.iteration > high[-1].iteration + 1
-        site = schedules[0][1].site
         line = site.text if site and is_only_call(site.text) else "scheduler.step()"
         return Finding(
-            summary=f"from step {low.iteration} of {total} on, "
-            + ("or earlier, " if is_unsure else "")
-            + f"the learning rate is below {_ALMOST_ZERO * highest:.2g}, a thousandth of its "
-            "highest value, so the model stops learning: the scheduler advances in every step",
+            summary=f"from step {rates.low_from} of {rates.steps} on, the learning rate is below "
+            f"{LOW * highest:.2g}, a thousandth of its highest value, so the model stops learning: "
+            "the scheduler advances in every step",
             facts=(
-                f"learning rate: {highest:.3g} at most, {steps[-1].learning_rate:.3g} at the end",
-                f"the scheduler advanced {moves} times in {total} steps",
+                f"learning rate: {highest:.3g} at most, {rates.last:.3g} at the end",
+                f"the scheduler advanced {moves} times in {rates.steps} steps",
             ),
             change=(
                 f"- {line}",
@@ -119,7 +100,7 @@ RULE = Rule(
     name="a learning rate that falls too early",
     rows=(59,),
     citations=("ivadomed/ivadomed#55", "automl/Auto-PyTorch#210"),
-    needs=frozenset({"loop", "numbers", "rates", "static"}),
+    needs=frozenset({"numbers", "rates", "static"}),
     judge=judge,
     explains=("SCHEDULE_PAST_ITS_END",),
     harmless=True,
