@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.doctor.record.contributions import Contributions, Early, Foreign
 from halfstep.doctor.record.sites import site
 from halfstep.doctor.signals.batches import Batches
+from halfstep.doctor.signals.frozen import frozen
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Fact
@@ -58,7 +59,7 @@ class Account:
     dropped: int = 0
     overwritten: int = 0
     since: int = -1
-    again: Mark | None = None
+    stacked_at: Mark | None = None
     windows: Counter[int] = field(default_factory=Counter)
     lines: set[Mark | None] = field(default_factory=set)
     open: deque[Contribution] = field(default_factory=lambda: deque(maxlen=OPEN))
@@ -94,7 +95,7 @@ class Account:
         self.backward = contribution.mark
         if any(each.run < contribution.run for each in self.open):
             self.stacked += 1
-            self.again = contribution.mark
+            self.stacked_at = contribution.mark
         if any(each.terms and each.terms <= contribution.terms for each in self.open):
             self.repeats, self.repeated_at = True, contribution.mark
         self.open.append(contribution)
@@ -197,32 +198,16 @@ class Account:
     def frozen(self, number: int, *, finite: bool) -> Contributions:
         """Return the account as plain data."""
         direct, early = self._early()
-        return Contributions(
+        return frozen(
+            Contributions,
+            self,
             number=number,
-            backwards=self.backwards,
-            used=self.used,
-            twice=self.twice,
-            lost=self.lost,
-            windows=dict(self.windows),
-            mixed=self.mixed,
-            waiting=self.waiting,
             same_line=bool(self.open) and {each.mark for each in self.open} <= self.lines,
             finite=finite,
-            since=self.since,
-            step=site(self.step),
-            backward=site(self.backward),
-            zero=site(self.zero),
             foreign=tuple(
                 Foreign(steps, passes, user, site(mark), site(before))
                 for (mark, user), (steps, passes, before) in self.foreign.items()
             ),
-            repeated=self.repeated,
-            repeated_at=site(self.repeated_at),
-            stacked=self.stacked,
-            stacked_at=site(self.again),
-            shared=dict(self.shared),
-            overwritten=self.overwritten,
-            dropped=self.dropped,
             unseen=self.batches.unseen(),
             direct=direct,
             early=early,

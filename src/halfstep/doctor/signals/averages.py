@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.doctor.record import Average
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.signals.facts import parameters_of
+from halfstep.doctor.signals.frozen import frozen
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.local import local
 from halfstep.formats import format_name
@@ -148,19 +149,11 @@ class Averages(Signal):
 
     def freeze(self) -> dict[str, Any]:
         """Return the averages."""
-        return {
-            "averages": tuple(
-                Average(
-                    parameter=name,
-                    format=each.format,
-                    updates=each.updates,
-                    lagging=each.lagging,
-                    stuck=each.stuck,
-                    site=site(each.mark),
-                )
-                for (_, name), each in self._followers.items()
-            )
-        }
+        found = (
+            frozen(Average, each, parameter=name, site=site(each.mark))
+            for (_, name), each in self._followers.items()
+        )
+        return {"averages": tuple(found)}
 
 
 def _some(tensor: torch.Tensor) -> torch.Tensor:

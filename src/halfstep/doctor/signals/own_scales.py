@@ -15,11 +15,10 @@ import torch
 
 from halfstep.doctor.record import OwnScale
 from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.signals.frozen import frozen
 from halfstep.doctor.signals.signal import Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from halfstep.doctor.signals.watched import Watched
 
 LINES = 64
@@ -84,19 +83,13 @@ class OwnScales(Signal):
 
     def freeze(self) -> dict[str, Any]:
         """Return the factors that have decreased without a step in between."""
-        return {"own_scales": tuple(self._dropped(self.watched.grammar.made))}
-
-    def _dropped(self, made: int) -> Iterator[OwnScale]:
-        for mark, each in self._lines.items():
-            if each.drops:
-                yield OwnScale(
-                    first=each.first,
-                    last=each.last,
-                    rises=each.rises,
-                    drops=each.drops,
-                    steps=made - each.dropped_at,
-                    site=site(mark),
-                )
+        made = self.watched.grammar.made
+        found = (
+            frozen(OwnScale, each, steps=made - each.dropped_at, site=site(mark))
+            for mark, each in self._lines.items()
+            if each.drops
+        )
+        return {"own_scales": tuple(found)}
 
 
 def _value(number: Any) -> float | None:

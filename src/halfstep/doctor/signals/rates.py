@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from halfstep.doctor.record.rates import LOW, Rates
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.record.source import only_line_with, statement
+from halfstep.doctor.signals.frozen import frozen
 from halfstep.doctor.signals.signal import Hook, Signal
 
 if TYPE_CHECKING:
@@ -160,30 +161,20 @@ class StepRates(Signal):
 
 
 def _frozen(number: int, rates: RateAccount) -> Rates:
-    zeros, moving = rates.zeros or [-1, -1, 0], rates.moving or [-1, -1, 0]
-    return Rates(
+    zeros, moving, given = rates.zeros or [-1, -1, 0], rates.moving or [-1, -1, 0], rates.given
+    return frozen(
+        Rates,
+        rates,
         number=number,
-        steps=rates.steps,
         zeros=zeros[2],
         zero_from=zeros[0],
         zero_to=zeros[1],
         moving_from=moving[0],
         moving_to=moving[1],
-        last_moving=rates.last_moving,
-        largest=rates.largest,
-        changes=rates.changes,
-        resumed=rates.resumed,
-        rate=rates.rate,
-        held=rates.held,
-        given=tuple(rates.given.rates) if rates.given else (),
-        is_default=rates.given is not None and _is_default(rates.given),
-        peaks=tuple(rates.peaks),
-        low_from=rates.low_from,
+        given=tuple(given.rates) if given else (),
+        is_default=given is not None and _is_default(given),
         last=rates.values[0] if rates.values else math.nan,
-        equal=rates.equal,
-        planned=rates.planned,
-        made=site(rates.given.made) if rates.given else None,
-        loaded=site(rates.loaded),
+        made=site(given.made) if given else None,
         site=site(rates.mark),
         written=site(only_line_with(_WRITES_RATE, rates.mark)),
     )

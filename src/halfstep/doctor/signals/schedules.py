@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import (
 from halfstep.doctor.internals import last_part
 from halfstep.doctor.record.rates import LearningRates, Schedule
 from halfstep.doctor.record.sites import Mark, calling_line, site
+from halfstep.doctor.signals.frozen import frozen
 from halfstep.doctor.signals.rates import StepRates, value_of
 from halfstep.doctor.signals.signal import Hook, Signal, defining
 
@@ -166,33 +167,19 @@ class Schedules(Signal):
 
     def freeze(self) -> dict[str, Any]:
         """Return the ledger."""
-        return {
-            LearningRates.signal: LearningRates(
-                self._rates.frozen(),
-                tuple(
-                    Schedule(
-                        optimizer=each.optimizer,
-                        kind=each.kind,
-                        planned=each.planned,
-                        moves=each.last - each.first,
-                        steps=self._rates.of(each.optimizer).due - each.due,
-                        backwards=max(0, self._rates.of(each.optimizer).backwards - each.backwards),
-                        furthest=each.furthest,
-                        backs=each.backs,
-                        idle=each.idle,
-                        successor=each.successor,
-                        mode=each.mode,
-                        metrics=tuple(each.metrics),
-                        restored=each.restored,
-                        after_resume=each.after_resume,
-                        below=each.below,
-                        made=site(each.made),
-                        site=site(each.mark),
-                    )
-                    for each in self._schedules
-                ),
-            )
-        }
+        schedules = tuple(map(self._frozen, self._schedules))
+        return {LearningRates.signal: LearningRates(self._rates.frozen(), schedules)}
+
+    def _frozen(self, schedule: _Schedule) -> Schedule:
+        rates = self._rates.of(schedule.optimizer)
+        return frozen(
+            Schedule,
+            schedule,
+            moves=schedule.last - schedule.first,
+            steps=rates.due - schedule.due,
+            backwards=max(0, rates.backwards - schedule.backwards),
+            site=site(schedule.mark),
+        )
 
 
 def _planned(scheduler: LRScheduler) -> int | None:
