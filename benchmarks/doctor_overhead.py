@@ -45,7 +45,7 @@ from torch.nn import functional
 from halfstep.doctor import Watch
 from halfstep.doctor.actions.last_step import LastStep
 from halfstep.doctor.actions.measuring import Measuring
-from halfstep.doctor.signals import numbers, samples
+from halfstep.doctor.signals.values import numbers, samples
 from halfstep.train.environment import describe
 
 if TYPE_CHECKING:

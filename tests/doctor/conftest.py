@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from halfstep.doctor.signals import numbers
+from halfstep.doctor.signals.values import numbers
 
 
 class Arrival:

@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep.doctor import Watch
-from halfstep.doctor.signals.parameters import Bookkeeping
-from halfstep.doctor.signals.samples import EVERY
+from halfstep.doctor.signals.ledgers.parameters import Bookkeeping
+from halfstep.doctor.signals.ledgers.writes import Writes
 from halfstep.doctor.signals.signal import EVENTS
-from halfstep.doctor.signals.writes import Writes
+from halfstep.doctor.signals.values.samples import EVERY
 
 MOST_CALLS = 30
 """Python calls of the ledgers of parameters and writes in a step of 62 parameters."""

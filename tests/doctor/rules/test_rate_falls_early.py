@@ -12,7 +12,7 @@ import torch
 from doctor.rules.test_rules import codes
 from doctor.rules.test_variants import watched
 from halfstep.doctor.record.rates import LearningRates, Rates
-from halfstep.doctor.signals.rates import StepRates
+from halfstep.doctor.signals.ledgers.rates import StepRates
 from halfstep.doctor.signals.watched import Watched
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from halfstep.doctor.signals import origins
-from halfstep.doctor.signals.origins import Origins
+from halfstep.doctor.signals.values import origins
+from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.signals.watched import Watched
 
 NAN = float("nan")

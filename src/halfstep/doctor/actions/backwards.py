@@ -11,8 +11,8 @@ from halfstep.doctor.actions.measuring import Measuring
 from halfstep.doctor.actions.scaling import Scaling
 from halfstep.doctor.internals import current_node
 from halfstep.doctor.record.sites import Mark, calling_line
-from halfstep.doctor.signals.hooks import Hooks
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.values.hooks import Hooks
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.formats import format_name

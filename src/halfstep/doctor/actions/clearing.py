@@ -14,9 +14,9 @@ from halfstep.doctor.actions.optimizers import Optimizers
 from halfstep.doctor.actions.scaling import Scaling
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.replay.investigation import Investigation
-from halfstep.doctor.signals.facts import parameters_of
-from halfstep.doctor.signals.gradients import probes
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.state.facts import parameters_of
+from halfstep.doctor.signals.state.gradients import probes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
 
-    from halfstep.doctor.signals.grammar import Grammar
+    from halfstep.doctor.signals.state.grammar import Grammar
     from halfstep.doctor.signals.watched import Watched
     from halfstep.doctor.tape.guard import Guard
 

@@ -10,10 +10,10 @@ from torch.nn import functional
 
 from halfstep.doctor.actions.scaling import Scaling
 from halfstep.doctor.record.sites import calling_line
-from halfstep.doctor.signals.calls import Calls
-from halfstep.doctor.signals.origins import Origins
-from halfstep.doctor.signals.own_scales import OwnScales
+from halfstep.doctor.signals.program.calls import Calls
 from halfstep.doctor.signals.signal import Heard, Signal
+from halfstep.doctor.signals.values.origins import Origins
+from halfstep.doctor.signals.values.own_scales import OwnScales
 from halfstep.doctor.tape.listener import READS, REQUIRES
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of

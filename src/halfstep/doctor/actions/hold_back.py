@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.tensor import DTensor
 
-from halfstep.doctor.signals.facts import parameters_of
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.state.facts import parameters_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

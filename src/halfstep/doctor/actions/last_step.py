@@ -10,8 +10,8 @@ from halfstep.doctor.internals import raising_function
 from halfstep.doctor.record import Ending
 from halfstep.doctor.record.sites import passed_optimizer, raising_line, site
 from halfstep.doctor.replay.investigation import Investigation
-from halfstep.doctor.signals.own_scales import OwnScales
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.values.own_scales import OwnScales
 
 if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched

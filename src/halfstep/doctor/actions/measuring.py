@@ -6,9 +6,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.replay.investigation import Investigation
-from halfstep.doctor.signals.facts import learning_rate, parameters_of
-from halfstep.doctor.signals.numbers import Series
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.state.facts import learning_rate, parameters_of
+from halfstep.doctor.signals.values.numbers import Series
 from halfstep.doctor.tensors.summary import is_finite
 
 if TYPE_CHECKING:

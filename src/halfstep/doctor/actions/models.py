@@ -12,11 +12,11 @@ from halfstep.doctor.actions.hearing import Hearing, scores_of
 from halfstep.doctor.internals import is_functorch_tensor, is_loss
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.replay.investigation import Investigation
-from halfstep.doctor.signals.calls import Calls
-from halfstep.doctor.signals.evaluations import Evaluations
-from halfstep.doctor.signals.origins import Origins
+from halfstep.doctor.signals.program.calls import Calls
+from halfstep.doctor.signals.program.threads import Elsewhere
 from halfstep.doctor.signals.signal import Heard, Hook, Signal
-from halfstep.doctor.signals.threads import Elsewhere
+from halfstep.doctor.signals.values.evaluations import Evaluations
+from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.tape.listener import Call
 from halfstep.doctor.tape.tape import Copies, Entry, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
@@ -27,7 +27,7 @@ from halfstep.formats.dtypes import HALVES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfstep.doctor.signals.registry import ModelNotes
+    from halfstep.doctor.signals.state.registry import ModelNotes
     from halfstep.doctor.signals.watched import Watched
 
 

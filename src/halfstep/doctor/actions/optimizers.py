@@ -8,9 +8,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from halfstep.doctor.record.sites import calling_line
-from halfstep.doctor.signals.casts import Casts
-from halfstep.doctor.signals.facts import parameters_of, state_step
 from halfstep.doctor.signals.signal import Hook, Signal, defining
+from halfstep.doctor.signals.state.facts import parameters_of, state_step
+from halfstep.doctor.signals.values.casts import Casts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,8 +17,8 @@ from halfstep.doctor.actions.optimizers import Optimizers
 from halfstep.doctor.actions.scaling import Scaling
 from halfstep.doctor.internals import current_node
 from halfstep.doctor.record.sites import calling_line, library_here
-from halfstep.doctor.signals.facts import gradients_of
 from halfstep.doctor.signals.signal import Registration, Signal
+from halfstep.doctor.signals.state.facts import gradients_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,11 +21,11 @@ from halfstep.doctor.record.attempts import Attempts
 from halfstep.doctor.replay.inputs import Inputs
 from halfstep.doctor.replay.replay import Replayer
 from halfstep.doctor.replay.trying import Trying
-from halfstep.doctor.signals.facts import environment
-from halfstep.doctor.signals.origins import Origins
-from halfstep.doctor.signals.positions import Positions
 from halfstep.doctor.signals.signal import Signal
-from halfstep.doctor.signals.targets import target_ranges
+from halfstep.doctor.signals.state.facts import environment
+from halfstep.doctor.signals.values.origins import Origins
+from halfstep.doctor.signals.values.positions import Positions
+from halfstep.doctor.signals.values.targets import target_ranges
 from halfstep.doctor.tensors.summary import summary
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.record import Grown
     from halfstep.doctor.record.attempts import Edit
-    from halfstep.doctor.signals.positions import Positions
+    from halfstep.doctor.signals.values.positions import Positions
 
 
 # Classes with these names in torch, halfstep and other libraries all exchange numbers.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from halfstep.doctor.internals import is_tracing
-from halfstep.doctor.signals.grammar import Grammar
-from halfstep.doctor.signals.registry import Registry
+from halfstep.doctor.signals.state.grammar import Grammar
+from halfstep.doctor.signals.state.registry import Registry
 from halfstep.doctor.tape.guard import Guard
 from halfstep.doctor.tape.listener import Listener
 from halfstep.doctor.tape.modules import ModuleStack

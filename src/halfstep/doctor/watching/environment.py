@@ -7,10 +7,10 @@ from typing import Any
 
 from halfstep.doctor.actions.scaling import Scaling
 from halfstep.doctor.actions.steps import Steps
-from halfstep.doctor.signals.facts import environment
-from halfstep.doctor.signals.graphs import Graphs
+from halfstep.doctor.signals.program.graphs import Graphs
+from halfstep.doctor.signals.program.switched_off import SwitchedOff
 from halfstep.doctor.signals.signal import Signal
-from halfstep.doctor.signals.switched_off import SwitchedOff
+from halfstep.doctor.signals.state.facts import environment
 
 
 class Surroundings(Signal):

@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from halfstep.doctor.signals.discards import Discards
-from halfstep.doctor.signals.facts import parameters_of
-from halfstep.doctor.signals.gradients import Gradients, memories, memory, probes
-from halfstep.doctor.signals.iterations import Iterations
+from halfstep.doctor.signals.state.discards import Discards
+from halfstep.doctor.signals.state.facts import parameters_of
+from halfstep.doctor.signals.state.gradients import Gradients, memories, memory, probes
+from halfstep.doctor.signals.state.iterations import Iterations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import Discarded
 from halfstep.doctor.record.sites import site
-from halfstep.doctor.signals.finite import sample_is_finite
+from halfstep.doctor.signals.state.finite import sample_is_finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

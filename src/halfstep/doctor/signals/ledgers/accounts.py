@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record.contributions import Contributions, Early, Foreign
 from halfstep.doctor.record.sites import site
-from halfstep.doctor.signals.batches import Batches
 from halfstep.doctor.signals.frozen import frozen
+from halfstep.doctor.signals.ledgers.batches import Batches
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Fact

@@ -19,15 +19,15 @@ from halfstep.doctor.internals import modules_of
 from halfstep.doctor.record import ModelFacts, OptimizerFacts, ScalerFacts, Static
 from halfstep.doctor.record.sites import site
 from halfstep.doctor.record.source import statement
-from halfstep.doctor.signals.facts import (
+from halfstep.doctor.signals.state.facts import (
     model_facts,
     optimizer_facts,
     parameters_of,
     scaler_facts,
     state_step,
 )
-from halfstep.doctor.signals.modes import Modes
-from halfstep.doctor.signals.sizes import Sizes
+from halfstep.doctor.signals.state.modes import Modes
+from halfstep.doctor.signals.state.sizes import Sizes
 from halfstep.doctor.tape.modules import unwrapped
 from halfstep.doctor.tape.tape import RandomState, random_state
 

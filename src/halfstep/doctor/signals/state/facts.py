@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from halfstep.doctor.signals.sizes import Sizes
+    from halfstep.doctor.signals.state.sizes import Sizes
 
 _SETTINGS = (
     "eps",

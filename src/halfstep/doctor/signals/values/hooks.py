@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.doctor.record.sites import calling_line
-from halfstep.doctor.signals.samples import is_sampled
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.values.samples import is_sampled
 from halfstep.doctor.tensors.local import local
 
 if TYPE_CHECKING:

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record import Average
 from halfstep.doctor.record.sites import Mark, calling_line, site
-from halfstep.doctor.signals.facts import parameters_of
 from halfstep.doctor.signals.frozen import frozen
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.tensors.local import local
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
     import torch
 
-    from halfstep.doctor.signals.registry import Registry
     from halfstep.doctor.signals.signal import Heard
+    from halfstep.doctor.signals.state.registry import Registry
     from halfstep.doctor.signals.watched import Watched
 
 PARAMETERS = 16

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.doctor.record import Numbers, StepNumbers
-from halfstep.doctor.signals.finite import sample_is_finite
+from halfstep.doctor.signals.state.finite import sample_is_finite
 from halfstep.doctor.tensors.local import local
 from halfstep.doctor.tensors.summary import norm_dtype
 

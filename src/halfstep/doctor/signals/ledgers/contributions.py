@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record.contributions import GradientLedger
-from halfstep.doctor.signals.accounts import SIZES, Account, Contribution
-from halfstep.doctor.signals.facts import gradients_of
-from halfstep.doctor.signals.gradients import memories, memory
+from halfstep.doctor.signals.ledgers.accounts import SIZES, Account, Contribution
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.state.facts import gradients_of
+from halfstep.doctor.signals.state.gradients import memories, memory
 from halfstep.doctor.tensors.graph import passages, terms_of
 from halfstep.doctor.tensors.summary import is_finite
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.rates import LearningRates, Rates
-from halfstep.doctor.signals.parameters import ParameterLedger
+from halfstep.doctor.signals.ledgers.parameters import ParameterLedger
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
-from halfstep.doctor.signals.facts import parameters_of
-from halfstep.doctor.signals.followers import Followers, address
+from halfstep.doctor.signals.ledgers.followers import Followers, address
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.tensors.local import local
 
 if TYPE_CHECKING:

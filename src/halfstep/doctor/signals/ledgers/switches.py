@@ -17,7 +17,7 @@ from halfstep.doctor.tape.modules import unwrapped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfstep.doctor.signals.registry import ModelNotes
+    from halfstep.doctor.signals.state.registry import ModelNotes
     from halfstep.doctor.signals.watched import Watched
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.order import optimizer_name, raised
-from halfstep.doctor.signals.parameters import NEVER, ZERO, Owner, ParameterLedger
+from halfstep.doctor.signals.ledgers.parameters import NEVER, ZERO, Owner, ParameterLedger
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 

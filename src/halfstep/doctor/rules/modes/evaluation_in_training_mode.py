@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.features import Features
-from halfstep.doctor.signals.switches import ModeLedger
+from halfstep.doctor.signals.ledgers.switches import ModeLedger
+from halfstep.doctor.signals.program.features import Features
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 

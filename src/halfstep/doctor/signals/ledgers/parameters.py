@@ -16,9 +16,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
-from halfstep.doctor.signals.facts import parameters_of
-from halfstep.doctor.signals.samples import is_sampled
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.state.facts import parameters_of
+from halfstep.doctor.signals.values.samples import is_sampled
 from halfstep.doctor.tape.modules import unwrapped
 from halfstep.doctor.tensors.local import local
 from halfstep.formats import format_name

@@ -18,7 +18,7 @@ from halfstep.doctor.internals import last_part
 from halfstep.doctor.record.rates import LearningRates, Schedule
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.signals.frozen import frozen
-from halfstep.doctor.signals.rates import StepRates, value_of
+from halfstep.doctor.signals.ledgers.rates import StepRates, value_of
 from halfstep.doctor.signals.signal import Hook, Signal, defining
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record import Sample
-from halfstep.doctor.signals.retained import Keeping
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.values.retained import Keeping
 from halfstep.doctor.tensors.local import local
 from halfstep.formats import FORMATS, format_name
 
