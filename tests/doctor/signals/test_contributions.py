@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from doctor.loops import batches, classifier
+from doctor.programs.updates import gradients_cleared_early, two_owners
 from doctor.programs.updates import gradients_of_another_loss as losses
-from doctor.programs.updates import two_owners
 from halfstep.doctor import Diagnosis, Watch, diagnose
 from halfstep.doctor.record.contributions import Contributions, GradientLedger
 
@@ -36,6 +36,27 @@ def test_each_backward_is_used_or_lost() -> None:
     assert (discriminator.backwards, discriminator.used) == (12, 6)
     assert (discriminator.lost, discriminator.waiting) == (5, 1)
     assert not discriminator.foreign
+
+
+def test_steps_that_use_only_the_last_of_several_passes_are_booked() -> None:
+    (account,) = accounts(gradients_cleared_early.broken_by_the_model).values()
+    longer, shorter = account.early
+    assert account.direct == 5
+    assert (longer.steps, longer.passes) == (4, 2)
+    assert (shorter.steps, shorter.passes) == (1, 1)
+    assert longer.zero.text == "model.zero_grad()"
+    assert longer.step.text == "optimizer.step()"
+
+
+def test_windows_that_the_loop_begins_again_are_no_steps_with_the_last_pass_alone() -> None:
+    (account,) = accounts(gradients_cleared_early.healthy_batches_left_out_elsewhere).values()
+    assert (account.steps, account.lost) == (6, 18)
+    assert sum(each.steps for each in account.early) <= 1
+
+
+def test_gradients_that_the_loop_has_examined_are_not_discarded() -> None:
+    (account,) = accounts(gradients_cleared_early.healthy_gradients_moved_out).values()
+    assert not account.early
 
 
 def test_a_leak_is_booked_with_its_source() -> None:
