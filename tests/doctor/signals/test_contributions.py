@@ -54,9 +54,21 @@ def test_windows_that_the_loop_begins_again_are_no_steps_with_the_last_pass_alon
     assert sum(each.steps for each in account.early) <= 1
 
 
-def test_gradients_that_the_loop_has_examined_are_not_discarded() -> None:
-    (account,) = accounts(gradients_cleared_early.healthy_gradients_moved_out).values()
-    assert not account.early
+@pytest.mark.parametrize("examines", [False, True])
+def test_a_step_after_gradients_that_the_loop_has_examined_is_not_early(*, examines) -> None:
+    def program() -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for number, (images, labels) in enumerate(batches(9)):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            if number % 3 == 0 and examines:
+                torch.stack([each.grad.norm() for each in model.parameters()])
+            if number % 3 == 2:
+                optimizer.step()
+
+    (account,) = accounts(program).values()
+    assert bool(account.early) != examines
 
 
 def test_a_leak_is_booked_with_its_source() -> None:
