@@ -43,7 +43,9 @@ from torch import nn
 from torch.nn import functional
 
 from halfstep.doctor import Watch
-from halfstep.doctor.signals import numbers, samples
+from halfstep.doctor.actions.last_step import LastStep
+from halfstep.doctor.actions.measuring import Measuring
+from halfstep.doctor.signals.values import numbers, samples
 from halfstep.train.environment import describe
 
 if TYPE_CHECKING:
@@ -154,10 +156,10 @@ class Variant:
         """Set doctor's counters so that the next step is a usual one, or one of the rare kinds."""
         if watch is None:
             return
-        receiver = watch._receiver  # noqa: SLF001  # what it decides by
-        receiver.registry.model(self.training.model).calls = samples.EVERY + 1
-        receiver.registry.optimizer(self.training.optimizer).steps = samples.EVERY + (not close)
-        receiver.measuring.series._taken[0] = numbers.EVERY * numbers.FIRST + (not whole)  # noqa: SLF001
+        registry, series = watch.bus.registry, watch.bus[Measuring].series  # what it decides by
+        registry.model(self.training.model).calls = samples.EVERY + 1
+        registry.optimizer(self.training.optimizer).steps = samples.EVERY + (not close)
+        series._taken[0] = numbers.EVERY * numbers.FIRST + (not whole)  # noqa: SLF001
 
     def _time(self) -> float:
         start = time.process_time()
@@ -178,14 +180,14 @@ def halfstep_watch(stack: ExitStack, training: Training) -> Watch:
 def grammar_alone(stack: ExitStack, training: Training) -> Watch:
     """Record only the order of the loop's calls, without numbers."""
     watch = _watched(stack, training)
-    watch._receiver.measuring.take = _nothing  # type: ignore[method-assign]  # noqa: SLF001  # what is left is the grammar
+    watch.bus[Measuring].take = _nothing  # type: ignore[method-assign]  # what is left: the grammar
     return watch
 
 
 def _watched(stack: ExitStack, training: Training) -> Watch:
     watch = Watch()
     watch.know([training.model], [training.optimizer], None)
-    watch._look_back = _nothing  # type: ignore[method-assign]  # noqa: SLF001  # the end is no step
+    watch.bus[LastStep].look = _nothing  # type: ignore[method-assign]  # the end is no step
     stack.callback(_assert_sound, watch)
     stack.enter_context(watch)
     return watch

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 ROOMS = {
     "order": "Order of the loop",
+    "gradients": "Gradients",
     "updates": "Updates of the weights",
+    "rates": "Learning rates",
+    "modes": "Training and evaluation mode",
     "scale": "Loss scale",
     "formats": "Formats",
     "overflow": "Overflow",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfstep.doctor.signals import numbers
+from halfstep.doctor.signals.values import numbers
 
 if TYPE_CHECKING:
     import torch

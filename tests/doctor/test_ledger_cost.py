@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep.doctor import Watch
-from halfstep.doctor.signals.parameters import Bookkeeping
-from halfstep.doctor.signals.samples import EVERY
+from halfstep.doctor.signals.ledgers.parameters import Bookkeeping
+from halfstep.doctor.signals.ledgers.writes import Writes
 from halfstep.doctor.signals.signal import EVENTS
-from halfstep.doctor.signals.writes import Writes
+from halfstep.doctor.signals.values.samples import EVERY
 
 MOST_CALLS = 30
 """Python calls of the ledgers of parameters and writes in a step of 62 parameters."""
@@ -62,15 +62,15 @@ def test_a_usual_step_costs_a_ledger_few_calls_no_operator_and_no_read(kind) -> 
     with Watch() as watch:
         for _ in range(3):
             step()
-        receiver = watch._receiver
-        receiver.registry.optimizer(optimizer).steps = EVERY + 1
-        receiver[Bookkeeping]._accounts[0].steps = EVERY  # the next step is a usual one
+        bus = watch.bus
+        bus.registry.optimizer(optimizer).steps = EVERY + 1
+        bus[Bookkeeping]._accounts[0].steps = EVERY  # the next step is a usual one
         for event in EVENTS:
-            hears = receiver.hear[event]
+            hears = bus.hear[event]
             hears[:] = [counted(each) if type(each.__self__) is kind else each for each in hears]
         step()
         for event in EVENTS:
-            receiver.hear[event].clear()
+            bus.hear[event].clear()
     assert not watch.troubles
     assert 0 < count <= MOST_CALLS
     assert not operators.names

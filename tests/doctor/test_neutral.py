@@ -14,7 +14,7 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from doctor.loops import batches, half_autocast
 from halfstep.doctor import Watch, watch
-from halfstep.doctor.signals import kinds
+from halfstep.doctor.watching.bus import kinds
 
 
 def network() -> nn.Module:
@@ -146,9 +146,8 @@ def test_an_error_of_doctors_own_does_not_reach_the_program(monkeypatch) -> None
 
     alone = seeded(scaled=True)
     observer = Watch()
-    receiver = observer._receiver
-    parts = (receiver.grammar, receiver.tape, receiver.measuring, receiver.hearing)
-    for thing in (*parts, receiver.registry, *map(receiver.__getitem__, kinds())):
+    bus = observer.bus
+    for thing in (bus.grammar, bus.tape, bus.registry, *map(bus.__getitem__, kinds())):
         for name in ("add", "open", "close", "take", "count", "notice_writes", "note_reached"):
             if hasattr(thing, name):
                 monkeypatch.setattr(thing, name, fail, raising=False)

@@ -6,9 +6,9 @@ import atexit
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
+from halfstep.doctor.actions.hold_back import can_hold_back
 from halfstep.doctor.report.diagnose import diagnose
 from halfstep.doctor.report.show import print_diagnosis
-from halfstep.doctor.watching.hold_back import can_hold_back
 from halfstep.doctor.watching.watch import Watch
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_OWN = ("halfstep.engine.guard", "halfstep.doctor.watching.receiver")
+_OWN = ("halfstep.engine.guard", "halfstep.doctor.actions.steps")
 """The modules of hooks that do not change with the way in which an optimizer steps: those that
 refuse steps outside an engine, and doctor's, to which the engine reports each step."""
 

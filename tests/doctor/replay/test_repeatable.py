@@ -170,7 +170,7 @@ def test_packed_sequences_whose_state_is_carried_on() -> None:
 def test_an_error_of_doctors_own_is_said() -> None:
     watch = Watch()
     assert not watch.failure
-    with watch, watch._receiver.guard.own():
+    with watch, watch.bus.guard.own():
         raise KeyError("lost")
     assert watch.failure == (
         "doctor itself failed 1 time, so its diagnosis may be incomplete; the first error: "

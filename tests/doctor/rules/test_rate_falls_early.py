@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from doctor.rules.test_rules import codes
 from doctor.rules.test_variants import watched
+from halfstep.doctor.record.rates import LearningRates, Rates
+from halfstep.doctor.signals.ledgers.rates import StepRates
+from halfstep.doctor.signals.watched import Watched
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from halfstep.doctor import Evidence
 
 CODE = "LEARNING_RATE_FALLS_EARLY"
@@ -26,25 +28,34 @@ def broken() -> Evidence:
 
 
 def evidence_of(
-    broken: Evidence,
-    *,
-    rates: list[float],
-    losses: list[float | None],
-    last: float = 1e-7,
-    numbers: Sequence[int] = range(TOTAL),
+    broken: Evidence, *, rates: list[float], losses: list[float | None], last: float = 1e-7
 ) -> Evidence:
     """Return the evidence with other learning rates and losses, and another last rate."""
-    first = broken.numbers.steps[0]
+    first, ledger = broken.numbers.steps[0], broken.of(LearningRates)
     steps = tuple(
         replace(first, iteration=number, learning_rate=rate, loss=loss)
-        for number, rate, loss in zip(numbers, rates, losses, strict=True)
+        for number, (rate, loss) in enumerate(zip(rates, losses, strict=True))
+    )
+    (schedule,) = ledger.schedules
+    rated = replace(
+        ledger, optimizers=booked(rates), schedules=(replace(schedule, moves=len(rates)),)
     )
     optimizer = replace(broken.static.optimizers[0], largest_rate=last)
     return replace(
         broken,
         numbers=replace(broken.numbers, steps=steps),
         static=replace(broken.static, optimizers=(optimizer,)),
+        others={**broken.others, LearningRates.signal: rated},
     )
+
+
+def booked(rates: list[float]) -> tuple[Rates, ...]:
+    """Return what the ledger holds of an optimizer that makes one step at each rate."""
+    signal, optimizer = StepRates(Watched()), torch.optim.SGD([torch.ones(1)], lr=1.0)
+    for rate in rates:
+        optimizer.param_groups[0]["lr"] = rate
+        signal.before_step(optimizer, 0, None)
+    return signal.frozen()
 
 
 def falling(at: int, low: float = 0.9e-3, total: int = TOTAL) -> list[float]:
@@ -81,17 +92,24 @@ def test_the_limits(broken: Evidence, changes: dict, *, is_found: bool) -> None:
 
 @pytest.mark.parametrize(("total", "is_found"), [(19, False), (20, True)])
 def test_the_fewest_steps(broken: Evidence, total: int, *, is_found: bool) -> None:
-    evidence = evidence_of(
-        broken, rates=falling(3, total=total), losses=losses(1.0, total), numbers=range(total)
-    )
+    evidence = evidence_of(broken, rates=falling(3, total=total), losses=losses(1.0, total))
     assert (CODE in codes(evidence)) == is_found
 
 
-@pytest.mark.parametrize(("first_low", "is_found"), [(64, True), (1745, False)])
-def test_steps_that_are_not_recorded(broken: Evidence, first_low: int, *, is_found: bool) -> None:
-    """The rate may have fallen between the first recorded steps and the latest ones."""
-    numbers = [*range(64), *range(1744, 2000)]
-    rates = [1.0 if number < first_low else 0.9e-3 for number in numbers]
-    evidence = evidence_of(broken, rates=rates, losses=losses(1.0, 320), numbers=numbers)
-    often = tuple(replace(each, count=2000) for each in broken.loop.shapes)
-    assert (CODE in codes(replace(evidence, loop=replace(broken.loop, shapes=often)))) == is_found
+@pytest.mark.parametrize(("at", "is_found"), [(64, True), (500, True), (501, False)])
+def test_the_fall_is_known_in_a_run_of_any_length(
+    broken: Evidence, at: int, *, is_found: bool
+) -> None:
+    """The numbers of a run have only its first 64 steps and its last 256."""
+    evidence = evidence_of(broken, rates=falling(at, total=2000), losses=losses(1.0, 2000))
+    recorded = (*evidence.numbers.steps[:64], *evidence.numbers.steps[-256:])
+    evidence = replace(evidence, numbers=replace(evidence.numbers, steps=recorded))
+    assert (CODE in codes(evidence)) == is_found
+
+
+@pytest.mark.parametrize(
+    ("rates", "low_from"),
+    [([1.0, 1e-4, 1e-4], 1), ([1e-4, 1.0, 1e-4], 2), ([1.0, 1e-4, 1.0], -1), ([1e-4, 1e-4], -1)],
+)
+def test_a_rate_is_low_since_it_fell_for_good(rates: list[float], low_from: int) -> None:
+    assert booked(rates)[0].low_from == low_from

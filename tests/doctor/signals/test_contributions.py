@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional
 
 from doctor.loops import batches, classifier
+from doctor.programs.updates import gradients_cleared_early, two_owners
 from doctor.programs.updates import gradients_of_another_loss as losses
-from doctor.programs.updates import two_owners
 from halfstep.doctor import Diagnosis, Watch, diagnose
-from halfstep.doctor.signals.contributions import Contributions, GradientLedger
+from halfstep.doctor.record.contributions import Contributions, GradientLedger
 
 
 def accounts(program) -> dict[int, Contributions]:
@@ -36,6 +36,39 @@ def test_each_backward_is_used_or_lost() -> None:
     assert (discriminator.backwards, discriminator.used) == (12, 6)
     assert (discriminator.lost, discriminator.waiting) == (5, 1)
     assert not discriminator.foreign
+
+
+def test_steps_that_use_only_the_last_of_several_passes_are_booked() -> None:
+    (account,) = accounts(gradients_cleared_early.broken_by_the_model).values()
+    longer, shorter = account.early
+    assert account.direct == 5
+    assert (longer.steps, longer.passes) == (4, 2)
+    assert (shorter.steps, shorter.passes) == (1, 1)
+    assert longer.zero.text == "model.zero_grad()"
+    assert longer.step.text == "optimizer.step()"
+
+
+def test_windows_that_the_loop_begins_again_are_no_steps_with_the_last_pass_alone() -> None:
+    (account,) = accounts(gradients_cleared_early.healthy_batches_left_out_elsewhere).values()
+    assert (account.steps, account.lost) == (6, 18)
+    assert sum(each.steps for each in account.early) <= 1
+
+
+@pytest.mark.parametrize("examines", [False, True])
+def test_a_step_after_gradients_that_the_loop_has_examined_is_not_early(*, examines) -> None:
+    def program() -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for number, (images, labels) in enumerate(batches(9)):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            if number % 3 == 0 and examines:
+                torch.stack([each.grad.norm() for each in model.parameters()])
+            if number % 3 == 2:
+                optimizer.step()
+
+    (account,) = accounts(program).values()
+    assert bool(account.early) != examines
 
 
 def test_a_leak_is_booked_with_its_source() -> None:
@@ -108,7 +141,7 @@ def test_models_that_a_program_throws_away_are_freed(kind) -> None:
                 functional.cross_entropy(model(images), labels).backward()
                 optimizer.step()
         gc.collect()
-        assert len(getattr(watch._receiver.registry, kind).alive()) <= 10
+        assert len(getattr(watch.bus.registry, kind).alive()) <= 10
 
 
 def test_nothing_keeps_a_graph_alive() -> None:

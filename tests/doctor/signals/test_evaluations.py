@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from halfstep.doctor.signals.evaluations import Evaluations
+from halfstep.doctor.signals.values.evaluations import Evaluations
 from halfstep.doctor.signals.watched import Watched
 
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from halfstep.doctor import Watch
-from halfstep.doctor.signals import numbers
-from halfstep.doctor.signals.finite import SMALL, sample_is_finite
+from halfstep.doctor.signals.state.finite import SMALL, sample_is_finite
+from halfstep.doctor.signals.values import numbers
 
 SHAPES = [(96, 64), (10, 5000), (5000, 3), (64, 32, 3, 3)]
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from halfstep.doctor import Watch
-from halfstep.doctor.signals import numbers
-from halfstep.doctor.signals.samples import is_sampled
+from halfstep.doctor.signals.values import numbers
+from halfstep.doctor.signals.values.samples import is_sampled
 
 STEPS = 9
 MICRO_STEPS = 2

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from halfstep.doctor.signals import origins
-from halfstep.doctor.signals.origins import Origins
+from halfstep.doctor.signals.values import origins
+from halfstep.doctor.signals.values.origins import Origins
+from halfstep.doctor.signals.watched import Watched
 
 NAN = float("nan")
 
@@ -19,7 +20,7 @@ def known(request, monkeypatch) -> Origins:
     """Origins that check each result at once, or only when asked, as on an accelerator."""
     if request.param == "accelerator":
         monkeypatch.setattr(origins, "_finite", lambda tensor: tensor.detach().sum())
-    return Origins(lambda _: False)
+    return Origins(Watched())
 
 
 def heard(known: Origins, name: str, *given: torch.Tensor) -> torch.Tensor:
@@ -122,7 +123,7 @@ def test_a_traced_graph_gets_no_calls_of_doctor(known) -> None:
 
 
 def test_nested_tensors_are_not_read() -> None:
-    known = Origins(lambda _: False)
+    known = Origins(Watched())
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     known.note("mul", [nested], [nested * 2])
 
@@ -133,7 +134,9 @@ def test_after_calls_that_were_not_recorded_no_source_is_known(known) -> None:
 
 
 def test_a_result_of_the_tape_is_no_data() -> None:
-    assert maker(Origins(lambda _: True), torch.tensor([NAN])) == "unknown"
+    watched, result = Watched(), torch.tensor([NAN])
+    watched.tape.close(watched.tape.open("call", torch.log, (), {}), [result], None)
+    assert maker(Origins(watched), result) == "unknown"
 
 
 def test_no_tensor_is_kept_alive(known) -> None:

@@ -10,9 +10,9 @@ from torch import nn
 
 from doctor.loops import batches, classifier
 from halfstep.doctor import Evidence, Watch, diagnose
-from halfstep.doctor.signals.parameters import ParameterLedger
-from halfstep.doctor.signals.switches import ModeLedger
-from halfstep.doctor.signals.writes import WriteLedger
+from halfstep.doctor.signals.ledgers.parameters import ParameterLedger
+from halfstep.doctor.signals.ledgers.switches import ModeLedger
+from halfstep.doctor.signals.ledgers.writes import WriteLedger
 
 
 def layers() -> nn.Sequential:

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from halfstep.doctor.signals.targets import target_ranges
+from halfstep.doctor.signals.values.targets import target_ranges
 from halfstep.doctor.tape.tape import Tape
 
 

@@ -12,14 +12,14 @@ from torch import nn
 
 from halfstep import step_observer
 from halfstep.doctor import Watch
+from halfstep.doctor.signals.signal import Hook
 from halfstep.doctor.tape.listener import Listener
 from halfstep.doctor.tensors.nesting import tensors_in
-from halfstep.doctor.watching.attach import Attachment
-from halfstep.doctor.watching.receiver import Receiver
+from halfstep.doctor.watching.bus import Bus
 
 
 def originals() -> list[object]:
-    hooks = Receiver().hooks()
+    hooks = [each for each in Bus().hooks() if isinstance(each, Hook)]
     return [vars(hook.owner).get(hook.name) for hook in hooks]
 
 
@@ -60,12 +60,13 @@ def test_a_compiled_model_is_compiled_once() -> None:
 
     torch._dynamo.reset()
     model = torch.compile(nn.Sequential(nn.Sequential(nn.ReLU())), backend=backend)
-    attachment = Attachment(Receiver(), step_observer.NOBODY)
+    bus = Bus()
+    bus.attach()
     try:
         for _ in range(3):
             model(torch.ones(2))
     finally:
-        attachment.remove()
+        bus.detach()
     assert len(compiled) == 1
 
 

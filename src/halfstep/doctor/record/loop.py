@@ -14,7 +14,7 @@ class Event:
     """One action of the loop.
 
     Attributes:
-        kind: A key of `signals.iterations.KINDS`, where the facts of each kind are listed.
+        kind: A key of `signals.state.iterations.KINDS`, where the facts of each kind are listed.
         facts: The objects that take part in the action, by number, and their state.
         site: The line of the action; None if unknown.
     """

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
 
+LOW = 1e-3
+"""The share of its peak below which a learning rate is almost 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -39,6 +42,8 @@ class Rates:
         given: The rates that the groups had when the optimizer was made.
         is_default: Whether the program names no rate, and this is the default of the class.
         peaks: The largest rate of each group in a step.
+        low_from: Number of its steps before the rate of the first group fell below a thousandth of
+            its peak for good; -1 if that of the last step is not below it.
         last: The rate of the first group in the last step.
         equal: Number of steps in which all groups, of several, had the same rate.
         planned: The rate of the first group from which schedulers, also those of other packages,
@@ -65,6 +70,7 @@ class Rates:
     given: tuple[float, ...] = ()
     is_default: bool = False
     peaks: tuple[float, ...] = ()
+    low_from: int = -1
     last: float = math.nan
     equal: int = 0
     planned: float = math.nan

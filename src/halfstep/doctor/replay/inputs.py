@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from halfstep.doctor.record import Birth, TensorSummary
-    from halfstep.doctor.signals.origins import Origins, Source
+    from halfstep.doctor.signals.values.origins import Origins, Source
     from halfstep.doctor.tape.tape import Entry
 
 _LOGARITHMS = {"log", "log2", "log10"}

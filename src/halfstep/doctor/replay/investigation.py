@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.bundle.files import write_step
 from halfstep.doctor.internals import is_compiled
@@ -17,26 +17,25 @@ from halfstep.doctor.record import (
     Replay,
     TargetRange,
 )
+from halfstep.doctor.record.attempts import Attempts
 from halfstep.doctor.replay.inputs import Inputs
 from halfstep.doctor.replay.replay import Replayer
 from halfstep.doctor.replay.trying import Trying
-from halfstep.doctor.signals.facts import environment
-from halfstep.doctor.signals.targets import target_ranges
+from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.state.facts import environment
+from halfstep.doctor.signals.values.origins import Origins
+from halfstep.doctor.signals.values.positions import Positions
+from halfstep.doctor.signals.values.targets import target_ranges
 from halfstep.doctor.tensors.summary import summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     import torch
 
     from halfstep.doctor.bundle.recorder import Recorder
-    from halfstep.doctor.record import Bad, Evidence
-    from halfstep.doctor.record.attempts import Attempt, Suggestion
-    from halfstep.doctor.signals.origins import Origins
-    from halfstep.doctor.signals.positions import Positions
-    from halfstep.doctor.signals.sizes import Sizes
-    from halfstep.doctor.tape.modules import ModuleStack
+    from halfstep.doctor.record.attempts import Attempt
+    from halfstep.doctor.signals.watched import Watched
     from halfstep.doctor.tape.tape import Entry
 
 MOST = 4
@@ -48,41 +47,22 @@ _OVERWRITTEN = (
 _MOVED = "the last step is not finite with the parameters that its update made"
 
 
-class Investigation:
+class Investigation(Signal):
     """Collects the results of replays.
-
-    Args:
-        stack: Follows the calls of modules while a step is traced.
-        positions: Receives casts while a step is traced.
-        sizes: Contains the norms of parameters before the first step.
-        origins: Contains the calls outside of an autograd graph that made a tensor.
-        bundle: Directory for a bundle of the first bad step that can be recorded; None for no
-            bundle.
-        suggest: Returns the changes that rules suggest for the evidence of a step; they are tried.
 
     Attributes:
         note: The reason why a bad step has no bundle; "" if there is no such step.
         repeats: Number of the step that is being replayed; None while no replay runs.
     """
 
-    def __init__(
-        self,
-        stack: ModuleStack,
-        positions: Positions,
-        sizes: Sizes,
-        origins: Origins,
-        bundle: Path | None = None,
-        suggest: Callable[[Evidence], Sequence[Suggestion]] | None = None,
-    ) -> None:
-        self._bundle = bundle
-        self._suggest = suggest
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._bundle, self._suggest = watched.settings.bundle, watched.settings.suggest
+        self._sizes = watched.registry.sizes
+        self._inputs = Inputs(watched[Origins])
         self.attempts: list[Attempt] = []
         self.note = ""
         self.repeats: int | None = None
-        self._stack = stack
-        self._positions = positions
-        self._sizes = sizes
-        self._inputs = Inputs(origins)
         self._count = 0
         self._was_only_scale = False
         self.births: list[Birth] = []
@@ -91,11 +71,6 @@ class Investigation:
         self.precision = Precision()
         self.gradients = BadGradients()
         self.growth = Growth()
-
-    @property
-    def inputs(self) -> list[Bad]:
-        """The inputs of investigated steps that contain inf or NaN."""
-        return self._inputs.found
 
     @property
     def done(self) -> bool:
@@ -277,7 +252,7 @@ class Investigation:
             why: The reason for running it again.
         """
         computed = frozenset(self._inputs.computed)
-        stack, positions = self._stack, self._positions
+        stack, positions = self.watched.stack, self.watched[Positions]
         return Replayer(entries, parameters, stack, positions, iteration, why, computed)
 
     @contextmanager
@@ -331,6 +306,19 @@ class Investigation:
             infs=sum(each.infs for each in counted),
             zeros=sum(each.zeros for each in counted),
         )
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the results of all replays."""
+        return {
+            "births": tuple(self.births),
+            "replays": tuple(self.replays),
+            "precision": self.precision,
+            "inputs": tuple(self._inputs.found),
+            "targets": tuple(self.targets),
+            "gradients": self.gradients,
+            "growth": self.growth,
+            Attempts.signal: Attempts(tuple(self.attempts)),
+        }
 
 
 def _is_number(loss: float | None) -> bool:

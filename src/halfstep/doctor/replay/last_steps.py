@@ -16,7 +16,7 @@ import torch
 
 from halfstep.doctor.record.trials import Trial, Variation
 from halfstep.doctor.replay.optimizer_copy import CannotBeTakenError, OptimizerCopy
-from halfstep.doctor.signals.facts import parameters_of
+from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.tape.tape import random_state
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.formats import torch_dtype

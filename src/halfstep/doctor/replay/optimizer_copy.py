@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.doctor.signals.facts import parameters_of
+from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:

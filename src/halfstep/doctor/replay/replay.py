@@ -1,57 +1,39 @@
-"""Runs a step again: unchanged, under the tracer, and in other formats or at other scales.
-
-The tape contains the calls of the step. A replay sets the random generators, buffers and training
-modes to their state at each call; afterwards, they are restored. Gradients are computed with
-`autograd.grad`, so `.grad` is not changed and its hooks do not run.
-"""
+"""Runs a step again: unchanged, under the tracer, and in other formats or at other scales."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.func import functional_call
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from halfstep.doctor.bundle.recorder import Recorder
-from halfstep.doctor.internals import no_reentrant_checkpoints
 from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.replay.edits import in_effect
 from halfstep.doctor.replay.memory import storage_key
+from halfstep.doctor.replay.playback import BOUNDARY, Playback, bare
 from halfstep.doctor.replay.runs import Outcome, Runs, no_cudnn, no_hooks
 from halfstep.doctor.replay.statements import Changed, changed_statements
 from halfstep.doctor.replay.tracer import COMPUTED, Tracer
 from halfstep.doctor.tape.modules import ModuleStack, unwrapped
-from halfstep.doctor.tape.tape import Entry, Slot, changed_since, given_tensors, random_state
-from halfstep.doctor.tensors.nesting import exchange, tensors_in
-from halfstep.doctor.tensors.widen import Widen, widened
+from halfstep.doctor.tape.tape import Entry, changed_since, given_tensors
+from halfstep.doctor.tensors.widen import Widen
 from halfstep.formats.dtypes import HALVES
-from halfstep.mechanisms.cpu_half import cpu_half
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from halfstep.doctor.record import Grown
     from halfstep.doctor.record.attempts import Edit
-    from halfstep.doctor.signals.positions import Positions
+    from halfstep.doctor.signals.values.positions import Positions
 
 
 # Classes with these names in torch, halfstep and other libraries all exchange numbers.
 _EXCHANGING = {"SyncBatchNorm", "FullyShardedDataParallel"}
 SMALLER = 2.0**-16
 _BATCH, _CONSTANT = "batch", "constant"
-_FREED = "Trying to backward through the graph a second time"
-_INCOMPLETE = (
-    "a tensor in the graph of the loss comes from an earlier step, or from a call that doctor does "
-    "not record, such as torch.vmap"
-)
-
-
-class _ForgottenError(Exception):
-    """A call needs the result of a call that is no longer on the tape."""
 
 
 class Replayer(Runs):
@@ -104,7 +86,7 @@ class Replayer(Runs):
         names = self._names()
         recorder = Recorder(lambda each: names.get(storage_key(each), "")) if record else None
         owned = {storage_key(each): name for name, each in self._parameters.items()}
-        tracer = Tracer(self._stack.where, names, __file__, self._positions, recorder, owned)
+        tracer = Tracer(self._stack.where, names, BOUNDARY, self._positions, recorder, owned)
         self._stack.start(self.models)
         try:
             with torch.compiler.set_stance("force_eager"):
@@ -247,116 +229,18 @@ class Replayer(Runs):
         if leaves is None:
             # The gradient of a half leaf is half, so fp32 runs need fp32 copies of the leaves.
             leaves = _widened_leaves(self._parameters.values()) if wide else {}
-        self._attempt(outcome, mode, scale, leaves)
+        playback = Playback(
+            self._entries, self.models, [*self._parameters.values()], self._statements
+        )
+        outcome = playback.run(mode, scale, leaves)
         # Under autocast, cuDNN packs the weights of an RNN as half precision even in an fp32 run.
         # A hook that a wrapper registers may fail outside of the wrapper's own backward.
         for without in (*((no_cudnn(),) if wide else ()), no_hooks()):
             if outcome.note:
-                again = Outcome([], {}, 1.0, [])
                 with without:
-                    self._attempt(again, mode, scale, leaves)
+                    again = playback.run(mode, scale, leaves)
                 outcome = outcome if again.note else again
         return outcome
-
-    def _attempt(
-        self, outcome: Outcome, mode: Any, scale: float | None, leaves: dict[int, torch.Tensor]
-    ) -> None:
-        quiet = torch.autograd.set_detect_anomaly(False)
-        with quiet, _kept(self.models), no_reentrant_checkpoints(), ExitStack() as stack:
-            if any(each.like_cuda for each in self._entries):
-                stack.enter_context(cpu_half())  # The program may have left its own `cpu_half()`.
-            if mode is not None:
-                stack.enter_context(mode)
-            try:
-                self._run_entries(outcome, scale, mode, leaves)
-            except Exception as error:  # noqa: BLE001  # it ran once, so the replay is at fault
-                is_incomplete = isinstance(error, _ForgottenError) or _FREED in str(error)
-                outcome.note = _INCOMPLETE if is_incomplete else f"{type(error).__name__}: {error}"
-
-    def _run_entries(
-        self, outcome: Outcome, scale: float | None, mode: Any, leaves: dict[int, torch.Tensor]
-    ) -> None:
-        slots: dict[int, torch.Tensor] = {}
-        is_scaled = any(each.kind == "scale" for each in self._entries)
-        fill = _filling(slots, leaves, wide=isinstance(mode, Widen))
-        result: Any = None
-        for entry in self._entries:
-            changed = next((each for each in self._statements if id(entry) in each.entries), None)
-            if changed is not None and entry is not changed.last:
-                continue
-            given = ((), {}) if changed is not None else (entry.args, entry.kwargs)
-            args, kwargs = exchange(given, fill)
-            if isinstance(mode, Tracer):
-                mode.begin(entry)
-            if entry.random is not None:
-                entry.random.restore()
-            if entry.kind == "backward":
-                losses = args[0]
-                if scale is not None and not is_scaled:
-                    outcome.scale, losses = scale, _multiplied(losses, scale)
-                self._differentiate(outcome, losses, kwargs.get("grad_tensors"), leaves)
-                continue
-            with _autocast(entry.autocast), torch.enable_grad():
-                if changed is not None:
-                    result = changed.value(fill)
-                elif entry.kind == "scale":
-                    assert entry.value is not None
-                    outcome.scale = float(entry.value) if scale is None else scale
-                    result = _multiplied(args[0], outcome.scale)
-                else:
-                    result = _called(entry, args, kwargs, leaves)
-            slots |= zip(entry.results, tensors_in(result), strict=False)
-        if not outcome.losses:
-            outcome.ends += [each.detach() for each in tensors_in(result)]
-
-    def _differentiate(
-        self, outcome: Outcome, losses: Any, directions: Any, leaves: dict[int, torch.Tensor]
-    ) -> None:
-        roots = [each for each in tensors_in(losses) if each.requires_grad]
-        wanted = [each for each in self._parameters.values() if each.requires_grad]
-        gradients = torch.autograd.grad(
-            roots,
-            [leaves.get(id(each), each) for each in wanted],
-            grad_outputs=list(tensors_in(directions)) or None,
-            retain_graph=True,
-            allow_unused=True,
-        )
-        for parameter, gradient in zip(wanted, gradients, strict=True):
-            if gradient is None:
-                continue
-            before = outcome.gradients.get(id(parameter))
-            outcome.gradients[id(parameter)] = gradient if before is None else before + gradient
-        outcome.losses += [each.detach() for each in roots]
-        outcome.ends += [each.detach() for each in roots]
-        outcome.ends += [each for each in gradients if each is not None]
-
-
-def _filling(
-    slots: dict[int, torch.Tensor], leaves: dict[int, torch.Tensor], *, wide: bool
-) -> Callable[[Any], Any]:
-    """Return a function that replaces slots and leaves in arguments by the replay's tensors.
-
-    Args:
-        slots: Results of the replay so far, by number.
-        leaves: Replacements of parameters, by identity.
-        wide: Whether to cast other half-precision arguments to fp32.
-    """
-
-    def fill(leaf: Any) -> Any:
-        if isinstance(leaf, Slot):
-            if leaf.number not in slots:
-                raise _ForgottenError
-            return slots[leaf.number]
-        if wide and not getattr(leaf, "requires_grad", False):
-            return widened(leaf)  # Otherwise, a half batch would be multiplied by fp32 weights.
-        return leaves.get(id(leaf), leaf)
-
-    return fill
-
-
-def bare(model: nn.Module) -> nn.Module:
-    """Return the model inside a parallel wrapper, which would wait for other processes."""
-    return model.module if isinstance(model, DistributedDataParallel | DataParallel) else model
 
 
 def waits_for_others(model: nn.Module) -> bool:
@@ -376,64 +260,6 @@ def _widened_leaves(parameters: Iterable[torch.Tensor]) -> dict[int, torch.Tenso
         for each in parameters
         if each.dtype in HALVES
     }
-
-
-def _called(
-    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: dict[int, torch.Tensor]
-) -> Any:
-    if entry.kind != "module":
-        return entry.function(*args, **kwargs)
-    return _call_module(entry, args, kwargs, leaves)
-
-
-def _call_module(
-    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: dict[int, torch.Tensor]
-) -> Any:
-    model = bare(entry.function)
-    for module, training in zip(entry.modules, entry.training, strict=True):
-        module.training = training
-    if entry.buffers is not None:
-        entry.buffers.restore()
-    wide = {name: leaves[id(each)] for name, each in model.named_parameters() if id(each) in leaves}
-    return functional_call(model, wide, args, kwargs) if wide else model(*args, **kwargs)
-
-
-def _multiplied(value: Any, scale: float) -> Any:
-    def multiply(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        return leaf * torch.full((), scale, dtype=torch.float32, device=leaf.device)
-
-    return exchange(value, multiply)
-
-
-@contextmanager
-def _autocast(state: tuple[tuple[str, torch.dtype], ...]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            dtype = dict(state).get(device)
-            # No cache, because the program's cache may contain weights from before its last step.
-            stack.enter_context(
-                torch.autocast(device, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
-            )
-        yield
-
-
-@contextmanager
-def _kept(models: list[nn.Module]) -> Iterator[None]:
-    """Enable gradients; restore generators, buffers and training modes after the block."""
-    state = random_state(everything=True)
-    buffers = [(each, each.clone()) for model in models for each in model.buffers()]
-    modes = [(module, module.training) for model in models for module in model.modules()]
-    try:
-        with torch.enable_grad():
-            yield
-    finally:
-        for buffer, value in buffers:
-            buffer.data.copy_(value)  # Through .data, so that its version does not change.
-        for module, training in modes:
-            module.training = training
-        state.restore()
 
 
 def _agreement(name: str, mine: torch.Tensor, exact: torch.Tensor) -> GradientAgreement:

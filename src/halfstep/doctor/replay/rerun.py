@@ -11,7 +11,7 @@ from halfstep.doctor.bundle.recording import ALIAS, RANDOM, SCALE, Recording, de
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.replay.runs import Outcome, Runs
 from halfstep.doctor.replay.tracer import Tracer
-from halfstep.doctor.signals.positions import Positions
+from halfstep.doctor.signals.values.positions import Positions
 from halfstep.doctor.signals.watched import Watched
 from halfstep.doctor.tape.tape import random_state
 from halfstep.doctor.tensors.nesting import tensors_in

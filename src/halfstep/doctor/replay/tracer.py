@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from halfstep.doctor.bundle.recorder import Recorder
-    from halfstep.doctor.signals.positions import Positions
+    from halfstep.doctor.signals.values.positions import Positions
     from halfstep.doctor.tape.tape import Entry
 
 _WRITES_NUMBERS = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.contributions import Contributions, GradientLedger
-from halfstep.doctor.signals.parameters import NEVER, STILL, ZERO, Owner, ParameterLedger
-from halfstep.doctor.signals.switches import ModeLedger, ModelModes
-from halfstep.doctor.signals.writes import WriteLedger
+from halfstep.doctor.record.contributions import Contributions, GradientLedger
+from halfstep.doctor.signals.ledgers.parameters import NEVER, STILL, ZERO, Owner, ParameterLedger
+from halfstep.doctor.signals.ledgers.switches import ModeLedger, ModelModes
+from halfstep.doctor.signals.ledgers.writes import WriteLedger
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:

@@ -1,11 +1,12 @@
 """What a signal is: one class that owns its hooks, hears the events of a loop, and freezes.
 
-A watch makes one object of each class that `signals.kinds` finds. An event is passed only to the
-classes that override its method, so an event that nothing hears costs nothing.
+A watch makes one object of each class that `watching.bus.kinds` finds. An event is passed only to
+the classes that override its method, so an event that nothing hears costs nothing.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,44 @@ class Hook:
     owner: Any
     name: str
     make: Callable[[Any], Any]
+
+    def add(self) -> Callable[[], None]:
+        """Replace the original by its wrapper; return a function that restores the original."""
+        owner, name = self.owner, self.name
+        inherited = name not in vars(owner)
+        original = getattr(owner, name) if inherited else vars(owner)[name]
+        ours = self.make(original)
+        if callable(ours):
+            functools.update_wrapper(ours, original)
+        setattr(owner, name, ours)
+
+        def remove() -> None:
+            # Other code may have wrapped ours since: ours stays then, and still calls the original.
+            if vars(owner).get(name) is not ours:
+                return
+            if inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+        return remove
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A hook that torch or halfstep's engine offers itself.
+
+    Attributes:
+        add: Adds it, and returns a function that removes it.
+    """
+
+    add: Callable[[], Callable[[], None]]
+
+
+def defining(method: str, kind: type[Any]) -> set[type[Any]]:
+    """Return those of a class and its subclasses that define a method themselves."""
+    found = {kind} if method in vars(kind) else set()
+    return found.union(*(defining(method, each) for each in kind.__subclasses__()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +107,8 @@ class Signal:
     def __init__(self, watched: Watched) -> None:
         self.watched = watched
 
-    def hooks(self) -> Iterable[Hook]:
-        """Return the functions of torch that this signal wraps."""
+    def hooks(self) -> Iterable[Hook | Registration]:
+        """Return the functions of torch that this signal wraps, and its other hooks."""
         return ()
 
     def on_call(self, heard: Heard) -> None:
@@ -103,6 +142,15 @@ class Signal:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Hear that an optimizer has stepped."""
+
+    def on_skip(self, optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
+        """Hear that a scaler, an engine or the loop has left out a step.
+
+        Args:
+            optimizer: The optimizer, which is registered.
+            found_inf: Whether its gradients contained inf or NaN, as a number on the device; None
+                if unknown.
+        """
 
     def before_write(
         self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]

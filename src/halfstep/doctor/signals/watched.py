@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from halfstep.doctor.internals import is_tracing
-from halfstep.doctor.signals.grammar import Grammar
-from halfstep.doctor.signals.registry import Registry
+from halfstep.doctor.signals.state.grammar import Grammar
+from halfstep.doctor.signals.state.registry import Registry
 from halfstep.doctor.tape.guard import Guard
 from halfstep.doctor.tape.listener import Listener
 from halfstep.doctor.tape.modules import ModuleStack
 from halfstep.doctor.tape.tape import Tape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-    from halfstep.doctor.tape.listener import Call
+    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.attempts import Suggestion
+
+Kind = TypeVar("Kind")
 
 
-def _unheard(*_: Any) -> None:
-    """Ignore a call."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a watch may do.
+
+    Attributes:
+        hold_back: Whether fused optimizers skip bad steps.
+        bundle: Directory to which the first bad step that can be recorded is written; None to write
+            none.
+        waits: Whether to wait for an accelerator in each step that nothing undoes if it is bad.
+        child: Makes the watch of a process that the program starts; None to watch none.
+        suggest: Returns the changes that rules suggest for the evidence of a bad step; they are
+            tried.
+    """
+
+    hold_back: bool = False
+    bundle: Path | None = None
+    waits: bool = False
+    child: Callable[[], Any] | None = None
+    suggest: Callable[[Evidence], Sequence[Suggestion]] | None = None
 
 
 class Watched:
-    """The state of a watched loop.
+    """The state of a watched loop; `watched[kind]` is its signal of a class.
 
     Args:
-        heard: Called with each call into torch by the loop, and its result.
-        about: Called before a call that writes in place, with its name and its arguments.
+        settings: What the watch may do.
 
     Attributes:
         guard: Distinguishes doctor's own work from the loop's.
@@ -38,22 +59,33 @@ class Watched:
         tape: The calls of the current step, for a replay.
         grammar: The actions of the loop in order.
         registry: Models, optimizers, scalers.
-        child: Makes the watch of a process that the program starts; None to watch none.
+        hear: For each event of `Signal`, the methods of the signals that hear it.
     """
 
-    def __init__(
-        self,
-        heard: Callable[[Call, Any], None] = _unheard,
-        about: Callable[[str, tuple[Any, ...]], None] = _unheard,
-    ) -> None:
-        self.listener = Listener(heard, about)
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.listener = Listener()
         self.guard = Guard(self.listener)
         self.stack = ModuleStack()
         self.tape = Tape()
         self.grammar = Grammar()
         self.registry = Registry()
-        self.child: Callable[[], Any] | None = None
+        self.hear: dict[str, list[Callable[..., None]]] = {}
+        self._signals: dict[type[Any], Any] = {}
         self._begun = -1
+
+    def __getitem__(self, kind: type[Kind]) -> Kind:
+        """Return the signal of a class, which is made when it is first asked for."""
+        if kind not in self._signals:
+            make: Callable[[Watched], Kind] = kind
+            self._signals[kind] = make(self)
+        signal: Kind = self._signals[kind]
+        return signal
+
+    def tell(self, event: str, *args: Any) -> None:
+        """Pass an event on to the signals that hear it."""
+        for hears in self.hear[event]:
+            hears(*args)
 
     def begin(self) -> None:
         """Begin an iteration on the tape, if the next event begins one."""

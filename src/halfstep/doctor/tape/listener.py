@@ -51,6 +51,10 @@ class Call:
     random: RandomState | None
 
 
+def _unheard(*_: Any) -> None:
+    """Ignore a call."""
+
+
 class Listener(TorchFunctionMode):
     """Reports each call into torch and its result.
 
@@ -63,10 +67,10 @@ class Listener(TorchFunctionMode):
 
     def __init__(
         self,
-        heard: Callable[[Call, Any], None],
-        about: Callable[[str, tuple[Any, ...]], None],
+        heard: Callable[[Call, Any], None] = _unheard,
+        about: Callable[[str, tuple[Any, ...]], None] = _unheard,
     ) -> None:
-        self._heard, self._about = heard, about
+        self.heard, self.about = heard, about
         self._thread = threading.get_ident()
         self._on = False
 
@@ -79,22 +83,22 @@ class Listener(TorchFunctionMode):
     ) -> Any:
         if type(func) is MethodWrapperType:  # an attribute is read or set
             if func.__self__ in _SETTERS and func.__name__ == "__set__":
-                self._about(_SETTERS[func.__self__], args)
+                self.about(_SETTERS[func.__self__], args)
             elif func.__self__ is Tensor.grad and func.__name__ == "__get__":
-                self._about(READS, args)
+                self.about(READS, args)
             result = func(*args, **(kwargs or {}))
             if func.__self__ in _VIEWS:
-                self._heard(Call(func, args, kwargs or {}, None), result)
+                self.heard(Call(func, args, kwargs or {}, None), result)
             return result
         name = func.__name__
         if name in _IN_PLACE or (name[-1] == "_" and name[-2:] != "__" and name not in _NO_WRITES):
-            self._about(name, args)
+            self.about(name, args)
         before = random_state() if "dropout" in name or "rand" in name else None
         result = func(*args, **(kwargs or {}))
         if name == "__deepcopy__":  # Its memo holds all tensors that were copied before.
             args = (args[0], {})
         if name not in _SILENT and not name.startswith(_PROFILING):
-            self._heard(Call(func, args, kwargs or {}, before), result)
+            self.heard(Call(func, args, kwargs or {}, before), result)
         return result
 
     def start(self) -> None:

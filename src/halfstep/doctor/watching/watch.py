@@ -8,23 +8,20 @@ before its parameters change.
 from __future__ import annotations
 
 import os
-import sys
 import threading
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from halfstep.doctor.internals import keep_compiled_buffers, raising_function
-from halfstep.doctor.record import Ending, Evidence, recorded
-from halfstep.doctor.record.attempts import Attempts
-from halfstep.doctor.record.sites import passed_optimizer, raising_line, site
-from halfstep.doctor.signals.facts import environment
-from halfstep.doctor.signals.graphs import Graphs
-from halfstep.doctor.signals.own_scales import OwnScales
-from halfstep.doctor.signals.switched_off import SwitchedOff
-from halfstep.doctor.watching.attach import Attachment
-from halfstep.doctor.watching.engine import EngineObserver
-from halfstep.doctor.watching.receiver import Receiver
+from halfstep.doctor.actions.last_step import LastStep
+from halfstep.doctor.actions.measuring import Measuring
+from halfstep.doctor.actions.optimizers import Optimizers
+from halfstep.doctor.actions.scaling import Scaling
+from halfstep.doctor.internals import keep_compiled_buffers
+from halfstep.doctor.record import Evidence, recorded
+from halfstep.doctor.replay.investigation import Investigation
+from halfstep.doctor.report.suggestion import suggested
+from halfstep.doctor.signals.watched import Settings
+from halfstep.doctor.watching.bus import Bus
 from halfstep.doctor.watching.weighing import weighed
 from halfstep.plurals import counted
 
@@ -38,10 +35,16 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _active: list[Watch] = []
-MESSAGE = 2000
+
+
+def _forget_in_child() -> None:
+    """Stop listening in a forked worker of a data loader; it may have its own watch."""
+    while _active:
+        _active.pop().bus.guard.leave()
+
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_active.clear)  # A forked process may have its own watch.
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class Watch:
@@ -56,6 +59,9 @@ class Watch:
             A bad step can then be repeated from the parameters before its update.
         children: Whether the processes that the program starts are watched, too.
 
+    Attributes:
+        bus: The state of the loop, with its signals.
+
     Raises:
         ValueError: From `start`, if another watch is active.
     """
@@ -69,26 +75,22 @@ class Watch:
         children: bool = False,
     ) -> None:
         child = partial(Watch, waits=waits) if children else None
-        self._receiver = Receiver(hold_back=hold_back, bundle=bundle, waits=waits, child=child)
-        self._observer = EngineObserver(self._receiver, self._look_back)
+        self.bus = Bus(Settings(hold_back, bundle, waits, child, suggested))
+        self._is_started = False
         self._undo: Callable[[], None] | None = None
-        self._attachment: Attachment | None = None
-        self._ending = Ending()
         self._evidence: Evidence | None = None
-        self._seen = -1
 
     @property
     def note(self) -> str:
         """Why no bundle of a bad step was written; "" if one was, or if no step was bad."""
-        return self._receiver.investigation.note
+        return self.bus[Investigation].note
 
     @property
     def state(self) -> str:
         """The progress in one line; another thread may read it."""
-        receiver = self._receiver
-        steps, repeats = receiver.grammar.made, receiver.investigation.repeats
+        steps, repeats = self.bus.grammar.made, self.bus[Investigation].repeats
         said = [f"{counted(steps, 'step')} watched" if steps else "no optimizer step yet"]
-        said += receiver.measuring.series.state
+        said += self.bus[Measuring].series.state
         if repeats is not None:
             said.append(f"examining step {repeats}")
         return ", ".join(said)
@@ -96,7 +98,7 @@ class Watch:
     @property
     def troubles(self) -> list[str]:
         """Errors in doctor's own work, with their tracebacks; the program continued."""
-        return self._receiver.guard.troubles
+        return self.bus.guard.troubles
 
     @property
     def failure(self) -> str:
@@ -115,21 +117,23 @@ class Watch:
                 raise ValueError("this process is already watched; close() the other watch first")
             _active.append(self)
         self._undo = keep_compiled_buffers()
-        self._attachment = Attachment(self._receiver, self._observer)
-        self._receiver.listener.start()
+        self._is_started = True
+        self.bus.attach()
+        self.bus.listener.start()
         return self
 
     def know(self, models: list[nn.Module], optimizers: list[Optimizer], scaler: Any) -> None:
         """Register objects that were created before watching began."""
-        for model in models:
-            self._receiver.registry.model(model)
-        for optimizer in optimizers:
-            self._receiver.on_new_optimizer(optimizer)
+        with self.bus.guard.own():
+            for model in models:
+                self.bus.registry.model(model)
+            for optimizer in optimizers:
+                self.bus[Optimizers].add(optimizer)
         if scaler is not None:
-            self._receiver.scaling.on_new_scaler(scaler)
+            self.bus[Scaling].on_new_scaler(scaler)
 
     def __enter__(self) -> Self:
-        if self._attachment is None:
+        if not self._is_started:
             self.start()
         return self
 
@@ -145,21 +149,14 @@ class Watch:
 
     def note_ending(self, error: BaseException) -> None:
         """Note the exception that ended the program."""
-        line = site(raising_line(error.__traceback__))
-        function = raising_function(error.__traceback__)
-        self._ending = Ending(
-            type(error).__name__,
-            str(error)[:MESSAGE],
-            line,
-            function,
-            in_optimizer=passed_optimizer(error.__traceback__),
-        )
+        self.bus[LastStep].note_ending(error)
 
     @property
     def saw_nonfinite(self) -> bool:
         """Whether a loss or an optimizer's gradients were not finite."""
-        self._receiver.measuring.series.settle()
-        return self._receiver.measuring.series.first_bad is not None
+        series = self.bus[Measuring].series
+        series.settle()
+        return series.first_bad is not None
 
     def abandon(self) -> None:
         """Stop watching without a diagnosis; does nothing after `close`."""
@@ -169,83 +166,22 @@ class Watch:
         """Stop watching, examine the last step, and return the record."""
         if self._evidence is not None:
             return self._evidence
-        receiver = self._receiver
-        receiver.listener.stop()
-        self._look_back()
+        self.bus.listener.stop()
+        self.bus[LastStep].look()
         try:
-            with receiver.guard.own():
-                self._evidence = weighed(self._freeze(), receiver)
+            with self.bus.guard.own():
+                self._evidence = weighed(recorded(**self.bus.freeze()), self.bus)
         finally:
             self._end()
         return self._evidence or Evidence()
 
     def _end(self) -> None:
-        self._receiver.listener.stop()
-        if self._attachment is not None:
-            self._attachment.remove()
+        self.bus.listener.stop()
+        if self._is_started:
+            self.bus.detach()
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()
         with _lock:
             if self in _active:
                 _active.remove(self)
-
-    def _look_back(self) -> None:
-        """Examine the last step, unless it was already examined."""
-        receiver = self._receiver
-        if self._seen == receiver.grammar.made:
-            return
-        self._seen = receiver.grammar.made
-        with receiver.guard.own():
-            receiver.measuring.series.settle()
-            self._look_at_last_step()
-
-    def _look_at_last_step(self) -> None:
-        receiver = self._receiver
-        iteration, entries = receiver.grammar.iteration, receiver.tape.snapshot()
-        ended_well = (
-            not self._ending.kind
-            and not any(each.kind == "backward" for each in entries)
-            and not receiver[OwnScales].dropping
-        )
-        if ended_well or not any(each.kind in {"module", "call"} for each in entries):
-            if not receiver.measuring.recent:
-                return
-            iteration, entries = receiver.measuring.recent[-1]
-        if receiver.investigation.done or receiver.tape.missing:
-            return
-        names = receiver.registry.names()
-        raised = sys.exc_info()[1]  # An engine may close while an error ends the program.
-        if self._ending.kind:
-            error = f"{self._ending.kind}: {self._ending.message}"
-        else:
-            error = "" if raised is None else f"{type(raised).__name__}: {raised}"
-        receiver.investigation.last(entries, names, iteration, error=error)
-
-    def _freeze(self) -> Evidence:
-        receiver = self._receiver
-        found = receiver.investigation
-        return recorded(
-            environment=replace(
-                environment(receiver.registry.names().values()),
-                hold_back=receiver.hold_back.on,
-                scaler_off=receiver.scaling.off,
-                autocast_off=receiver[SwitchedOff].autocast,
-                autocast_on=receiver[SwitchedOff].on,
-                graphs=receiver[Graphs].begun,
-                framework=receiver.framework or "",
-            ),
-            static=receiver.registry.freeze(),
-            loop=receiver.grammar.freeze(),
-            numbers=receiver.measuring.series.freeze(),
-            births=tuple(found.births),
-            replays=tuple(found.replays),
-            precision=found.precision,
-            inputs=tuple(found.inputs),
-            targets=tuple(found.targets),
-            gradients=found.gradients,
-            ending=self._ending,
-            growth=found.growth,
-            attempts=Attempts(tuple(found.attempts)),
-            **receiver.freeze(),
-        )

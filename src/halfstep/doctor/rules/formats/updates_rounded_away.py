@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.record.source import difference, in_fp32
 from halfstep.doctor.record.trials import Variation
 from halfstep.doctor.remedies import with_eps
-from halfstep.doctor.signals.parameters import STILL, Owner, ParameterLedger
+from halfstep.doctor.signals.ledgers.parameters import STILL, Owner, ParameterLedger
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 

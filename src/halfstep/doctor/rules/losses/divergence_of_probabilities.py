@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.divergences import (
+from halfstep.doctor.signals.values.divergences import (
     LOGARITHMS,
     NEITHER,
     PROBABILITIES,

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.remedies import with_eps
-from halfstep.doctor.signals.parameters import ParameterLedger
+from halfstep.doctor.signals.ledgers.parameters import ParameterLedger
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:

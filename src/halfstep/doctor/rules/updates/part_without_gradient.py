@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.features import Features
-from halfstep.doctor.signals.parameters import ParameterLedger
+from halfstep.doctor.signals.ledgers.parameters import ParameterLedger
+from halfstep.doctor.signals.program.features import Features
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.writes import Write, WriteLedger
+from halfstep.doctor.signals.ledgers.writes import Write, WriteLedger
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 

@@ -1,0 +1,191 @@
+"""The calls of torch functions that the loop itself makes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from halfstep.doctor.actions.scaling import Scaling
+from halfstep.doctor.record.sites import calling_line
+from halfstep.doctor.signals.program.calls import Calls
+from halfstep.doctor.signals.signal import Heard, Signal
+from halfstep.doctor.signals.values.origins import Origins
+from halfstep.doctor.signals.values.own_scales import OwnScales
+from halfstep.doctor.tape.listener import READS, REQUIRES
+from halfstep.doctor.tape.tape import autocast_state
+from halfstep.doctor.tensors.broadcast import broadcast_of
+from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
+from halfstep.doctor.tensors.unfilled import ALLOCATING
+from halfstep.formats.dtypes import HALVES
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record.sites import Mark
+    from halfstep.doctor.signals.watched import Watched
+    from halfstep.doctor.tape.listener import Call
+
+_NORMS = ("_foreach_norm", "norm", "linalg_vector_norm", "vector_norm")
+_ZEROES = {"zero_", "_foreach_zero_"}
+_PRODUCTS = {"mul", "div", "true_divide", "multiply", "divide", "mul_", "div_"}
+_MULTIPLIES = {
+    "mul_",
+    "div_",
+    "__imul__",
+    "__idiv__",
+    "__itruediv__",
+    "_foreach_mul_",
+    "_foreach_div_",
+}
+_LOSSES = (functional.cross_entropy, functional.nll_loss)
+_NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
+
+
+def scores_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Return the scores that torch's cross entropy or negative log likelihood is called with.
+
+    Args:
+        function: A function or a module; other ones have no scores.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+    """
+    if function not in _LOSSES and type(function) not in {nn.CrossEntropyLoss, nn.NLLLoss}:
+        return None
+    scores = args[0] if args else kwargs.get("input")
+    return scores if isinstance(scores, torch.Tensor) else None
+
+
+class Hearing(Signal):
+    """Passes each call of a torch function on to the signals that need it."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._grammar, self._tape = watched.grammar, watched.tape
+        self._scaling, self._origins = watched[Scaling], watched[Origins]
+        self._calls, self._own_scales = watched[Calls], watched[OwnScales]
+        watched.listener.heard, watched.listener.about = self._heard, self._about
+
+    def _heard(self, call: Call, result: Any) -> None:
+        if self.watched.is_outside():
+            with self.watched.guard.own():
+                self.take(call, result)
+
+    def _about(self, name: str, args: tuple[Any, ...]) -> None:
+        if name == READS and isinstance(args[0], nn.Parameter):
+            return  # A loop may read those of many parameters in each step.
+        if self.watched.is_outside():
+            with self.watched.guard.own():
+                if name == READS:
+                    self.watched.tell("on_gradient", args[0])
+                    return
+                event = "on_trainable" if name in REQUIRES else "before_write"
+                self.watched.tell(event, name, tensors_in(args[:1]), tensors_in(args[1:]))
+
+    def take(self, call: Call, result: Any) -> None:
+        """Process a call and its result."""
+        name = call.function.__name__
+        if name in _NOT_ON_TAPE:
+            return
+        given, made = tensors_in((call.args, call.kwargs)), tensors_in(result)
+        self._note_gradients(name, call, given)
+        self.record(call, given, made)
+        halves = [each for each in made if each.dtype in HALVES]
+        if result is None:
+            halves = [each for each in tensors_in(call.args[:1]) if each.dtype in HALVES]
+        for hears in self.watched.hear["on_call"]:
+            hears(Heard(name, call, given, [] if name in ALLOCATING else halves, result))
+
+    def _note_gradients(self, name: str, call: Call, given: list[torch.Tensor]) -> None:
+        """Report writes and reads of gradients to the grammar."""
+        if call.function is torch.autograd.grad:
+            self._differentiated(call)
+        elif name in _ZEROES:
+            self._grammar.zeroed_gradients(calling_line(), _written(call))
+        elif name in _MULTIPLIES and self._scaling.undoes(_factor(call)):
+            self._grammar.divided(calling_line(), _written(call))
+        elif name in _MULTIPLIES:
+            self._grammar.notice_writes(calling_line(), _written(call), _factor(call))
+        elif name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+            self._grammar.notice_writes(calling_line(), _written(call), by=name)
+        elif name in _NORMS:
+            self._grammar.notice_read(calling_line(), given)
+        if name not in _ZEROES:
+            written = set(map(id, _written(call))) if name.endswith("_") else ()
+            self._grammar.notice_use([each for each in given if id(each) not in written])
+
+    def record(self, call: Call, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
+        """Count a call, and put it on the tape if a loss may depend on its result.
+
+        Args:
+            call: The call.
+            given: The tensors in the arguments of the call.
+            made: The tensors in the result of the call.
+        """
+        scores = scores_of(call.function, call.args, call.kwargs)
+        broadcast = broadcast_of(call.function, given)
+        floats = self._calls.count(call.function.__name__, given, made, scores, broadcast)
+        needs_gradients = any(map(is_in_graph, floats))
+        if not floats:
+            if call.function.__name__ == "__setitem__":
+                self._assigned(call.args)
+            return
+        if not (needs_gradients or self._tape.holds(given)):
+            self._origins.note(call.function.__name__, given, floats)
+            return
+        if needs_gradients:
+            self.watched.begin()
+        entry = self._tape.open("call", call.function, call.args, call.kwargs)
+        entry.autocast, entry.mark, entry.random = autocast_state(), calling_line(), call.random
+        scale = self._tape.scale_of(given)
+        if call.function.__name__ in _PRODUCTS:
+            if any(map(self._scaling.undoes, call.args)):
+                scale = None
+            if made and made[0].numel() == 1 and len(call.args) > 1:
+                self._note_factor(call, entry.mark)
+        self._tape.close(entry, made, scale)
+
+    def record_outside(
+        self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
+    ) -> None:
+        """Record a module call that is not on the tape.
+
+        Args:
+            name: The module's class.
+            given: The tensors in its arguments.
+            made: The tensors in its result.
+        """
+        floats = [each for each in made if each.is_floating_point()]
+        if not any(map(is_in_graph, floats)):
+            self._origins.note(name, given, floats)
+
+    def _assigned(self, args: tuple[Any, ...]) -> None:
+        tensor, value = args[0], args[-1]
+        if not is_in_graph(tensor) and not self._tape.holds((tensor, value)):
+            self._origins.assigned(tensor, value if isinstance(value, torch.Tensor) else None)
+
+    def _note_factor(self, call: Call, mark: Mark | None) -> None:
+        inverse = call.function.__name__.startswith(("div", "true_div"))
+        # The argument that requires gradients is the loss; the other one is the factor.
+        for each in call.args[1:2] if inverse else call.args[:2]:
+            if not (isinstance(each, torch.Tensor) and each.requires_grad):
+                self._own_scales.take(mark, each, inverse=inverse)
+
+    def _differentiated(self, call: Call) -> None:
+        outputs = call.args[0] if call.args else call.kwargs.get("outputs")
+        self._grammar.add(
+            "grad",
+            calling_line(),
+            scaled=self._tape.scale_of(outputs) is not None,
+            create_graph=bool(call.kwargs.get("create_graph", False)),
+            half=self._tape.half_of(outputs),
+        )
+
+
+def _factor(call: Call) -> float | torch.Tensor | None:
+    factor = call.args[1] if len(call.args) > 1 else call.kwargs.get("other")
+    return factor if isinstance(factor, int | float | torch.Tensor) else None
+
+
+def _written(call: Call) -> list[torch.Tensor]:
+    return [each for each in tensors_in(call.args[:1]) if each.layout is torch.strided]

@@ -1,0 +1,73 @@
+"""Examines the last step of a program: why it failed, or how precise it was."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from halfstep.doctor.actions.measuring import Measuring
+from halfstep.doctor.internals import raising_function
+from halfstep.doctor.record import Ending
+from halfstep.doctor.record.sites import passed_optimizer, raising_line, site
+from halfstep.doctor.replay.investigation import Investigation
+from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.values.own_scales import OwnScales
+
+if TYPE_CHECKING:
+    from halfstep.doctor.signals.watched import Watched
+
+MESSAGE = 2000
+
+
+class LastStep(Signal):
+    """Looks at the last step when a watch or an engine ends, and notes how the program ended."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._ending = Ending()
+        self._seen = -1
+
+    def note_ending(self, error: BaseException) -> None:
+        """Note the exception that ended the program."""
+        self._ending = Ending(
+            type(error).__name__,
+            str(error)[:MESSAGE],
+            site(raising_line(error.__traceback__)),
+            raising_function(error.__traceback__),
+            in_optimizer=passed_optimizer(error.__traceback__),
+        )
+
+    def look(self) -> None:
+        """Examine the last step, unless it was already examined."""
+        if self._seen == self.watched.grammar.made:
+            return
+        self._seen = self.watched.grammar.made
+        with self.watched.guard.own():
+            self.watched[Measuring].series.settle()
+            self._examine()
+
+    def _examine(self) -> None:
+        watched, recent = self.watched, self.watched[Measuring].recent
+        iteration, entries = watched.grammar.iteration, watched.tape.snapshot()
+        ended_well = (
+            not self._ending.kind
+            and not any(each.kind == "backward" for each in entries)
+            and not watched[OwnScales].dropping
+        )
+        if ended_well or not any(each.kind in {"module", "call"} for each in entries):
+            if not recent:
+                return
+            iteration, entries = recent[-1]
+        if watched[Investigation].done or watched.tape.missing:
+            return
+        raised = sys.exc_info()[1]  # An engine may close while an error ends the program.
+        if self._ending.kind:
+            error = f"{self._ending.kind}: {self._ending.message}"
+        else:
+            error = "" if raised is None else f"{type(raised).__name__}: {raised}"
+        names = watched.registry.names()
+        watched[Investigation].last(entries, names, iteration, error=error)
+
+    def freeze(self) -> dict[str, Any]:
+        """Return how the program ended."""
+        return {"ending": self._ending}

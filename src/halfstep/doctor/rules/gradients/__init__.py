@@ -1,0 +1,1 @@
+"""A step uses no gradients, or other ones than the loop intends."""

@@ -1,0 +1,75 @@
+"""A loop leaves out a step because of its gradients, and keeps them for all later steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.record.contributions import Contributions, GradientLedger
+from halfstep.doctor.record.order import optimizer_name
+from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_FEWEST = 4  # backward passes without a step
+_LONG = 3  # windows of the usual length
+_LONG_IF_FINITE = 8  # a program may end with other work on gradients
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find gradients that grow to the end of the program, without a step or a clearing."""
+    for account in evidence.of(GradientLedger).optimizers:
+        long = _LONG if not account.finite else _LONG_IF_FINITE
+        if not account.usual or account.waiting < max(_FEWEST, long * account.usual):
+            continue
+        if not account.same_line or evidence.loop.discarded.count:
+            continue
+        if account.finite and not _decides(evidence, account):
+            continue
+        name = optimizer_name(evidence.loop, account.number)
+        what = "inf or NaN in them stays there" if not account.finite else "they only grow"
+        born = [each for each in evidence.births if each.culprit]
+        return Finding(
+            summary=f"after step {account.since}, the loop makes no step any more: it leaves one "
+            f"out because of its gradients, and does not clear them, so {what}, and each later "
+            "step is left out, too",
+            facts=(
+                f"{account.waiting} backward passes have added to these gradients since then",
+                f"a step used {account.usual} before",
+                *(f"the first {each.value} came from {each.op}, {each.where}" for each in born[:1]),
+            ),
+            change=(
+                *((f"- {account.zero.text}",) if account.zero else ()),
+                "+ # for each batch, also if the step is left out:",
+                f"+ {name}.zero_grad()",
+            ),
+            confidence=CERTAIN if not account.finite else LIKELY,
+            site=account.zero or account.step,
+        )
+    return None
+
+
+def _decides(evidence: Evidence, account: Contributions) -> bool:
+    """Return whether the loop looks at the gradients that wait, as it does to leave out a step."""
+    last = evidence.loop.shapes[-1]
+    looks = {
+        (event.kind, event.site)
+        for event in last.events
+        if event.kind in {"read", "zero"} and event.facts.get("optimizer") == account.number
+    }
+    return not last.complete and bool(looks)
+
+
+RULE = Rule(
+    code="GRADIENTS_KEPT_AFTER_SKIP",
+    name="gradients that are kept after a step that is left out",
+    rows=(58,),
+    citations=("espnet/espnet#3283",),
+    needs=frozenset({"births", "contributions", "loop"}),
+    judge=judge,
+    explains=(
+        *("CORRUPT_BATCH", "DIVISION_BY_ZERO", "LEARNING_RATE_TOO_HIGH", "LOG_OF_ZERO"),
+        *("NORM_STATISTICS_POISONED", "NOTHING_TO_AVERAGE", "NOT_FINITE", "OUTSIDE_DOMAIN"),
+        "CLIPPED_BY_INFINITE_NORM",
+    ),
+)

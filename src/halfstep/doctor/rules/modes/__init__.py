@@ -1,0 +1,1 @@
+"""Layers run in another mode than the loop intends, training or evaluation."""

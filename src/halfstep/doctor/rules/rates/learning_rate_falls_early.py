@@ -1,0 +1,107 @@
+"""A scheduler that advances in every step lowers the learning rate to almost 0 early on."""
+
+from __future__ import annotations
+
+import math
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.record.rates import LOW, LearningRates
+from halfstep.doctor.record.source import is_only_call
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence, StepNumbers
+
+_EARLY = 0.25  # of the steps
+_GONE = 1e-6  # of the highest learning rate; a last rate above it may be intended
+_STEPS = 20
+_LOSSES = 5
+_COSINE = "CosineAnnealingLR"
+_SWINGS = 4  # times its length; some loops restart it a few times on purpose
+_LEARNED = 0.5  # of the first losses; a model below it has learned before the rate fell
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a rate that falls to almost 0 early, or that swings because its length is in epochs."""
+    return _falls(evidence) or _swings(evidence)
+
+
+def _swings(evidence: Evidence) -> Finding | None:
+    """Find a cosine without restarts that moves through its length many times."""
+    for each in evidence.of(LearningRates).schedules:
+        length = each.planned
+        if each.kind != _COSINE or not length or each.moves < _SWINGS * length:
+            continue
+        if each.steps < _STEPS or abs(each.moves - each.steps) > 1:
+            continue
+        line = each.site.text if each.site and is_only_call(each.site.text) else "scheduler.step()"
+        return Finding(
+            summary=f"{_COSINE} has a length of {length} and moved {each.moves} times, once in "
+            f"each step, so the learning rate falls and rises again every {2 * length} steps",
+            facts=(f"{each.moves / length:.3g} times its length",),
+            change=(
+                f"- {line}",
+                f"+ {line}  # after the loop over an epoch's batches; or give the scheduler its",
+                "+ # lengths in steps: epochs * len(loader)",
+            ),
+            confidence=LIKELY,
+            site=each.site,
+        )
+    return None
+
+
+def _falls(evidence: Evidence) -> Finding | None:
+    """Find a learning rate that is almost 0 for most of the training, and a high loss."""
+    ledger = evidence.of(LearningRates)
+    for number, optimizer in enumerate(evidence.static.optimizers):
+        rates = ledger.of(number)
+        moved = [each for each in ledger.schedules_of(number) if each.moves and not each.mode]
+        moves = sum(each.moves for each in moved)
+        if rates.steps < _STEPS or moves < rates.steps - 1 or not moved:
+            continue
+        highest, last, site = rates.peaks[0], optimizer.largest_rate, moved[0].site
+        # A scheduler that is meant to end, or to freeze parameters, sets the rate to 0.
+        gone = last is not None and 0 < last <= _GONE * highest
+        if not (gone and 0 <= rates.low_from <= _EARLY * rates.steps):
+            continue
+        if not _stays([each for each in evidence.numbers.steps if each.optimizer == number]):
+            continue
+        line = site.text if site and is_only_call(site.text) else "scheduler.step()"
+        return Finding(
+            summary=f"from step {rates.low_from} of {rates.steps} on, the learning rate is below "
+            f"{LOW * highest:.2g}, a thousandth of its highest value, so the model stops learning: "
+            "the scheduler advances in every step",
+            facts=(
+                f"learning rate: {highest:.3g} at most, {rates.last:.3g} at the end",
+                f"the scheduler advanced {moves} times in {rates.steps} steps",
+            ),
+            change=(
+                f"- {line}",
+                f"+ {line}  # after the loop over an epoch's batches; or give the scheduler its",
+                "+ # lengths in steps: epochs * len(loader)",
+            ),
+            confidence=LIKELY,
+            site=site,
+        )
+    return None
+
+
+def _stays(steps: list[StepNumbers]) -> bool:
+    """Return whether the last losses are more than half of the first ones."""
+    losses = [each.loss for each in steps if each.loss is not None and math.isfinite(each.loss)]
+    if len(losses) < 2 * _LOSSES:
+        return False
+    return mean(losses[-_LOSSES:]) > _LEARNED * mean(losses[:_LOSSES]) > 0
+
+
+RULE = Rule(
+    code="LEARNING_RATE_FALLS_EARLY",
+    name="a learning rate that falls too early",
+    rows=(59,),
+    citations=("ivadomed/ivadomed#55", "automl/Auto-PyTorch#210"),
+    needs=frozenset({"numbers", "rates", "static"}),
+    judge=judge,
+    explains=("SCHEDULE_PAST_ITS_END",),
+    harmless=True,
+)

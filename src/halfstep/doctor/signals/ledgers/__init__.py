@@ -1,0 +1,1 @@
+"""Accounts that add up: of gradients, parameters, learning rates, writes and modes."""

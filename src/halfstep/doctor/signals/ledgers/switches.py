@@ -1,0 +1,206 @@
+"""The ledger of modes: in which mode the layers of a model ran that depend on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from halfstep.doctor.internals import drops_values, tracks_statistics
+from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.tape.modules import unwrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfstep.doctor.signals.state.registry import ModelNotes
+    from halfstep.doctor.signals.watched import Watched
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer that computes other results in evaluation mode.
+
+    Attributes:
+        name: Its name in the model.
+        kind: Its class.
+        drops: Whether it drops values in training mode; otherwise, it tracks statistics.
+        training: Number of training calls of the model in which it was in training mode.
+        evaluating: Number of training calls in which it was in evaluation mode.
+        evaluated: Number of calls of the model without gradients, in evaluation mode.
+        disturbed: Number of calls of the model without gradients in which it was in training mode.
+        left: Whether it was in training mode in the first training calls, and never again later.
+        is_training: Whether it is in training mode at the end.
+        trained: Whether the smallest module around it with parameters has trainable ones.
+        frozen: Whether it has parameters, and none requires gradients.
+        undone: The line that has set evaluation mode for this layer alone, before another one set
+            training mode again.
+        fresh: Whether it is a norm whose running statistics are still the first ones.
+    """
+
+    name: str
+    kind: str
+    drops: bool
+    training: int
+    evaluating: int
+    evaluated: int
+    disturbed: int
+    left: bool
+    is_training: bool
+    trained: bool
+    frozen: bool
+    fresh: bool
+    undone: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelModes:
+    """The modes of a model in the loop's calls.
+
+    Attributes:
+        number: Number of the model.
+        kind: Its class.
+        layers: The layers that depend on the mode.
+        restored: How often a call in training mode was the first training call after an evaluation.
+        left: How often it was a call in evaluation mode, although the model was trained before.
+        left_after: The call of the evaluation before the first such call; None without one.
+        evaluating: How often a training call was in evaluation mode.
+        straight: How often such a call was the first training call after an evaluation.
+        switched: Number of these evaluations for which the loop had set evaluation mode.
+        straight_after: The call of the evaluation before the first such call; None without one.
+        disturbed: How often several calls without gradients in a row have updated the statistics of
+            norms, before training went on.
+        disturbed_by: The first of these calls.
+    """
+
+    number: int
+    kind: str
+    layers: tuple[Layer, ...]
+    restored: int
+    left: int
+    left_after: Site | None
+    evaluating: int
+    straight: int
+    switched: int
+    straight_after: Site | None
+    disturbed: int
+    disturbed_by: Site | None
+
+    @property
+    def dropouts(self) -> list[str]:
+        """Classes of the layers that drop values."""
+        return sorted({each.kind for each in self.layers if each.drops})
+
+    @property
+    def norms(self) -> list[str]:
+        """Classes of the norms that track statistics."""
+        return sorted({each.kind for each in self.layers if not each.drops})
+
+
+@dataclass(frozen=True, slots=True)
+class ModeLedger:
+    """The ledger, for each model with such layers."""
+
+    signal: ClassVar[str] = "modes"
+    models: tuple[ModelModes, ...] = ()
+
+
+class Switches(Signal):
+    """Passes each call of `train` and `eval` on to the modes of the models that it concerns."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._frozen: WeakKeyDictionary[nn.Module, Mark | None] = WeakKeyDictionary()
+        self._undone: WeakKeyDictionary[nn.Module, Mark | None] = WeakKeyDictionary()
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hook of `train`, which `eval` calls, too."""
+        yield Hook(nn.Module, "train", self.watched.in_loop(self._on_train))
+
+    def _on_train(self, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        with self.watched.guard.inside():  # Each submodule is switched, too.
+            result = original(module, *args, **kwargs)
+        with self.watched.guard.own():
+            self.watched.registry.note_switch(module)
+            if tracks_statistics(module) and not module.training:
+                self._frozen[module] = calling_line()
+            elif module.training and self._frozen:
+                for each in set(module.modules()) & set(self._frozen):
+                    self._undone[each] = self._frozen.pop(each)
+        return result
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the ledger."""
+        models = self.watched.registry.models
+        alive = models.alive()
+        found = [
+            ModelModes(
+                number=number,
+                kind=notes.facts.kind,
+                layers=tuple(self._layers(notes, alive.get(number))),
+                restored=notes.modes.restored,
+                left=notes.modes.left,
+                left_after=site(notes.modes.left_after),
+                evaluating=notes.modes.evaluating,
+                straight=notes.modes.straight,
+                switched=notes.modes.switched,
+                straight_after=site(notes.modes.straight_after),
+                disturbed=notes.modes.disturbed,
+                disturbed_by=site(notes.modes.disturbed_by),
+            )
+            for number, notes in enumerate(models.notes)
+            if notes.modes.dependent
+        ]
+        return {ModeLedger.signal: ModeLedger(tuple(found))}
+
+    def _layers(self, notes: ModelNotes, model: nn.Module | None) -> Iterator[Layer]:
+        known, registry = notes.modes, self.watched.registry
+        optimizers = registry.optimizers.alive()
+        mine = [optimizers[each] for each in notes.optimizers if each in optimizers]
+        owned = {id(each) for one in mine for each in registry.moved_by(one)}
+        named = unwrapped(model).named_modules() if model is not None else ()
+        names = {id(module): name for name, module in named}
+        order = {key: place for place, key in enumerate(names)}
+        layers = sorted(enumerate(known.dependent), key=lambda each: order.get(id(each[1]), 0))
+        for place, module in layers:
+            parameters = list(module.parameters(recurse=False))
+            inside = [
+                (modes[place], *its) for modes, its in known.trained.items() if place < len(modes)
+            ]
+            tested = [(modes[place], n) for modes, n in known.tested.items() if place < len(modes)]
+            last = max((end for mode, _, _, end in inside if mode), default=0)
+            first = min((start for mode, _, start, _ in inside if not mode), default=0)
+            yield Layer(
+                name=names.get(id(module), ""),
+                kind=type(module).__name__,
+                drops=drops_values(module),
+                training=sum(count for mode, count, _, _ in inside if mode),
+                evaluating=sum(count for mode, count, _, _ in inside if not mode),
+                evaluated=sum(count for mode, count in tested if not mode),
+                disturbed=sum(count for mode, count in tested if mode),
+                left=0 < last < first,
+                is_training=module.training,
+                trained=self._is_trained(model, names.get(id(module), ""), owned),
+                frozen=bool(parameters) and not any(each.requires_grad for each in parameters),
+                fresh=_is_fresh(module),
+                undone=site(self._undone.get(module)),
+            )
+
+    @staticmethod
+    def _is_trained(model: nn.Module | None, name: str, owned: set[int]) -> bool:
+        """Return whether the nearest module around a layer with parameters has trained ones."""
+        while model is not None and name:
+            name = name.rpartition(".")[0]
+            parameters = list(unwrapped(model).get_submodule(name).parameters())
+            if parameters:
+                return any(each.requires_grad and id(each) in owned for each in parameters)
+        return False
+
+
+def _is_fresh(module: nn.Module) -> bool:
+    mean = getattr(module, "running_mean", None)
+    return isinstance(mean, torch.Tensor) and not bool(mean.any())

@@ -1,0 +1,1 @@
+"""What a program calls and starts: functions, threads, processes, graphs and files."""

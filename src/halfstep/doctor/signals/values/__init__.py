@@ -1,0 +1,1 @@
+"""The values of tensors: losses, gradients and parameters in their formats."""

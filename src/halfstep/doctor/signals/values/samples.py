@@ -1,0 +1,141 @@
+"""Measures underflow of gradients and lost updates, for a few parameters in sampled steps.
+
+A parameter is copied before a sampled step and compared after it. The update of an element was
+rounded away if the element has a nonzero gradient and did not change.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from halfstep.doctor.record import Sample
+from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.values.retained import Keeping
+from halfstep.doctor.tensors.local import local
+from halfstep.formats import FORMATS, format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.record.sites import Mark
+    from halfstep.doctor.signals.watched import Watched
+
+PARAMETERS = 8
+ELEMENTS = 16384
+EVERY = 100
+FIRST = 64
+KEPT = 512
+
+
+def is_sampled(step: int) -> bool:
+    """Return whether a step is sampled: steps 1, 2, 4, 8, ... and every hundredth."""
+    return step > 0 and (step & (step - 1) == 0 or step % EVERY == 0)
+
+
+class Samples(Signal):
+    """Keeps the first samples, because parameters change most at first, and the latest ones."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._look: Look | None = None
+        self._first: list[Sample] = []
+        self._latest: deque[Sample] = deque(maxlen=KEPT)
+
+    def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
+        """Copy a few parameters before a sampled step."""
+        del mark
+        registry = self.watched.registry
+        if is_sampled(registry.optimizer(optimizer).steps - 1):
+            names = {id(each): name for name, each in registry.names().items()}
+            self._look = Look(optimizer, number, self.watched.grammar.iteration, names)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Compare the parameters after a sampled step."""
+        del optimizer
+        if self._look is not None:
+            look, self._look = self._look, None
+            self._extend(look.after())
+
+    def _extend(self, samples: Iterable[Sample]) -> None:
+        for each in samples:
+            (self._first if len(self._first) < FIRST else self._latest).append(each)
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the samples."""
+        return {"samples": (*self._first, *self._latest)}
+
+
+class Look:
+    """Measures one sampled step of one optimizer.
+
+    Create the object before the step, and call `after` after the step.
+
+    Args:
+        optimizer: The optimizer.
+        number: Number of the optimizer, from 0.
+        iteration: Number of the iteration, from 0.
+        names: Names of the parameters by `id`.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, number: int, iteration: int, names: dict[int, str]
+    ) -> None:
+        self._number, self._iteration, self._names = number, iteration, names
+        self._found_inf = getattr(optimizer, "found_inf", None)  # of a fused optimizer
+        chosen = [
+            each
+            for group in optimizer.param_groups
+            for each in group["params"]
+            if each.grad is not None and not each.grad.is_sparse and local(each).numel() > 1
+        ]
+        stride = max(1, len(chosen) // PARAMETERS)
+        looked_at = chosen[::stride][:PARAMETERS]
+        self._keeping = Keeping(optimizer, looked_at, _some)
+        self._draws = False
+        self._before: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = [
+            (each, _some(each).clone(), _some(each.grad).clone()) for each in looked_at
+        ]
+
+    def after(self) -> list[Sample]:
+        """Return the samples of the step, none if it was skipped; waits for the device."""
+        if self._found_inf is not None and bool(self._found_inf):
+            return []
+        self._draws = self._keeping.draws()
+        return [self._sample(*each) for each in self._before]
+
+    def _sample(
+        self, parameter: torch.Tensor, before: torch.Tensor, gradient: torch.Tensor
+    ) -> Sample:
+        update = _some(parameter).double() - before.double()
+        sizes = gradient.double().abs()
+        moved = sizes > 0
+        count = int(moved.sum())
+        tiny = sizes[moved] < FORMATS["fp16"].tiny
+
+        def share(mask: torch.Tensor) -> float:
+            return mask.double().mean().item() if mask.numel() else 0.0
+
+        norm: Any = before.double().norm().item()
+        return Sample(
+            iteration=self._iteration,
+            optimizer=self._number,
+            parameter=self._names.get(id(parameter), ""),
+            format=format_name(parameter.dtype),
+            gradient_format=format_name(gradient.dtype),
+            gradient_zeros=share(~moved),
+            gradient_subnormal=share(tiny),
+            unchanged=share(update[moved] == 0) if count else 0.0,
+            relative_update=update.norm().item() / norm if norm else 0.0,
+            retained=self._draws or self._keeping.of(parameter, before),
+        )
+
+
+def _some(tensor: torch.Tensor | None) -> torch.Tensor:
+    assert tensor is not None
+    flat = local(tensor).detach().flatten()
+    stride = max(1, flat.numel() // ELEMENTS)
+    return flat[::stride]
