@@ -137,3 +137,22 @@ def healthy_teacher() -> None:
 
 def healthy_teacher_that_follows_the_student() -> None:
     distil(lambda teacher: None, moves=True)
+
+
+def healthy_samples_for_a_critic() -> None:
+    generator = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 6))
+    critic = nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(), nn.Linear(8, 1))
+    of_generator = torch.optim.SGD(generator.parameters(), lr=0.01)
+    of_critic = torch.optim.SGD(critic.parameters(), lr=0.01)
+    for images, _ in batches(6):
+        for _ in range(3):
+            with torch.no_grad():
+                samples = generator(torch.randn(len(images), 4))
+            of_critic.zero_grad()
+            (critic(samples) - critic(images)).mean().backward()
+            of_critic.step()
+        critic.requires_grad_(requires_grad=False)
+        of_generator.zero_grad()
+        critic(generator(torch.randn(len(images), 4))).mean().neg().backward()
+        of_generator.step()
+        critic.requires_grad_(requires_grad=True)

@@ -41,10 +41,14 @@ def _teacher(evidence: Evidence) -> Finding | None:
 
 
 def _disturbed(evidence: Evidence) -> Finding | None:
-    """Find evaluations that update running statistics, between training calls."""
+    """Find evaluations that update running statistics, between training calls.
+
+    A generator that makes samples for the training of a critic is not evaluated.
+    """
+    trains_others = {model.site for model in evidence.of(Features).models}
     for model in evidence.of(ModeLedger).models:
         owners = evidence.static.models[model.number].optimizers
-        if not model.disturbed or not owners:
+        if not model.disturbed or not owners or model.disturbed_by in trains_others:
             continue
         calls = max(each.disturbed for each in model.layers)
         dropped = ", and dropout is on" if model.dropouts else ""
