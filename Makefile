@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test oldest soak check site bench gpu clean
+.PHONY: demo test test-times oldest soak check site bench gpu clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +17,9 @@ demo: $(VENV)/installed  ## the comparison of the README
 
 test: $(VENV)/installed  ## all tests but the long campaigns
 	$(BIN)/pytest -n auto -m "not slow"
+
+test-times: $(VENV)/installed  ## the tests again, with the CPU seconds of each folder
+	$(BIN)/pytest -n auto -m "not slow" --times 50
 
 oldest:  ## all tests but the long campaigns, under the oldest torch that is supported
 	$(PYTHON) -m venv .venv-oldest

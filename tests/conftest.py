@@ -1,4 +1,8 @@
-"""What several floors' tests share: real digits, small enough to train on in a second."""
+"""What several floors' tests share: real digits, small enough to train on in a second.
+
+With -n, one process hands out tests to the others and runs none. So this file imports torch only
+where it is used.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,15 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from times import Times
+
+if TYPE_CHECKING:
+    import torch
 
 # PyTorch's own half kernels, which some tests compare with, are those of a processor without half
 # units: the others are wrong for some shapes. Set before torch is imported, and inherited by what
@@ -21,14 +30,6 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 # Nets of tests are small, and a second thread costs more than it saves; it also changes the last
 # bits of a sum. The variable is for processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
-
-import torch
-from sklearn.datasets import load_digits
-
-from halfstep.train.environment import describe
-
-# Pytest may have imported torch before the variable was set, for the category of a warning filter.
-torch.set_num_threads(1)
 
 # How long a case takes to draw says how busy the machine is, and nothing else.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -47,6 +48,8 @@ class Digits(NamedTuple):
 
     def batches(self, size: int, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return `count` batches of `size`, starting over where the scans end."""
+        import torch
+
         places = torch.arange(size * count).reshape(count, size) % len(self.labels)
         return [(self.images[place], self.labels[place]) for place in places]
 
@@ -54,6 +57,9 @@ class Digits(NamedTuple):
 @pytest.fixture(scope="session")
 def digits() -> Digits:
     """The first 512 scans of scikit-learn's digits."""
+    import torch
+    from sklearn.datasets import load_digits
+
     scans = load_digits()
     images = torch.tensor(scans.images[:512], dtype=torch.float32)[:, None] / 16
     return Digits(images, torch.tensor(scans.target[:512]))
@@ -76,6 +82,27 @@ LONGEST = (
     "test_package.py",
 )
 """Files of tests by the time that they take."""
+
+
+def pytest_addoption(parser):
+    """Add the option that says where the suite's time goes."""
+    parser.addoption(
+        "--times",
+        type=int,
+        metavar="N",
+        help="print the CPU seconds of each folder, and of the N longest tests",
+    )
+
+
+def pytest_configure(config):
+    """Measure, where the option is given, and let warnings about the engine be errors."""
+    longest = config.getoption("times")
+    if longest is not None:
+        config.pluginmanager.register(Times(longest))
+    if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
+        # In pyproject.toml, the line would import torch in the process that only hands out tests.
+        category = "halfstep.engine.misuse.EngineWarning"
+        config.addinivalue_line("filterwarnings", f"error::{category}")
 
 
 def pytest_collection_modifyitems(items):
@@ -104,6 +131,10 @@ def pytest_collection_finish():
 @pytest.fixture
 def write_results():
     """What a long campaign leaves of what it has seen, beside the benchmarks' results."""
+    import torch
+
+    from halfstep.train.environment import describe
+
     folder = Path(__file__).parents[1] / "benchmarks" / "results"
 
     def write(name: str, seen: dict) -> None:
