@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from doctor.rules.test_rules import codes
-from doctor.rules.test_variants import watched
+from doctor.rules.watched import watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

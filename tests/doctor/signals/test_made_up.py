@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
+
+import warm
 
 SIGNAL = '''
 """Counts the calls of `random.seed` by the loop, after its first step."""
@@ -103,11 +105,17 @@ assert any(rule.code == "SEEDED" and "seeds the generator" in rule.about for rul
 """
 
 
+def program(folder: Path) -> None:
+    """Be the program, in a process that has found no signals yet."""
+    sys.argv[1:] = [str(folder)]
+    runpy.run_path(str(folder / "program.py"), run_name="__main__")
+
+
 def test_a_signal_and_its_cause_need_no_registration(tmp_path) -> None:
     for folder, text in (("signals", SIGNAL), ("rules", RULE)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "seeds.py").write_text(text)
     (tmp_path / "program.py").write_text(PROGRAM)
     assert len([each for each in tmp_path.rglob("*.py") if Path(each).is_file()]) == 3
-    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path)]
-    subprocess.run(command, check=True, timeout=300)
+    ended = warm.Warm(program, tmp_path).wait(300)
+    assert ended.code == 0, ended.err
