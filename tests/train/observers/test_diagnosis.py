@@ -29,6 +29,17 @@ RECIPES = ("fp32", "bf16", "fp16", "o2", "half", "bf16-sr", "fp8")
 DIVERGES = ("optimizer.lr=1e6", "schedule.name=constant", "optimizer.momentum=0")
 
 
+@pytest.fixture(scope="module")
+def tiny(tiny):
+    """Load the small config with doctor, as it is by default."""
+    return lambda *options, **flags: tiny("doctor=true", *options, **flags)
+
+
+@pytest.fixture(scope="module")
+def pictures(pictures):
+    return lambda *options, **flags: pictures("doctor=true", *options, **flags)
+
+
 @pytest.fixture
 def poison(monkeypatch):
     """Make an image of training batches (epoch, number) inf at a place."""
@@ -98,7 +109,7 @@ def test_what_a_run_has_left_is_printed_again(diverged, capsys) -> None:
 
 
 def test_train_prints_the_verdict_behind_its_error(tiny_file, tmp_path, capsys) -> None:
-    options = ["--options", *DIVERGES, "log_every=1"]
+    options = ["--options", *DIVERGES, "log_every=1", "doctor=true"]
     arguments = ["train", str(tiny_file), "--out", str(tmp_path / "run"), "--quiet", *options]
     assert main(arguments) == 1
     error, *rest = capsys.readouterr().err.splitlines()
@@ -171,7 +182,7 @@ def _compiled_without_a_compiler(monkeypatch):
 
 
 @pytest.mark.usefixtures("_compiled_without_a_compiler")
-@pytest.mark.parametrize("recipe", ["fp16", "o2"])
+@pytest.mark.parametrize("recipe", ["fp16", pytest.param("o2", marks=pytest.mark.slow)])
 def test_a_compiled_run_learns_the_same_bits_with_and_without_a_watch(
     tiny, tmp_path, recipe
 ) -> None:
@@ -226,7 +237,7 @@ def test_train_says_of_a_finished_run_that_a_loss_was_not_finite(
     tiny_file, tmp_path, poison, capsys
 ) -> None:
     poison((1, 2))
-    options = ["--options", "on_nonfinite=skip", "log_every=1", "epochs=1"]
+    options = ["--options", "doctor=true", "on_nonfinite=skip", "log_every=1", "epochs=1"]
     run = str(tmp_path / "run")
     assert main(["train", str(tiny_file), "--out", run, "--quiet", *options]) == 0
     said = capsys.readouterr().err.strip()
