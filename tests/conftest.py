@@ -66,22 +66,28 @@ def digits() -> Digits:
 
 
 LONGEST = (
-    "cli/test_compare.py",
-    "train/distributed/test_torchrun.py",
+    "train/loop/test_resume.py",
+    "doctor/rules/test_variants.py",
     "train/distributed/test_processes.py",
     "engine/parallel/test_processes.py",
-    "train/loop/test_resume.py",
-    "train/loop/test_full_disk.py",
-    "compare/test_kill.py",
-    "compare/report/test_browser.py",
+    "benchmarks/test_gpu.py",
+    "cli/test_compare.py",
+    "train/observers/test_diagnosis.py",
+    "compare/output/report/test_browser.py",
+    "doctor/rules/test_rules.py",
+    "train/loop/test_saving.py",
+    "train/loop/test_faults_while_running.py",
+    "train/distributed/test_torchrun.py",
+    "train/data/sources/test_imported.py",
     "train/observers/test_nonfinite.py",
-    "train/observers/test_probes.py",
-    "train/loop/test_loop.py",
-    "engine/test_contract.py",
-    "engine/test_every_recipe.py",
-    "test_package.py",
+    "compare/test_comparison.py",
+    "cli/test_train.py",
+    "train/loop/test_full_disk.py",
+    "train/loop/test_kills.py",
+    "benchmarks/test_posts.py",
+    "examples/test_examples.py",
 )
-"""Files of tests by the time that they take."""
+"""Files of tests by the time that they take, waits included."""
 
 
 def pytest_addoption(parser):
@@ -109,6 +115,7 @@ def pytest_collection_modifyitems(items):
     """Put the longest files first, for workers take files in this order."""
     tests = Path(__file__).parent
     places = {tests / name: place for place, name in enumerate(LONGEST)}
+    assert all(path.exists() for path in places), "LONGEST names a file that is not there"
     items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
 
 
@@ -124,8 +131,24 @@ def pytest_collection():
 
 def pytest_collection_finish():
     """Leave modules and tests, a million objects, out of the collections that every run makes."""
+    leave_out_of_collections()
+
+
+def pytest_runtest_setup():
+    """Do so again with the modules that a test has imported, such as torch's compiler."""
+    if len(sys.modules) > MODULES[0] + 50:
+        leave_out_of_collections()
+
+
+MODULES = [0]
+"""How many were imported when what was there was last left out."""
+
+
+def leave_out_of_collections() -> None:
+    """Leave all objects that there are out of later collections."""
     gc.collect()
     gc.freeze()
+    MODULES[0] = len(sys.modules)
 
 
 @pytest.fixture
