@@ -105,7 +105,8 @@ def pytest_configure(config):
     longest = config.getoption("times")
     if longest is not None:
         config.pluginmanager.register(Times(longest))
-    if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
+    hands_out = config.getoption("dist", "no") != "no" and config.getoption("tx")
+    if not hands_out:
         # In pyproject.toml, the line would import torch in the process that only hands out tests.
         category = "halfstep.engine.misuse.EngineWarning"
         config.addinivalue_line("filterwarnings", f"error::{category}")
