@@ -5,6 +5,8 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import pytest
+
 from times import TICK, Times, spent
 
 BUSY = """
@@ -36,6 +38,20 @@ def test_processes_count_while_they_run_and_afterwards():
     assert ended >= running - 2 * TICK
     own = resource.getrusage(resource.RUSAGE_SELF)
     assert ended > own.ru_utime + own.ru_stime
+
+
+def test_processes_that_nobody_waits_for_take_nothing_back_when_they_end(monkeypatch):
+    times, reports = Times(1), []
+    at = iter((2.0, 5.0, 1.0, 1.5))
+    monkeypatch.setattr("times.spent", lambda: next(at))
+    times.pytest_collection_finish(SimpleNamespace(config=SimpleNamespace(workeroutput={})))
+    for _ in range(3):
+        hook = times.pytest_runtest_makereport(None, SimpleNamespace(when="teardown"))
+        next(hook)
+        with pytest.raises(StopIteration) as made:
+            hook.send(SimpleNamespace())
+        reports.append(made.value.value.cpu_seconds)
+    assert reports == [3.0, 0.0, 0.5]
 
 
 def test_the_table_sums_tests_by_folder_and_names_the_longest():

@@ -35,7 +35,8 @@ class Times:
 
     def _since(self) -> float:
         before, self._before = self._before, spent()
-        return self._before - before
+        # Nobody waits for the processes of a browser, so that their time is gone when they end.
+        return max(0.0, self._before - before)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Take the time so far."""
