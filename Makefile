@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test times oldest soak check site bench gpu clean
+.PHONY: demo test times test-times oldest soak check site bench gpu clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +20,9 @@ test: $(VENV)/installed  ## all tests but the long campaigns
 
 times:  ## the table of CONTRIBUTING.md, from the last `make test`
 	$(BIN)/python tests/durations.py build/tests.xml
+
+test-times: $(VENV)/installed  ## the tests again, with the CPU seconds of each folder
+	$(BIN)/pytest -n auto -m "not slow" --times 50
 
 oldest:  ## all tests but the long campaigns, under the oldest torch that is supported
 	$(PYTHON) -m venv .venv-oldest

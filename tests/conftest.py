@@ -1,4 +1,8 @@
-"""What several floors' tests share: real digits, small enough to train on in a second."""
+"""What several floors' tests share: real digits, small enough to train on in a second.
+
+With -n, one process hands out tests to the others and runs none. So this file imports torch only
+where it is used.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,15 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from times import Times
+
+if TYPE_CHECKING:
+    import torch
 
 # PyTorch's own half kernels, which some tests compare with, are those of a processor without half
 # units: the others are wrong for some shapes. Set before torch is imported, and inherited by what
@@ -20,12 +29,6 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 # Nets of tests are small, and a second thread costs more than it saves; it also changes the last
 # bits of a sum. The variable is for processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
-
-import torch
-from sklearn.datasets import load_digits
-
-# Pytest may have imported torch before the variable was set, for the category of a warning filter.
-torch.set_num_threads(1)
 
 # How long a case takes to draw says how busy the machine is, and nothing else.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -44,6 +47,8 @@ class Digits(NamedTuple):
 
     def batches(self, size: int, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return `count` batches of `size`, starting over where the scans end."""
+        import torch
+
         places = torch.arange(size * count).reshape(count, size) % len(self.labels)
         return [(self.images[place], self.labels[place]) for place in places]
 
@@ -51,34 +56,66 @@ class Digits(NamedTuple):
 @pytest.fixture(scope="session")
 def digits() -> Digits:
     """The first 512 scans of scikit-learn's digits."""
+    import torch
+    from sklearn.datasets import load_digits
+
     scans = load_digits()
     images = torch.tensor(scans.images[:512], dtype=torch.float32)[:, None] / 16
     return Digits(images, torch.tensor(scans.target[:512]))
 
 
 LONGEST = (
-    "cli/test_compare.py",
-    "train/distributed/test_torchrun.py",
+    "train/loop/test_resume.py",
+    "doctor/rules/test_variants.py",
     "train/distributed/test_processes.py",
     "engine/parallel/test_processes.py",
-    "train/loop/test_resume.py",
-    "train/loop/test_full_disk.py",
-    "compare/test_kill.py",
-    "compare/report/test_browser.py",
+    "benchmarks/test_gpu.py",
+    "cli/test_compare.py",
+    "train/observers/test_diagnosis.py",
+    "compare/output/report/test_browser.py",
+    "doctor/rules/test_rules.py",
+    "train/loop/test_saving.py",
+    "train/loop/test_faults_while_running.py",
+    "train/distributed/test_torchrun.py",
+    "train/data/sources/test_imported.py",
     "train/observers/test_nonfinite.py",
-    "train/observers/test_probes.py",
-    "train/loop/test_loop.py",
-    "engine/test_contract.py",
-    "engine/test_every_recipe.py",
-    "test_package.py",
+    "compare/test_comparison.py",
+    "cli/test_train.py",
+    "train/loop/test_full_disk.py",
+    "train/loop/test_kills.py",
+    "benchmarks/test_posts.py",
+    "examples/test_examples.py",
 )
-"""Files of tests by the time that they take."""
+"""Files of tests by the time that they take, waits included."""
+
+
+def pytest_addoption(parser):
+    """Add the option that says where the suite's time goes."""
+    parser.addoption(
+        "--times",
+        type=int,
+        metavar="N",
+        help="print the CPU seconds of each folder, and of the N longest tests",
+    )
+
+
+def pytest_configure(config):
+    """Measure, where the option is given, and let warnings about the engine be errors."""
+    longest = config.getoption("times")
+    if longest is not None:
+        config.pluginmanager.register(Times(longest))
+    hands_out = config.getoption("dist", "no") != "no" and config.getoption("tx")
+    if not hands_out:
+        # In pyproject.toml, the line would import torch in the process that only hands out tests.
+        category = "halfstep.engine.misuse.EngineWarning"
+        config.addinivalue_line("filterwarnings", f"error::{category}")
 
 
 def pytest_collection_modifyitems(items):
     """Put the longest files first, for workers take files in this order."""
     tests = Path(__file__).parent
     places = {tests / name: place for place, name in enumerate(LONGEST)}
+    assert all(path.exists() for path in places), "LONGEST names a file that is not there"
     items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
 
 
@@ -94,8 +131,24 @@ def pytest_collection():
 
 def pytest_collection_finish():
     """Leave modules and tests, a million objects, out of the collections that every run makes."""
+    leave_out_of_collections()
+
+
+def pytest_runtest_setup():
+    """Do so again with the modules that a test has imported, such as torch's compiler."""
+    if len(sys.modules) > MODULES[0] + 50:
+        leave_out_of_collections()
+
+
+MODULES = [0]
+"""How many were imported when what was there was last left out."""
+
+
+def leave_out_of_collections() -> None:
+    """Leave all objects that there are out of later collections."""
     gc.collect()
     gc.freeze()
+    MODULES[0] = len(sys.modules)
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -96,14 +97,27 @@ def room(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
+@cache
+def import_nodes(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Return the imports of a file, anywhere in it; several tests read them."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def nodes_of(path: Path, *words: str) -> list[ast.AST]:
+    """Return the nodes of a file that has one of these words, for only those are worth parsing."""
+    text = path.read_text()
+    return [*ast.walk(ast.parse(text))] if any(word in text for word in words) else []
+
+
 def imports(path: Path) -> list[tuple[int, str]]:
     """Return the line and name ("train.loop") of what a file imports of halfstep, anywhere."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_nodes(path):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}:{node.lineno} imports relatively"
             names = [node.module or ""]
             if node.module == "halfstep":
@@ -122,10 +136,10 @@ def module_name(path: Path) -> str:
 def imported_files(path: Path, known: set[str]) -> set[str]:
     """Return the files of the package that a file imports anywhere, for its types alone too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[2] for alias in node.names if is_ours(alias.name)}
-        elif isinstance(node, ast.ImportFrom) and is_ours(node.module or ""):
+        elif is_ours(node.module or ""):
             base = node.module.partition(".")[2]
             names = {f"{base}.{alias.name}".lstrip(".") for alias in node.names}
             found |= {name if name in known else base for name in names}
@@ -158,7 +172,7 @@ def test_only_its_own_part_asks_a_recipe_for_a_field() -> None:
     for path in FILES:
         if path.is_relative_to(SOURCE / "mechanisms"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path, "recipe"):
             asked = None
             if isinstance(node, ast.Attribute):
                 asked = node.attr, ast.unparse(node.value)
@@ -258,7 +272,7 @@ def test_only_the_engine_calls_backward_and_steps_an_optimizer() -> None:
     for path in FILES:
         if room(path) in {"engine", "mechanisms", "apex"}:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path, "backward", "step"):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 owner = ast.unparse(node.func.value)
                 assert node.func.attr != "backward" or owner.endswith("engine"), f"{path}: {owner}"

@@ -124,6 +124,24 @@ def halfstep(*arguments: object) -> int:
     return main([str(each) for each in arguments])
 
 
+def program(code: str, *arguments: str) -> None:
+    """Be `python -c CODE ARGUMENTS`: `warm.run(warm.program, "print(1)")`."""
+    sys.argv[:] = ["-c", *arguments]
+    exec(compile(code, "<program>", "exec"), {"__name__": "__main__"})
+
+
+def interpreted(code: str, *arguments: str) -> None:
+    """Be `python -c CODE ARGUMENTS` with Triton's interpreter in place of its compiler.
+
+    Triton reads the variable when it is imported, for its own functions, and torch has imported it.
+    """
+    os.environ["TRITON_INTERPRET"] = "1"
+    for name in list(sys.modules):
+        if name.split(".")[0] == "triton" and not name.startswith("triton._C"):
+            del sys.modules[name]
+    program(code, *arguments)
+
+
 def _run(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],

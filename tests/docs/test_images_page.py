@@ -11,6 +11,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "images-to-model.md").read_text()
 SHOWN = re.findall(r"```console\n\$ halfstep ([^\n]*)\n(.*?)```", PAGE, re.DOTALL)
 
 
+SMALL = "epochs=1 data.resolution=16 data.workers=0"
+"""What the test trains with instead of twelve epochs."""
+
+
 def pattern(text: str) -> str:
     """Return a text without what depends on the machine and on the number of epochs."""
     text = re.sub(r"\d+([.,]\d+)*(e[+-]\d+)?|(?<=[(,/])(zero|one|two|three)\b", "X", text)
@@ -25,7 +29,7 @@ def test_the_commands_print_what_the_page_shows(tmp_path, monkeypatch, capsys):
         *("init", "data", "train", "eval", "predict", "export")
     ]
     for command, output in SHOWN:
-        arguments = shlex.split(command.replace("epochs=12", "epochs=2"))
+        arguments = shlex.split(command.replace("epochs=12", SMALL))
         monkeypatch.setattr(sys, "argv", ["halfstep", *arguments])
         main()  # ends with an exception if it fails
         printed = capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,6 +69,11 @@ def test_backward_inside_autocast_warns() -> None:
         with pytest.warns(EngineWarning, match="inside autocast") as caught:
             engine.backward(loss)
     assert caught[0].filename == __file__
+
+
+def test_a_warning_about_the_engine_that_no_test_expects_fails_it() -> None:
+    with pytest.raises(EngineWarning, match="as an error"):
+        warnings.warn("as an error", EngineWarning, stacklevel=1)
 
 
 @pytest.mark.parametrize("recipe", ["fp16", "o2"])

@@ -20,11 +20,11 @@ RECIPES = [
     "fp32", "tf32", "fp16", "bf16", "half-bn32", "o1", "o2", "o3", "bf16-sr", "bf16-kahan", "act4",
     "fp8", "mxfp8", "nvfp4",
 ]  # fmt: skip
-STEPS, WARM = 30, 3
-OVERFLOWS = {0, 7, 8, 19}
+STEPS, WARM = 12, 3
+OVERFLOWS = {0, 6, 7}
 NARROW = (AdamBf16, SGDBf16, Adam8)
 """Optimizers with narrow moments, which one kernel steps."""
-GROWS = {"init": 256.0, "growth_interval": 4}
+GROWS = {"init": 256.0, "growth_interval": 2}
 
 
 def net():

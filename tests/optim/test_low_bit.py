@@ -1,13 +1,12 @@
 """torchao's optimizers as halfstep has them: the same steps, states of plain tensors."""
 
 import io
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import nn
 
+import warm
 from halfstep.engine import Engine
 from halfstep.optim.low_bit import KINDS, low_bit_adam
 
@@ -77,10 +76,19 @@ def test_small_moments_of_half_parameters_are_in_fp32(dtype):
     assert {each.dtype for each in resumed.state[param].values()} == {torch.float32}
 
 
+IMPORTING = """
+import sys
+before = "torchao" in sys.modules
+from halfstep.optim.low_bit import low_bit_adam
+low_bit_adam("adam8bit")
+print("imported before" if before else "imported now")
+"""
+
+
 def test_importing_torchao_prints_no_warning_of_torch():
-    code = "from halfstep.optim.low_bit import low_bit_adam; low_bit_adam('adam8bit')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "KernelPreference" not in done.stderr
+    ended = warm.run(warm.program, IMPORTING)
+    assert (ended.code, ended.out) == (0, "imported now\n")
+    assert "KernelPreference" not in ended.err
 
 
 def test_a_state_of_other_bits_is_refused():

@@ -12,7 +12,7 @@ from halfstep.train.loop.loop import train
 SEEDS = (0, 1)
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "o2"])
+@pytest.mark.parametrize("recipe", ["o2", pytest.param("fp32", marks=pytest.mark.slow)])
 def test_runs_of_one_process_are_those_of_separate_ones(pictures, tmp_path, recipe):
     given = {seed: pictures("epochs=1", recipe=recipe, seed=seed) for seed in SEEDS}
     for seed, config in given.items():
@@ -61,7 +61,7 @@ def test_another_recipe_has_a_model_of_its_own_whose_memory_is_not_the_runs(pict
         assert kept.bytes_of_others(other.bare_model) == 0
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "o2"])
+@pytest.mark.parametrize("recipe", ["o2", pytest.param("fp32", marks=pytest.mark.slow)])
 def test_nothing_is_compiled_twice(tiny, tmp_path, monkeypatch, recipe):
     compiled = []
 

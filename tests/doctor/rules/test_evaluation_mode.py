@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from doctor.rules.test_variants import watched
+from doctor.rules.watched import watched
 from halfstep.doctor import diagnose
 
 

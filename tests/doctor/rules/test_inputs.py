@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from doctor.rules.test_rules import codes
-from doctor.rules.test_variants import watched
+from doctor.rules.watched import watched
 from halfstep.doctor import Evidence, Watch, diagnose
 from halfstep.doctor.record import Replay
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from doctor.rules.test_rules import codes
-from doctor.rules.test_variants import watched
+from doctor.rules.watched import watched
 from halfstep.doctor.record.rates import LearningRates, Rates
 from halfstep.doctor.signals.ledgers.rates import StepRates
 from halfstep.doctor.signals.watched import Watched

@@ -6,8 +6,7 @@ import inspect
 
 import pytest
 
-from doctor.rules.test_rules import PROGRAMS
-from doctor.rules.test_variants import watched
+from doctor.rules.watched import PROGRAMS, watched
 from halfstep.doctor import diagnose
 from halfstep.doctor.record.rates import LearningRates
 

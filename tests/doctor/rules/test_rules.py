@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import operator
-import pkgutil
 import re
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
 
-from doctor import programs
+from doctor.rules.watched import PROGRAMS
+from doctor.rules.watched import watched as of_program
 from halfstep import recipe
 from halfstep.doctor import Evidence, Watch, diagnose
 from halfstep.doctor.record import from_json
 from halfstep.doctor.rules import rules
 
-PROGRAMS = {
-    module.CODE: module
-    for each in pkgutil.walk_packages(programs.__path__, f"{programs.__name__}.")
-    if hasattr(module := importlib.import_module(each.name), "CODE")
-}
 CODES = sorted(PROGRAMS)
 RULES = {rule.code: rule for rule in rules()}
 UNPROTECTED = (
@@ -36,14 +29,8 @@ UNPROTECTED = (
 """Programs without a scaler: their optimizer applies the bad step."""
 
 
-@cache
 def watched(code: str, version: str) -> Evidence:
-    watch = Watch()
-    with contextlib.suppress(Exception), watch:
-        getattr(PROGRAMS[code], version)()
-    assert not watch.troubles, watch.troubles
-    evidence = watch.close()
-    assert not [each.note for each in evidence.replays if each.note]
+    evidence = of_program(code, version, errors=Exception)
     assert evidence.precision.note in {"", "the last step had no backward"}
     return evidence
 

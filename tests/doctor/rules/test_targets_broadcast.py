@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from doctor.rules.test_rules import PROGRAMS, codes
-from doctor.rules.test_variants import watched
+from doctor.rules.test_rules import codes
+from doctor.rules.watched import PROGRAMS, watched
 from halfstep.doctor import Watch, diagnose
 from halfstep.doctor.tensors.broadcast import broadcast_of
 

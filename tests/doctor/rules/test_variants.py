@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from doctor.loops import Around, batches, classifier, half_steps, loss_of
-from doctor.rules.test_rules import PROGRAMS, RULES, codes, missing_in_torch
+from doctor.rules.test_rules import RULES, codes, missing_in_torch
+from doctor.rules.watched import PROGRAMS, watch_anew, watched
 from halfstep import cpu_half
-from halfstep.doctor import Evidence, Watch, diagnose
+from halfstep.doctor import Watch, diagnose
 from halfstep.doctor.remedies import squares_in_fp32
 
 
@@ -27,16 +28,6 @@ def variants(prefix: str) -> list[tuple[str, str]]:
         for name in sorted(vars(module))
         if name.startswith(prefix)
     ]
-
-
-def watched(code: str, name: str, *, errors: type[Exception] | tuple[()]) -> Evidence:
-    watch = Watch()
-    with contextlib.suppress(errors), watch:
-        getattr(PROGRAMS[code], name)()
-    assert not watch.troubles, watch.troubles
-    evidence = watch.close()
-    assert not [each.note for each in evidence.replays if each.note]
-    return evidence
 
 
 @pytest.mark.parametrize(("code", "name"), variants("broken_"))
@@ -307,9 +298,7 @@ def test_an_update_that_makes_inf_of_finite_gradients_is_named() -> None:
 
 def test_the_place_of_an_operator_is_a_line_of_the_program_inside_cpu_half() -> None:
     with cpu_half():
-        evidence = watched(
-            "ACTIVATIONS_TOO_LARGE", "broken_where_a_division_hides_it", errors=Exception
-        )
+        evidence, _ = watch_anew("ACTIVATIONS_TOO_LARGE", "broken_where_a_division_hides_it")
     births = [birth for birth in evidence.births if birth.op == "aten.bmm"]
     assert births
     assert {Path(birth.site.file).name for birth in births} == {"activations_too_large.py"}

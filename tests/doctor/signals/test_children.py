@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import tempfile
+from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+import warm
 from halfstep.doctor import Watch
+from halfstep.doctor.__main__ import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TRAINS = r"""
 import multiprocessing
@@ -26,7 +31,7 @@ def work(rank, bad):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number in range(6):
         images = torch.randn(8, 4)
-        if bad and rank == 1 and number == 3:
+        if bad and (rank == 1 or sys.argv[1] == "spawn") and number == 3:
             images[2, 1] = float("nan")
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), torch.randint(2, (8,))).backward()
@@ -38,7 +43,7 @@ def work(rank, bad):
 if __name__ == "__main__":
     how, bad = sys.argv[1], sys.argv[2] == "bad"
     if how == "spawn":
-        torch.multiprocessing.spawn(work, args=(bad,), nprocs=2)
+        torch.multiprocessing.spawn(work, args=(bad,), nprocs=1)
     else:
         context = multiprocessing.get_context(how)
         started = [context.Process(target=work, args=(rank, bad)) for rank in range(2)]
@@ -49,24 +54,24 @@ if __name__ == "__main__":
 """
 
 
+def doctor(folder: Path, *arguments: str) -> int:
+    """Be `python -m halfstep.doctor`."""
+    tempfile.tempdir = str(folder)
+    return main(["--report", str(folder / "report"), str(folder / "trains.py"), *arguments])
+
+
 def diagnosis_of(tmp_path, *arguments: str) -> tuple[dict, str]:
     (tmp_path / "trains.py").write_text(TRAINS)
-    command = [sys.executable, "-m", "halfstep.doctor", "--report", str(tmp_path / "report")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [*command, str(tmp_path / "trains.py"), *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment,
-    )
-    assert sorted(done.stdout.splitlines())[-2:] == ["rank 0 ends", "rank 1 ends"]
-    return json.loads((tmp_path / "report" / "diagnosis.json").read_text()), done.stderr
+    ended = warm.Warm(doctor, tmp_path, *arguments).wait(300)
+    assert ended.code == 0, ended.err
+    ends = ["rank 0 ends"] if "spawn" in arguments else ["rank 0 ends", "rank 1 ends"]
+    assert sorted(ended.out.splitlines())[-len(ends) :] == ends
+    return json.loads((tmp_path / "report" / "diagnosis.json").read_text()), ended.err
 
 
-def test_the_cause_in_one_child_is_named(tmp_path) -> None:
-    _, said = diagnosis_of(tmp_path, "spawn", "bad")
+@pytest.mark.parametrize("how", ["spawn", "fork"])
+def test_the_cause_in_one_child_is_named(tmp_path, how) -> None:
+    _, said = diagnosis_of(tmp_path, how, "bad")
     assert "CORRUPT_BATCH" in said
     assert "in child process" in said
     assert "no optimizer made a step" not in said

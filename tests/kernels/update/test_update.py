@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
+import warm
 from halfstep.kernels.update import COUNTERS, GROUP, Device, Rule, Tensors, reference, update
 from kernels.sm90 import needs
 
@@ -87,8 +83,7 @@ def assert_same_bits(kernels, rule: Rule, correction, moments, gradients, flag) 
 
 
 TRITON = """
-import os, sys, torch
-os.environ["TRITON_INTERPRET"] = "1"
+import sys, torch
 from halfstep.kernels.update import gpu
 from kernels.update.test_update import CORRECTIONS, RULES, assert_same_bits
 cases = [
@@ -105,14 +100,9 @@ print("same bits", number + 1)
 
 def triton_cases(every: int) -> str:
     pytest.importorskip("triton")
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", TRITON, str(every)],
-        capture_output=True, text=True, check=False, timeout=500,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    ended = warm.run(warm.interpreted, TRITON, str(every))
+    assert ended.code == 0, ended.err
+    return ended.out
 
 
 def test_the_triton_kernel_gives_the_bits_of_the_reference():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
+import warm
 from halfstep.kernels.native import compiled
 from halfstep.mechanisms.activations import packing
 from halfstep.mechanisms.activations.packing import Draw, native, reference
@@ -121,12 +121,11 @@ def test_threads_share_the_work_and_change_no_bit():
 
 
 TRITON = """
-import os, sys
-os.environ["TRITON_INTERPRET"] = "1"
+import sys
 from halfstep.mechanisms.activations.packing import gpu
 import torch
 from halfstep.mechanisms.activations.packing import Draw, Normaliser, reference
-from tests.mechanisms.activations.test_packing import DTYPES, assert_same_as_reference, awkward
+from mechanisms.activations.test_packing import DTYPES, assert_same_as_reference, awkward
 cases = [(dtype, bits, group) for dtype in DTYPES for bits in (2, 3, 4, 8) for group in (64, 256)]
 for number, (dtype, bits, group) in enumerate(cases[:: int(sys.argv[1])]):
     values = awkward(1600, (1e-8, 1.0, 3e4)[number % 3], dtype, number)[number:]
@@ -143,14 +142,9 @@ print("same bits", number + 1)
 
 def triton_cases(every: int) -> str:
     pytest.importorskip("triton")
-    root = Path(__file__).parents[2]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, "-c", TRITON, str(every)],
-        capture_output=True, text=True, env=environment, check=False, timeout=500,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    ended = warm.run(warm.interpreted, TRITON, str(every))
+    assert ended.code == 0, ended.err
+    return ended.out
 
 
 def test_the_triton_kernels_give_the_bits_of_the_reference():

@@ -54,10 +54,11 @@ def test_it_composes_with_every_recipe(name):
     spec = recipe(f"{name}+act8")
     with Engine(model, SGD(model.parameters(), lr=0.05), recipe=spec) as engine:
         losses = []
-        for _ in range(4):
+        for index in range(4):
             with engine.autocast():
                 loss = cross_entropy(engine.model(images).float(), labels)
-            assert any(kept.packed is not None for kept in saved())
+            if index == 1:  # what is kept is looked for among all objects that there are
+                assert any(kept.packed is not None for kept in saved())
             engine.backward(loss)
             engine.step()
             losses.append(loss.item())

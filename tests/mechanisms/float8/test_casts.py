@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
+import warm
 from halfstep.formats import FORMATS
 from halfstep.mechanisms.float8.casts import plain
 from halfstep.mechanisms.float8.casts.cast import cast
@@ -70,13 +70,12 @@ def test_operands_are_written_again_in_place():
 
 
 TRITON = """
-import os, sys
-os.environ["TRITON_INTERPRET"] = "1"
+import sys
 import torch
 from halfstep.formats import FORMATS
 from halfstep.mechanisms.float8.casts import gpu
 from halfstep.mechanisms.float8.casts.form import Wanted
-from tests.mechanisms.float8.test_casts import KINDS, NUMPY, SHAPES, assert_same, awkward
+from mechanisms.float8.test_casts import KINDS, NUMPY, SHAPES, assert_same, awkward
 number = 0
 for dtype in (torch.bfloat16, torch.float32, torch.float16):
     for kind in KINDS:
@@ -108,14 +107,8 @@ def assert_same(matrix, format_, wanted, cast_):
 
 def triton_cases(every: int) -> None:
     pytest.importorskip("triton")
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])
-    }
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", TRITON, str(every)],
-        capture_output=True, text=True, env=environment, check=False, timeout=500,
-    )  # fmt: skip
-    assert done.stdout == "same bits\n", done.stderr
+    ended = warm.run(warm.interpreted, TRITON, str(every))
+    assert ended.out == "same bits\n", ended.err
 
 
 def test_the_triton_kernels_give_the_bits_of_plain_pytorch():

@@ -141,7 +141,8 @@ def check_doctor_says_on_which_rank_a_batch_was_bad(processes, given) -> None:
     # Under FSDP nothing can be replayed, and the batch itself is still at hand.
     for strategy in ("ddp", "fsdp"):
         run = given.directory / f"bad-batch-{strategy}"
-        config = given.tiny(f"distributed.strategy={strategy}", "epochs=1", "log_every=1")
+        options = ("doctor=true", f"distributed.strategy={strategy}", "epochs=1", "log_every=1")
+        config = given.tiny(*options)
         with mock.patch.object(Data, "prepare", prepare):
             train(config, run, quiet=True, processes=processes)
         processes.any(flag=False)  # wait for what the first one writes

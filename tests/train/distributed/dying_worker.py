@@ -44,7 +44,12 @@ def launch(*arguments):
         # torch says in a line of its own which of the workers that it forked it ends.
         logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.CRITICAL)
         launched = elastic_launch(config, worker)
-        return lambda *command: launched(-1, 0, *command[len(("-m", "halfstep")) :])
+
+        def run(*command):
+            assert (program, *command[:2]) == (sys.executable, "-m", "halfstep")
+            return launched(-1, 0, *command[2:])
+
+        return run
 
     api.elastic_launch = forking
     return main([str(each) for each in arguments])

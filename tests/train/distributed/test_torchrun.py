@@ -16,6 +16,7 @@ from halfstep.train.store import checkpoint
 from . import dying_worker
 
 KILLS = 20
+SHORT = ("max_steps=2", "epochs=1", "accumulate=1")
 MICRO_BATCHES = 9
 """Of the three epochs of the pictures, in two processes."""
 
@@ -28,12 +29,6 @@ def started(command):
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "10"},
     )
-
-
-def ran(*command):
-    process = started(command)
-    out, err = process.communicate()
-    return process.returncode, out, err
 
 
 def torchrun(config, run, rank=-1, count=0, strategy="ddp"):
@@ -118,15 +113,23 @@ def test_processes_that_halfstep_starts_end_as_one(pictures_file, tmp_path):
     code, out, err = warm.run(dying_worker.launch, *train, *wrong)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert err.startswith("error: model.name is 'timm:nothing'")
-    code, out, err = ran("halfstep", *train, "--options", "max_steps=2", "epochs=1", "accumulate=1")
+    code, out, err = warm.run(dying_worker.launch, *train, "--options", *SHORT)
     assert (code, err) == (0, "")
     assert out.count("run:") == 1
     assert json.loads((tmp_path / "environment.json").read_text())["processes"] == 2
 
 
+@pytest.mark.slow
+def test_processes_that_are_no_forks_train(pictures_file, tmp_path):
+    train = ["train", pictures_file, "--out", tmp_path, "--quiet", "--processes", 2]
+    command = started(["halfstep", *train, "--options", *SHORT])
+    out, err = command.communicate()
+    assert (command.returncode, err, out.count("run:")) == (0, "", 1)
+    assert json.loads((tmp_path / "environment.json").read_text())["processes"] == 2
+
+
 def test_bad_config_is_one_line(pictures_file):
-    code, out, err = ran(
-        "halfstep", "train", pictures_file, "--processes", 2, "--options", "seed=a"
-    )
+    train = ["train", pictures_file, "--processes", 2, "--options", "seed=a"]
+    code, out, err = warm.run(dying_worker.launch, *train)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert "seed" in err

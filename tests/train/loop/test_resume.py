@@ -61,7 +61,7 @@ def uninterrupted(pictures, tmp_path_factory):
 def test_run_killed_twice_ends_as_one_that_was_not(
     pictures, uninterrupted, killed_after, tmp_path, recipe
 ):
-    config = pictures(recipe=recipe)
+    config = pictures("doctor=true", recipe=recipe)  # the other run has no watch
     # In the middle of a window of the first epoch, then in the second; between two log lines.
     killed_after(config, tmp_path, 5)
     torch.manual_seed(1234)  # another process is in another state

@@ -29,6 +29,12 @@ RECIPES = ("fp32", "bf16", "fp16", "o2", "half", "bf16-sr", "fp8")
 DIVERGES = ("optimizer.lr=1e6", "schedule.name=constant", "optimizer.momentum=0")
 
 
+@pytest.fixture(scope="module")
+def small(tiny):
+    """Load the small config with doctor, as it is by default."""
+    return lambda *options, **flags: tiny("doctor=true", *options, **flags)
+
+
 @pytest.fixture
 def poison(monkeypatch):
     """Make an image of training batches (epoch, number) inf at a place."""
@@ -73,9 +79,9 @@ def state(run) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def diverged(tiny, tmp_path_factory):
+def diverged(small, tmp_path_factory):
     run = tmp_path_factory.mktemp("diagnosis") / "run"
-    train(tiny(*DIVERGES, "log_every=1"), run, quiet=True)
+    train(small(*DIVERGES, "log_every=1"), run, quiet=True)
     return run
 
 
@@ -98,7 +104,7 @@ def test_what_a_run_has_left_is_printed_again(diverged, capsys) -> None:
 
 
 def test_train_prints_the_verdict_behind_its_error(tiny_file, tmp_path, capsys) -> None:
-    options = ["--options", *DIVERGES, "log_every=1"]
+    options = ["--options", *DIVERGES, "log_every=1", "doctor=true"]
     arguments = ["train", str(tiny_file), "--out", str(tmp_path / "run"), "--quiet", *options]
     assert main(arguments) == 1
     error, *rest = capsys.readouterr().err.splitlines()
@@ -108,11 +114,11 @@ def test_train_prints_the_verdict_behind_its_error(tiny_file, tmp_path, capsys) 
 
 @pytest.mark.parametrize("recipe", ["fp32", "fp16"])
 def test_the_step_that_went_bad_lies_in_the_run_and_runs_again_from_there(
-    tiny, tmp_path, poison, capsys, recipe
+    small, tmp_path, poison, capsys, recipe
 ) -> None:
     poison((1, 2))
     run = tmp_path / "run"
-    train(tiny("on_nonfinite=skip", "log_every=1", "epochs=1", recipe=recipe), run, quiet=True)
+    train(small("on_nonfinite=skip", "log_every=1", "epochs=1", recipe=recipe), run, quiet=True)
     bundle = run / "bundle"
     assert diagnosis_file.bundles(run) == [bundle]
     said = (run / "diagnosis.txt").read_text(encoding="utf-8").splitlines()
@@ -126,22 +132,22 @@ def test_the_step_that_went_bad_lies_in_the_run_and_runs_again_from_there(
     assert "step 2 repeats here with the same bits" in again
 
 
-def test_a_run_that_goes_well_keeps_no_step_though_one_was_looked_at(tiny, tmp_path) -> None:
+def test_a_run_that_goes_well_keeps_no_step_though_one_was_looked_at(small, tmp_path) -> None:
     # The first steps are skipped, until doctor looks at one of them and writes it down.
     recipe = {"base": "fp16", "loss_scale": {"init": 2.0**24}}
     run = tmp_path / "run"
-    summary = train(tiny("epochs=2", "batch_size=64", recipe=recipe), run, quiet=True)
+    summary = train(small("epochs=2", "batch_size=64", recipe=recipe), run, quiet=True)
     assert summary.status == "finished"
     assert summary.skipped_steps >= 4
     assert not [each for each in run.iterdir() if "bundle" in each.name]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_run_learns_the_same_bits_with_and_without_a_watch(tiny, tmp_path, recipe) -> None:
+def test_a_run_learns_the_same_bits_with_and_without_a_watch(small, tmp_path, recipe) -> None:
     short = ("max_steps=4", "log_every=1", "accumulate=2", "clip_norm=1.0", "batch_size=64")
     runs = {watched: tmp_path / watched for watched in ("true", "false")}
     for watched, run in runs.items():
-        train(tiny(*short, f"doctor={watched}", recipe=recipe), run, quiet=True)
+        train(small(*short, f"doctor={watched}", recipe=recipe), run, quiet=True)
         assert not diagnosis_file.files(run)
     assert figures(runs["true"]) == figures(runs["false"])
     first, second = (checkpoint.load(checkpoint.path(run, "last")) for run in runs.values())
@@ -150,10 +156,10 @@ def test_a_run_learns_the_same_bits_with_and_without_a_watch(tiny, tmp_path, rec
 
 
 @pytest.mark.parametrize("what", ["stop", "skip"])
-def test_a_bad_batch_is_named(tiny, tmp_path, poison, what) -> None:
+def test_a_bad_batch_is_named(small, tmp_path, poison, what) -> None:
     poison((1, 6))
     options = (f"on_nonfinite={what}", "log_every=1", "epochs=1", "batch_size=16")
-    train(tiny(*options), tmp_path / "run", quiet=True)
+    train(small(*options), tmp_path / "run", quiet=True)
     assert verdicts(tmp_path / "run") == ["CORRUPT_BATCH"]
     bad = json.loads(read(tmp_path / "run"))["evidence"]["inputs"][0]
     assert (bad["index"], bad["iteration"]) == ([3, 0, 2, 1], 6)
@@ -171,51 +177,51 @@ def _compiled_without_a_compiler(monkeypatch):
 
 
 @pytest.mark.usefixtures("_compiled_without_a_compiler")
-@pytest.mark.parametrize("recipe", ["fp16", "o2"])
+@pytest.mark.parametrize("recipe", ["fp16", pytest.param("o2", marks=pytest.mark.slow)])
 def test_a_compiled_run_learns_the_same_bits_with_and_without_a_watch(
-    tiny, tmp_path, recipe
+    small, tmp_path, recipe
 ) -> None:
     short = ("model.compile=true", "max_steps=4", "epochs=1", "log_every=1", "batch_size=64")
     for watched in ("true", "false"):
         torch._dynamo.reset()
-        config = tiny(*short, f"doctor={watched}", recipe=recipe)
+        config = small(*short, f"doctor={watched}", recipe=recipe)
         train(config, tmp_path / watched, quiet=True)
         assert not diagnosis_file.files(tmp_path / watched)
     assert figures(tmp_path / "true") == figures(tmp_path / "false")
 
 
 @pytest.mark.usefixtures("_compiled_without_a_compiler")
-def test_a_bad_batch_of_a_compiled_run_is_named(tiny, tmp_path, poison) -> None:
+def test_a_bad_batch_of_a_compiled_run_is_named(small, tmp_path, poison) -> None:
     poison((1, 2))
     torch._dynamo.reset()
-    train(tiny("model.compile=true", "log_every=1", "epochs=1"), tmp_path / "run", quiet=True)
+    train(small("model.compile=true", "log_every=1", "epochs=1"), tmp_path / "run", quiet=True)
     assert verdicts(tmp_path / "run") == ["CORRUPT_BATCH"]
 
 
 def test_what_is_seen_of_a_healthy_run_raises_no_alarm(pictures, tmp_path) -> None:
     for recipe in ("fp16", "o2"):
         with Watch() as watch:
-            train(pictures("epochs=1", recipe=recipe), tmp_path / recipe, quiet=True)
+            train(pictures("doctor=true", "epochs=1", recipe=recipe), tmp_path / recipe, quiet=True)
         assert not watch.troubles, watch.troubles[0]
         from halfstep.doctor import diagnose
 
         assert [each.code for each in diagnose(watch.close()).verdicts] == []
 
 
-def test_a_run_that_is_watched_already_leaves_that_to_its_watcher(tiny, tmp_path) -> None:
+def test_a_run_that_is_watched_already_leaves_that_to_its_watcher(small, tmp_path) -> None:
     with Watch() as watch:
-        train(tiny(*DIVERGES, "log_every=1"), tmp_path / "run", quiet=True)
+        train(small(*DIVERGES, "log_every=1"), tmp_path / "run", quiet=True)
     assert not diagnosis_file.files(tmp_path / "run")
     assert watch.close().numbers.first_bad is not None
 
 
 @pytest.mark.parametrize("what", ["skip", "rollback"])
 def test_a_batch_that_was_left_out_is_named_though_the_run_goes_on(
-    tiny, tmp_path, poison, what
+    small, tmp_path, poison, what
 ) -> None:
     poison((1, 2))
     options = (f"on_nonfinite={what}", "log_every=1", "epochs=1")
-    summary = train(tiny(*options), tmp_path / "run", quiet=True)
+    summary = train(small(*options), tmp_path / "run", quiet=True)
     assert summary.status == "finished"
     assert verdicts(tmp_path / "run") == ["CORRUPT_BATCH"]
     bad = json.loads(read(tmp_path / "run"))["evidence"]["inputs"][0]
@@ -226,7 +232,7 @@ def test_train_says_of_a_finished_run_that_a_loss_was_not_finite(
     tiny_file, tmp_path, poison, capsys
 ) -> None:
     poison((1, 2))
-    options = ["--options", "on_nonfinite=skip", "log_every=1", "epochs=1"]
+    options = ["--options", "doctor=true", "on_nonfinite=skip", "log_every=1", "epochs=1"]
     run = str(tmp_path / "run")
     assert main(["train", str(tiny_file), "--out", run, "--quiet", *options]) == 0
     said = capsys.readouterr().err.strip()
@@ -235,7 +241,7 @@ def test_train_says_of_a_finished_run_that_a_loss_was_not_finite(
 
 
 def test_an_exception_in_a_step_leaves_what_was_seen_of_it(
-    tiny, tmp_path, monkeypatch, capsys
+    small, tmp_path, monkeypatch, capsys
 ) -> None:
     real = MicroBatches.add
 
@@ -248,30 +254,30 @@ def test_an_exception_in_a_step_leaves_what_was_seen_of_it(
     calls: list[int] = []
     monkeypatch.setattr(MicroBatches, "add", piece)
     with pytest.raises(RuntimeError, match="without overflow"):
-        train(tiny("epochs=1"), tmp_path / "run", quiet=True)
+        train(small("epochs=1"), tmp_path / "run", quiet=True)
     ending = json.loads(read(tmp_path / "run"))["evidence"]["ending"]
     assert ending["kind"] == "RuntimeError"
     assert capsys.readouterr().err == (tmp_path / "run" / "diagnosis.txt").read_text()
     assert type(step_observer.active) is step_observer.StepObserver
 
 
-def test_a_bad_config_or_a_full_memory_leaves_no_diagnosis(tiny, tmp_path, monkeypatch) -> None:
+def test_a_bad_config_or_a_full_memory_leaves_no_diagnosis(small, tmp_path, monkeypatch) -> None:
     def run_out(*_):
         raise torch.OutOfMemoryError("can't allocate memory")
 
     monkeypatch.setattr(MicroBatches, "add", run_out)
     with pytest.raises(UserError, match="there is not enough memory"):
-        train(tiny("epochs=1"), tmp_path / "run", quiet=True)
+        train(small("epochs=1"), tmp_path / "run", quiet=True)
     assert not diagnosis_file.files(tmp_path / "run")
 
 
 def test_a_run_without_a_diagnosis_is_trained_again_from_before_its_failure(
-    tiny, tmp_path, poison
+    small, tmp_path, poison
 ) -> None:
     run = tmp_path / "run"
     poison((2, 1))
     options = ("log_every=1", "doctor=false", "checkpoints={every_steps: 2, keep: 5}")
-    summary = train(tiny(*options), run, quiet=True)
+    summary = train(small(*options), run, quiet=True)
     assert summary.first_nonfinite_step == 8
     assert not diagnosis_file.files(run)
     before, said = state(run), io.StringIO()
@@ -288,10 +294,10 @@ def test_a_run_without_a_diagnosis_is_trained_again_from_before_its_failure(
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_is_trained_again_from_its_beginning(
-    tiny, tmp_path
+    small, tmp_path
 ) -> None:
     run = tmp_path / "run"
-    train(tiny(*DIVERGES, "log_every=1", "doctor=false"), run, quiet=True)
+    train(small(*DIVERGES, "log_every=1", "doctor=false"), run, quiet=True)
     (run / "summary.json").unlink()
     said = io.StringIO()
     explain(run, said)
@@ -304,11 +310,11 @@ def test_a_run_that_goes_well_has_nothing_to_explain(finished_run, capsys) -> No
     assert "has finished, and every loss was finite" in capsys.readouterr().err
 
 
-def test_a_run_that_starts_again_forgets_what_went_wrong_before(tiny, diverged, tmp_path) -> None:
+def test_a_run_that_starts_again_forgets_what_went_wrong_before(small, diverged, tmp_path) -> None:
     run = tmp_path / "run"
-    train(tiny(*DIVERGES, "log_every=1"), run, quiet=True)
+    train(small(*DIVERGES, "log_every=1"), run, quiet=True)
     assert diagnosis_file.files(run)
-    train(tiny("epochs=1"), run, overwrite=True, quiet=True)
+    train(small("epochs=1"), run, overwrite=True, quiet=True)
     assert not diagnosis_file.files(run)
 
 
@@ -368,13 +374,13 @@ class _Listens(StepObserver):
         self.ears.rests -= 1
 
 
-def test_doctor_does_not_hear_what_a_run_measures_of_itself(tiny, tmp_path):
+def test_doctor_does_not_hear_what_a_run_measures_of_itself(small, tmp_path):
     ears = _Ears()
     restore = step_observer.observe(_Listens(ears))
     try:
         with ears:
             options = ("epochs=1", "probes=true", "doctor=false")
-            train(tiny(*options), tmp_path / "run", quiet=True)
+            train(small(*options), tmp_path / "run", quiet=True)
     finally:
         restore()
     assert "conv2d" in ears.heard

@@ -52,7 +52,7 @@ def test_a_run_records_it_where_it_is_counted_under_doctor_too(monkeypatch, tiny
         return [line.get("lost_update_share") for line in lines if line["kind"] == "train"]
 
     monkeypatch.setattr(in_one_kernel, "DEVICES", {"cpu"})
-    watched = shares("watched", "recipe=bf16-sr")
+    watched = shares("watched", "recipe=bf16-sr", "doctor=true")
     assert all(0 < share < 1 for share in watched)
-    assert shares("alone", "recipe=bf16-sr", "doctor=false") == watched
+    assert shares("alone", "recipe=bf16-sr") == watched
     assert not any(shares("bf16", "recipe=bf16"))

@@ -177,6 +177,8 @@ def site(mark: Mark | None) -> Site | None:
 
 def without_comment(text: str) -> str:
     """Return a line of source without the comment at its end."""
+    if "#" not in text:
+        return text
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT and token.start[1]:

@@ -8,6 +8,7 @@ import io
 import linecache
 import re
 import textwrap
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -68,17 +69,24 @@ def statement(mark: Mark | None) -> str:
         return ""
     lines = linecache.getlines(mark[0])
     first = last = mark[1]
-    try:
-        nodes = ast.walk(ast.parse("".join(lines)))
-    except (SyntaxError, ValueError, RecursionError):
-        nodes = iter(())
-    for node in nodes:
-        if not isinstance(node, ast.stmt) or hasattr(node, "body"):
-            continue
-        end = node.end_lineno or node.lineno
-        if node.lineno <= mark[1] <= end < node.lineno + LINES:
-            first, last = node.lineno, end
+    for begin, end in _simple_statements("".join(lines)):
+        if begin <= mark[1] <= end < begin + LINES:
+            first, last = begin, end
     return textwrap.dedent("".join(lines[first - 1 : last])).strip()
+
+
+@lru_cache(maxsize=16)  # a verdict asks for several statements of a file
+def _simple_statements(text: str) -> tuple[tuple[int, int], ...]:
+    """Return the first and last lines of a program's statements without a body, outer first."""
+    try:
+        nodes = [*ast.walk(ast.parse(text))]
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    return tuple(
+        (each.lineno, each.end_lineno or each.lineno)
+        for each in nodes
+        if isinstance(each, ast.stmt) and not hasattr(each, "body")
+    )
 
 
 def only_line_with(pattern: str, mark: Mark | None) -> Mark | None:

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-WIDTHS = [400, 1600]
+LOOKS = [(400, "light"), (1600, "dark")]
+"""No rule of the style sheet depends on both."""
 
 
 def column(page, table, header):
@@ -21,8 +22,7 @@ def column(page, table, header):
     )
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "theme"), LOOKS)
 def test_it_opens_offline_without_an_error_and_fits(open_report, width, theme):
     page = open_report(width, theme)
     assert page.wrong == []
@@ -118,8 +118,7 @@ def test_the_theme_can_be_chosen(open_report):
     assert page.evaluate(paper) != light
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "theme"), LOOKS)
 def test_it_passes_the_accessibility_checks_of_axe(open_report, width, theme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe")
     found = axe.Axe().run(open_report(width, theme))

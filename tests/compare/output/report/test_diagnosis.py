@@ -80,8 +80,7 @@ def test_a_healthy_program_gets_nothing_found_and_its_headroom() -> None:
     assert "new Chart" not in html
 
 
-@pytest.mark.parametrize("width", [400, 1600])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "theme"), [(400, "dark"), (1600, "light")])
 def test_it_opens_offline_without_an_error_and_fits(chromium, diagnosed, tmp_path, width, theme):
     path = tmp_path / "diagnosis.html"
     path.write_text(page(*diagnosed))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
+import warm
 from halfstep.mechanisms.activations import norm_backward
 from halfstep.mechanisms.activations.norm_backward import reference, tiles_of
 from halfstep.mechanisms.activations.packing import Draw, Packed
@@ -66,10 +63,9 @@ def assert_same_bits(kernels, case) -> None:
 
 
 TRITON = """
-import os, sys
-os.environ["TRITON_INTERPRET"] = "1"
+import sys
 from halfstep.mechanisms.activations.norm_backward import gpu
-from tests.mechanisms.activations.norm_backward.test_norm_backward import CASES, assert_same_bits
+from mechanisms.activations.norm_backward.test_norm_backward import CASES, assert_same_bits
 cases = CASES[:: int(sys.argv[1])]
 for case in cases:
     assert_same_bits(gpu, case)
@@ -79,14 +75,9 @@ print("same bits", len(cases))
 
 def triton_cases(every: int) -> str:
     pytest.importorskip("triton")
-    root = Path(__file__).parents[4]
-    done = subprocess.run(
-        [sys.executable, "-c", TRITON, str(every)],
-        capture_output=True, text=True, check=False, timeout=500,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    ended = warm.run(warm.interpreted, TRITON, str(every))
+    assert ended.code == 0, ended.err
+    return ended.out
 
 
 def test_the_triton_kernels_give_the_bits_of_the_reference():
