@@ -31,7 +31,7 @@ class Bus(Watched):
     def __init__(
         self,
         heard: Callable[[Call, Any], None],
-        about: Callable[[str, tuple[Any, ...]], None],
+        about: Callable[[Any, str, tuple[Any, ...]], None],
     ) -> None:
         super().__init__(heard, about)
         self._signals: dict[type[Signal], Signal] = {kind: kind(self) for kind in kinds()}

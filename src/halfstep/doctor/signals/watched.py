@@ -44,7 +44,7 @@ class Watched:
     def __init__(
         self,
         heard: Callable[[Call, Any], None] = _unheard,
-        about: Callable[[str, tuple[Any, ...]], None] = _unheard,
+        about: Callable[[Any, str, tuple[Any, ...]], None] = _unheard,
     ) -> None:
         self.listener = Listener(heard, about)
         self.guard = Guard(self.listener)

@@ -57,14 +57,14 @@ class Listener(TorchFunctionMode):
     Args:
         heard: A function that is called with each call and its result, while the mode is off.
         about: A function that is called before each call that writes in place, that assigns
-            `.data` or `.requires_grad` of a tensor, or that reads its `.grad`, with the name and
-            the arguments.
+            `.data` or `.requires_grad` of a tensor, or that reads its `.grad`, with the function,
+            its name and the arguments.
     """
 
     def __init__(
         self,
         heard: Callable[[Call, Any], None],
-        about: Callable[[str, tuple[Any, ...]], None],
+        about: Callable[[Any, str, tuple[Any, ...]], None],
     ) -> None:
         self._heard, self._about = heard, about
         self._thread = threading.get_ident()
@@ -79,16 +79,16 @@ class Listener(TorchFunctionMode):
     ) -> Any:
         if type(func) is MethodWrapperType:  # an attribute is read or set
             if func.__self__ in _SETTERS and func.__name__ == "__set__":
-                self._about(_SETTERS[func.__self__], args)
+                self._about(func, _SETTERS[func.__self__], args)
             elif func.__self__ is Tensor.grad and func.__name__ == "__get__":
-                self._about(READS, args)
+                self._about(func, READS, args)
             result = func(*args, **(kwargs or {}))
             if func.__self__ in _VIEWS:
                 self._heard(Call(func, args, kwargs or {}, None), result)
             return result
         name = func.__name__
         if name in _IN_PLACE or (name[-1] == "_" and name[-2:] != "__" and name not in _NO_WRITES):
-            self._about(name, args)
+            self._about(func, name, args)
         before = random_state() if "dropout" in name or "rand" in name else None
         result = func(*args, **(kwargs or {}))
         if name == "__deepcopy__":  # Its memo holds all tensors that were copied before.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
     from halfstep.doctor.signals.bus import Bus
     from halfstep.doctor.signals.origins import Origins
+    from halfstep.doctor.signals.routine import Routine
     from halfstep.doctor.tape.listener import Call
     from halfstep.doctor.watching.scaling import Scaling
 
@@ -38,6 +39,7 @@ _MULTIPLIES = {
     "_foreach_div_",
 }
 _LOSSES = (functional.cross_entropy, functional.nll_loss)
+_LOSS_MODULES = frozenset({nn.CrossEntropyLoss, nn.NLLLoss})
 _NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
 
 
@@ -49,7 +51,7 @@ def scores_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
     """
-    if function not in _LOSSES and type(function) not in {nn.CrossEntropyLoss, nn.NLLLoss}:
+    if function not in _LOSSES and type(function) not in _LOSS_MODULES:
         return None
     scores = args[0] if args else kwargs.get("input")
     return scores if isinstance(scores, torch.Tensor) else None
@@ -62,12 +64,14 @@ class Hearing:
         bus: Passes the calls on.
         scaling: Provides the loss scale.
         origins: Receives calls outside the autograd graph.
+        routine: Recognises the calls that are alike in all steps.
     """
 
-    def __init__(self, bus: Bus, scaling: Scaling, origins: Origins) -> None:
+    def __init__(self, bus: Bus, scaling: Scaling, origins: Origins, routine: Routine) -> None:
         self._bus, self._grammar, self._tape = bus, bus.grammar, bus.tape
         self._scaling = scaling
         self._origins = origins
+        self._routine = routine
 
     def take(self, call: Call, result: Any) -> None:
         """Process a call and its result."""
@@ -77,11 +81,12 @@ class Hearing:
         given, made = tensors_in((call.args, call.kwargs)), tensors_in(result)
         self._note_gradients(name, call, given)
         self.record(call, given, made)
-        halves = [each for each in made if each.dtype in HALVES]
-        if result is None:
-            halves = [each for each in tensors_in(call.args[:1]) if each.dtype in HALVES]
+        filled = [] if name in ALLOCATING else made if result is not None else call.args[:1]
+        halves = [each for each in tensors_in(filled) if each.dtype in HALVES]
+        self._routine.take(given, made if result is not None else given, self._grammar.made)
+        heard = Heard(name, call, given, halves, result)
         for hears in self._bus.hear["on_call"]:
-            hears(Heard(name, call, given, [] if name in ALLOCATING else halves, result))
+            hears(heard)
 
     def _note_gradients(self, name: str, call: Call, given: list[torch.Tensor]) -> None:
         """Report writes and reads of gradients to the grammar."""
@@ -98,8 +103,10 @@ class Hearing:
         elif name in _NORMS:
             self._grammar.notice_read(calling_line(), given)
         if name not in _ZEROES:
-            written = set(map(id, _written(call))) if name.endswith("_") else ()
-            self._grammar.notice_use([each for each in given if id(each) not in written])
+            if name.endswith("_"):
+                written = set(map(id, _written(call)))
+                given = [each for each in given if id(each) not in written]
+            self._grammar.notice_use(given)
 
     def record(self, call: Call, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
         """Count a call, and put it on the tape if a loss may depend on its result.
@@ -109,23 +116,24 @@ class Hearing:
             given: The tensors in the arguments of the call.
             made: The tensors in the result of the call.
         """
+        name = call.function.__name__
         scores = scores_of(call.function, call.args, call.kwargs)
         broadcast = broadcast_of(call.function, given)
-        floats = self._bus[Calls].count(call.function.__name__, given, made, scores, broadcast)
+        floats = self._bus[Calls].count(name, given, made, scores, broadcast)
         needs_gradients = any(map(is_in_graph, floats))
         if not floats:
-            if call.function.__name__ == "__setitem__":
+            if name == "__setitem__":
                 self._assigned(call.args)
             return
         if not (needs_gradients or self._tape.holds(given)):
-            self._origins.note(call.function.__name__, given, floats)
+            self._origins.note(name, given, floats)
             return
         if needs_gradients:
             self._bus.begin()
         entry = self._tape.open("call", call.function, call.args, call.kwargs)
         entry.autocast, entry.mark, entry.random = autocast_state(), calling_line(), call.random
         scale = self._tape.scale_of(given)
-        if call.function.__name__ in _PRODUCTS:
+        if name in _PRODUCTS:
             if any(map(self._scaling.undoes, call.args)):
                 scale = None
             if made and made[0].numel() == 1 and len(call.args) > 1:

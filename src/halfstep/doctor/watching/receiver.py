@@ -27,6 +27,7 @@ from halfstep.doctor.signals.facts import gradients_of, parameters_of, state_ste
 from halfstep.doctor.signals.hooks import Hooks
 from halfstep.doctor.signals.origins import Origins
 from halfstep.doctor.signals.positions import Positions
+from halfstep.doctor.signals.routine import Routine
 from halfstep.doctor.signals.signal import Heard, Hook
 from halfstep.doctor.signals.threads import Elsewhere
 from halfstep.doctor.tape.listener import READS, REQUIRES, Call
@@ -91,7 +92,8 @@ class Receiver(Bus):
             self.grammar, self.tape, self.registry, self.investigation, whole=hold_back
         )
         self.scaling = Scaling(self, self._skipped)
-        self.hearing = Hearing(self, self.scaling, origins)
+        self._routine = Routine(self.registry)
+        self.hearing = Hearing(self, self.scaling, origins, self._routine)
         self._clearing = Clearing(self, self.scaling, self.investigation, follow=self._known)
         self._functions = Functions(self, self.hearing)
         self._stepping: list[Inside | None] = []
@@ -211,13 +213,17 @@ class Receiver(Bus):
 
     def _heard(self, call: Call, result: Any) -> None:
         if self.is_outside():
+            if self._routine.covers(call.function, self.grammar.made):
+                self._routine.leave_out(result)
+                self._origins.miss(result)
+                return
             with self.guard.own():
                 self.hearing.take(call, result)
 
-    def _about(self, name: str, args: tuple[Any, ...]) -> None:
+    def _about(self, function: Any, name: str, args: tuple[Any, ...]) -> None:
         if name == READS and isinstance(args[0], nn.Parameter):
             return  # A loop may read those of many parameters in each step.
-        if self.is_outside():
+        if self.is_outside() and not self._routine.covers(function, self.grammar.made):
             with self.guard.own():
                 if name == READS:
                     self.tell("on_gradient", args[0])
