@@ -39,7 +39,7 @@ class _Line:
         step: The last step in which they were heard.
         calls: How many were heard in this step.
         alike: Whether all of them computed only with weights, and wrote no trained ones.
-        steps: The number of successive steps before it with at least `CALLS` calls, all alike.
+        steps: The number of successive steps before it with enough calls that were all alike.
     """
 
     step: int = -1
@@ -48,13 +48,13 @@ class _Line:
     steps: int = 0
 
     @property
-    def is_alike(self) -> bool:
-        """Whether the calls in the last step were enough, and all alike."""
-        return self.alike and self.calls >= CALLS
+    def steps_alike(self) -> int:
+        """The number of successive steps up to this one with enough calls, all alike."""
+        return self.steps + 1 if self.alike and self.calls >= CALLS else 0
 
     def begin(self, step: int) -> None:
         """Begin a step in which the calls are heard."""
-        self.steps = self.steps + 1 if self.is_alike else 0
+        self.steps = self.steps_alike
         self.step, self.calls, self.alike = step, 0, True
 
 
@@ -90,7 +90,7 @@ class Routine:
             line = self._lines[key] = _Line()
         self._line = line
         if step != line.step:
-            if step % EVERY and line.steps + line.is_alike >= STEPS:
+            if step % EVERY and line.steps_alike >= STEPS:
                 return True
             line.begin(step)
         return False
@@ -101,7 +101,12 @@ class Routine:
             self._derived.add(address(result))
 
     def take(
-        self, given: Sequence[torch.Tensor], made: Iterable[torch.Tensor], step: int
+        self,
+        given: Iterable[torch.Tensor],
+        made: Sequence[torch.Tensor],
+        step: int,
+        *,
+        writes: bool,
     ) -> None:
         """Note a call that is heard, after `covers`.
 
@@ -109,6 +114,7 @@ class Routine:
             given: The tensors in the arguments.
             made: The tensors that it returned or changed in place.
             step: The number of steps so far.
+            writes: Whether it may have changed them in place.
         """
         if step != self._step:
             self._step = step
@@ -128,9 +134,8 @@ class Routine:
             key = address(each)
             if alike and (each.dtype in HALVES or is_in_graph(each)):
                 alike = False
-            if key in weights:
-                # It is written, or returned as another view of the same memory.
-                alike = alike and (key not in self._trained or not _is_among(each, given))
+            if key in weights:  # written, or returned as a view of the same memory
+                alike = alike and not (writes and key in self._trained)
             elif any(sources):
                 derived.add(key)
             else:
@@ -154,7 +159,3 @@ class Routine:
             for tensors in (model.parameters(), model.buffers())
             for each in tensors
         }
-
-
-def _is_among(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> bool:
-    return any(each is tensor for each in others)

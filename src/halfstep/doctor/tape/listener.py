@@ -34,6 +34,11 @@ _VIEWS = frozenset((Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real, Tenso
 """Attributes of a tensor that are operators: reading one adds to the graph."""
 
 
+def writes(name: str) -> bool:
+    """Return whether a function of torch with this name writes in place."""
+    return name in _IN_PLACE or (name[-1] == "_" and name[-2:] != "__" and name not in _NO_WRITES)
+
+
 @dataclass(slots=True)
 class Call:
     """A call into torch.
@@ -87,7 +92,7 @@ class Listener(TorchFunctionMode):
                 self._heard(Call(func, args, kwargs or {}, None), result)
             return result
         name = func.__name__
-        if name in _IN_PLACE or (name[-1] == "_" and name[-2:] != "__" and name not in _NO_WRITES):
+        if writes(name):
             self._about(func, name, args)
         before = random_state() if "dropout" in name or "rand" in name else None
         result = func(*args, **(kwargs or {}))

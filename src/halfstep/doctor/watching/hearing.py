@@ -12,6 +12,7 @@ from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.calls import Calls
 from halfstep.doctor.signals.own_scales import OwnScales
 from halfstep.doctor.signals.signal import Heard
+from halfstep.doctor.tape.listener import writes
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
@@ -83,7 +84,8 @@ class Hearing:
         self.record(call, given, made)
         filled = [] if name in ALLOCATING else made if result is not None else call.args[:1]
         halves = [each for each in tensors_in(filled) if each.dtype in HALVES]
-        self._routine.take(given, made if result is not None else given, self._grammar.made)
+        changed = made if result is not None else given
+        self._routine.take(given, changed, self._grammar.made, writes=writes(name) or not made)
         heard = Heard(name, call, given, halves, result)
         for hears in self._bus.hear["on_call"]:
             hears(heard)
