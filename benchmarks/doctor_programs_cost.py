@@ -18,8 +18,8 @@ imported their libraries, and at their end. So the time that doctor adds is spli
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -30,6 +30,7 @@ from typing import Any
 
 import docs_table
 import quiet_machine
+import torch
 
 from halfstep.train.environment import describe
 
@@ -46,7 +47,7 @@ NAMES = {
     "lightning_trainer": "ResNet-18 by Lightning's Trainer",
 }
 LENGTHS = (9, 100)
-FOUND_NOTHING = "no known cause"
+FOUND_NOTHING = "doctor: nothing found"
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,9 @@ def measure(program: str, steps: int, rounds: int) -> Row:
     )
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
+def table(record: dict[str, Any]) -> list[str]:
     """Return the table of the docs: a line for each program."""
-    short, long = LENGTHS
+    rows, (short, long) = record["rows"], LENGTHS
     lines = [
         f"| program | CPU seconds, {short} / {long} steps | with doctor | start | watch, per step "
         "| end |",
@@ -172,29 +173,33 @@ def main() -> None:
     """Measure the programs, and write the result and the table of the docs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="programs, with commas between")
+    parser.add_argument("--only", default="", help="programs to measure again, with commas")
     parser.add_argument("--dry", action="store_true", help="print only")
     given = parser.parse_args()
     names = given.only.split(",") if given.only else [*NAMES]
-    rows = []
+    rows = {}
     for name in names:
         for steps in LENGTHS:
-            rows.append(measure(name, steps, given.rounds))
-            print(rows[-1], flush=True)
-    if given.dry or given.only:
+            rows[name, steps] = asdict(measure(name, steps, given.rounds))
+            print(rows[name, steps], flush=True)
+    if given.dry:
         return
-    ratios = [each.ratio for each in rows]
-    quiet_machine.keep(
-        RESULTS,
-        {
-            "machine": {"processor": platform.processor() or platform.machine()},
-            "environment": asdict(describe()) if hasattr(describe(), "__dataclass_fields__") else {},
-            "median": statistics.median(ratios),
-            "largest": max(ratios),
-            "rows": [asdict(each) for each in rows],
-        },
-    )
-    docs_table.put("doctor.md", "programs cost", table([asdict(each) for each in rows]))
+    if RESULTS.exists() and given.only:
+        kept = json.loads(RESULTS.read_text())["rows"]
+        rows = {(each["program"], each["steps"]): each for each in kept} | rows
+    made = [rows[key] for key in sorted(rows)]
+    record = {
+        "environment": describe(torch.device("cpu")),
+        "rounds": given.rounds,
+        **{f"median of {steps} steps": _median(made, steps) for steps in LENGTHS},
+        "rows": made,
+    }
+    quiet_machine.keep(RESULTS, record)
+    docs_table.put("doctor.md", "programs cost", table(record))
+
+
+def _median(rows: list[dict[str, Any]], steps: int) -> float:
+    return statistics.median(each["ratio"] for each in rows if each["steps"] == steps)
 
 
 if __name__ == "__main__":
