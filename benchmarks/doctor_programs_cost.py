@@ -151,9 +151,9 @@ def measure(program: str, steps: int, rounds: int) -> Row:
 def table(record: dict[str, Any]) -> list[str]:
     """Return the table of the docs: a line for each program."""
     rows, (short, long) = record["rows"], LENGTHS
+    times = f"CPU seconds, {short} / {long} steps"
     lines = [
-        f"| program | CPU seconds, {short} / {long} steps | with doctor | start | watch, per step "
-        "| end |",
+        f"| program | {times} | with doctor | start | watch, per step | end |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, title in NAMES.items():
@@ -176,25 +176,35 @@ def main() -> None:
     parser.add_argument("--only", default="", help="programs to measure again, with commas")
     parser.add_argument("--dry", action="store_true", help="print only")
     given = parser.parse_args()
-    names = given.only.split(",") if given.only else [*NAMES]
-    rows = {}
-    for name in names:
+    rows = []
+    for name in given.only.split(",") if given.only else [*NAMES]:
         for steps in LENGTHS:
-            rows[name, steps] = asdict(measure(name, steps, given.rounds))
-            print(rows[name, steps], flush=True)
-    if given.dry:
-        return
-    if RESULTS.exists() and given.only:
-        kept = json.loads(RESULTS.read_text())["rows"]
-        rows = {(each["program"], each["steps"]): each for each in kept} | rows
-    made = [rows[key] for key in sorted(rows)]
+            rows.append(asdict(measure(name, steps, given.rounds)))
+            print(rows[-1], flush=True)
+    if not given.dry:
+        keep(rows, given.rounds)
+
+
+def keep(
+    rows: list[dict[str, Any]], rounds: int, seen: quiet_machine.Watched | None = None
+) -> None:
+    """Write rows in place of earlier ones of the same programs, and the table of the docs.
+
+    Args:
+        rows: The rows.
+        rounds: How often each program ran.
+        seen: The load during the measurement; default: the load since the start of this script.
+    """
+    before = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    known = {(each["program"], each["steps"]): each for each in (*before, *rows)}
+    made = [known[key] for key in sorted(known)]
     record = {
         "environment": describe(torch.device("cpu")),
-        "rounds": given.rounds,
+        "rounds": rounds,
         **{f"median of {steps} steps": _median(made, steps) for steps in LENGTHS},
         "rows": made,
     }
-    quiet_machine.keep(RESULTS, record)
+    quiet_machine.keep(RESULTS, record, seen)
     docs_table.put("doctor.md", "programs cost", table(record))
 
 

@@ -142,7 +142,8 @@ def main() -> None:
         warm = min(1.0, (step + 1) / 10)
         for group in optimizer.param_groups:
             group["lr"] = 5e-4 * warm * 0.5 * (1 + math.cos(math.pi * step / STEPS))
-        images, texts = images.to("cpu", non_blocking=True), texts.to("cpu", non_blocking=True)
+        images = images.to("cpu", non_blocking=True)  # noqa: PLW2901  # as there
+        texts = texts.to("cpu", non_blocking=True)  # noqa: PLW2901
         seconds.update(time.time() - began)
         optimizer.zero_grad()
         with torch.amp.autocast("cpu", dtype=torch.bfloat16):

@@ -1,4 +1,4 @@
-"""A one-stage detector trained as ultralytics does: mosaics, small modules, an EMA, NMS, half files.
+"""A one-stage detector trained as ultralytics does: mosaics, small modules, an EMA and NMS.
 
 The loss runs in the model; the average of the weights, the augmentation and the validation run in
 the loop, tensor by tensor.
@@ -140,9 +140,12 @@ class Detector(nn.Module):
             if not len(mine):
                 continue
             with torch.no_grad():
-                inside = torch.cat(
-                    (points[None] - mine[:, None, :2], mine[:, None, 2:] - points[None]), -1
-                ).amin(-1) > 1e-9
+                inside = (
+                    torch.cat(
+                        (points[None] - mine[:, None, :2], mine[:, None, 2:] - points[None]), -1
+                    ).amin(-1)
+                    > 1e-9
+                )
                 overlap = iou(mine[:, None], boxes[number].detach()[None]).squeeze(-1).clamp(0)
                 score = logits[number].detach().sigmoid()[:, kinds].T
                 metric = (score.pow(0.5) * overlap.pow(6.0) + 1e-9) * inside
@@ -152,7 +155,9 @@ class Detector(nn.Module):
                 best = functional.one_hot(overlap.argmax(0), len(mine)).T.float()
                 chosen = torch.where(twice[None], best * inside, chosen)
                 taken, owner = chosen.sum(0) > 0, chosen.argmax(0)
-                norm = metric / (metric.amax(1, keepdim=True) + 1e-9) * overlap.amax(1, keepdim=True)
+                norm = (
+                    metric / (metric.amax(1, keepdim=True) + 1e-9) * overlap.amax(1, keepdim=True)
+                )
                 strength = (norm * chosen).amax(0)
                 wanted[number, taken, kinds[owner[taken]]] = strength[taken]
             matched.append(boxes[number][taken])
@@ -178,7 +183,7 @@ class Detector(nn.Module):
                     each.conv.kernel_size,
                     each.conv.stride,
                     each.conv.padding,
-                ).requires_grad_(False)
+                ).requires_grad_(requires_grad=False)
                 fused.weight.copy_(each.conv.weight * factor[:, None, None, None])
                 fused.bias.copy_(each.bn.bias - each.bn.running_mean * factor)
                 each.conv, each.forward = fused, each.fused
@@ -207,7 +212,7 @@ class Average:
     def __init__(self, model: nn.Module) -> None:
         self.ema, self.updates = copy.deepcopy(model).eval(), 0
         for each in self.ema.parameters():
-            each.requires_grad_(False)
+            each.requires_grad_(requires_grad=False)
 
     def update(self, model: nn.Module) -> None:
         """Take the weights after a step."""
@@ -216,8 +221,8 @@ class Average:
         state = model.state_dict()
         for name, value in self.ema.state_dict().items():
             if value.dtype.is_floating_point:
-                value *= decay
-                value += (1 - decay) * state[name].detach()
+                value *= decay  # noqa: PLW2901  # in place, as there
+                value += (1 - decay) * state[name].detach()  # noqa: PLW2901
 
 
 class Mosaics(Dataset):
@@ -315,7 +320,7 @@ def validated(model: Detector, loader: DataLoader) -> float:
     return found / max(count, 1)
 
 
-def main() -> None:
+def main() -> None:  # noqa: PLR0915  # a plain loop
     """Train for the steps of the command line."""
     mark("train")
     torch.manual_seed(0)

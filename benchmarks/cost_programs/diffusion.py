@@ -113,10 +113,13 @@ def main() -> None:
     mark("train")
     torch.manual_seed(0)
     model, noises = UNet(), Noise()
-    average = copy.deepcopy(model).eval().requires_grad_(False)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.95, 0.999), weight_decay=1e-6)
+    average = copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-3, betas=(0.95, 0.999), weight_decay=1e-6
+    )
     scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda n: min(1.0, (n + 1) / 10) * 0.5 * (1 + math.cos(math.pi * n / (STEPS + 1)))
+        optimizer,
+        lambda n: min(1.0, (n + 1) / 10) * 0.5 * (1 + math.cos(math.pi * n / (STEPS + 1))),
     )
     loader, taken = DataLoader(Images(), BATCH, shuffle=True), 0
     while taken < STEPS:

@@ -93,7 +93,9 @@ def batch_of(split: str) -> tuple[torch.Tensor, torch.Tensor]:
     data = text[:90_000] if split == "train" else text[90_000:]
     starts = torch.randint(len(data) - BLOCK, (BATCH,))
     x = torch.stack([torch.from_numpy(data[i : i + BLOCK].astype(np.int64)) for i in starts])
-    y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + BLOCK].astype(np.int64)) for i in starts])
+    y = torch.stack(
+        [torch.from_numpy(data[i + 1 : i + 1 + BLOCK].astype(np.int64)) for i in starts]
+    )
     return x.to("cpu"), y.to("cpu")
 
 

@@ -84,7 +84,9 @@ def test_an_average_is_heard_in_the_first_steps_and_in_every_eighth(heard) -> No
         counts = heard.of(name)
         assert counts[0] >= LAYERS
         late = counts[STEPS + 2 :]
-        assert late == [counts[0] * ((COUNT - len(late) + n + 1) % EVERY == 0) for n in range(len(late))]
+        assert late == [
+            counts[0] * ((COUNT - len(late) + n + 1) % EVERY == 0) for n in range(len(late))
+        ]
 
 
 def test_an_average_in_half_precision_is_always_heard(heard) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 STEPS = 16
 SECONDS = 20.0
 SHARE, FEWEST_SECONDS = 0.25, 5.0
-"""The share of the run's own CPU time that all comparisons may take, and the time for short runs."""
+"""The share of the run's CPU time that all comparisons may take, and their time in short runs."""
 MEMORY = 0.25
 """The share of the run's own memory that the copies may take."""
 
