@@ -209,7 +209,7 @@ def keep(
 
 
 def _median(rows: list[dict[str, Any]], steps: int) -> float:
-    return statistics.median(each["ratio"] for each in rows if each["steps"] == steps)
+    return float(statistics.median(each["ratio"] for each in rows if each["steps"] == steps))
 
 
 if __name__ == "__main__":
