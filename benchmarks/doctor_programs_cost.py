@@ -18,6 +18,7 @@ imported their libraries, and at their end. So the time that doctor adds is spli
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -46,6 +47,7 @@ NAMES = {
     "hf_trainer": "GPT-2 by transformers' Trainer",
     "lightning_trainer": "ResNet-18 by Lightning's Trainer",
 }
+NEEDS = {"hf_trainer": ("transformers", "accelerate"), "lightning_trainer": ("lightning",)}
 LENGTHS = (9, 100)
 FOUND_NOTHING = "doctor: nothing found"
 
@@ -178,7 +180,10 @@ def main() -> None:
     given = parser.parse_args()
     rows = []
     for name in given.only.split(",") if given.only else [*NAMES]:
-        for steps in LENGTHS:
+        missing = [each for each in NEEDS.get(name, ()) if not importlib.util.find_spec(each)]
+        if missing:
+            print(f"{name} is left out: {' and '.join(missing)} not installed")
+        for steps in () if missing else LENGTHS:
             rows.append(asdict(measure(name, steps, given.rounds)))
             print(rows[-1], flush=True)
     if not given.dry:
