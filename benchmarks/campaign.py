@@ -121,6 +121,10 @@ def _doctor(result: dict[str, Any]) -> str:
     return f"{_ratio(row)} the time of an unwatched step"
 
 
+def _doctor_programs(result: dict[str, Any]) -> str:
+    return f"{result['median of 100 steps']:.2f}x the CPU time of programs of 100 steps (median)"
+
+
 def _activations(result: dict[str, Any]) -> str:
     of = result["models"]["resnet18"]
     times = {
@@ -278,6 +282,9 @@ EVERY = (
     ),
     Benchmark("scaling.py", "speed of one to four processes on a CPU", "one process", _scaling),
     Benchmark("doctor_overhead.py", "overhead of doctor's watch", _WATCHERS, _doctor),
+    Benchmark(
+        "doctor_programs_cost.py", "CPU time of whole programs under doctor", "", _doctor_programs
+    ),
     Benchmark(
         "activations.py", "memory and time of compressed activations",
         "activation checkpointing", _activations,

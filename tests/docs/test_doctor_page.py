@@ -40,7 +40,11 @@ def test_a_new_cause_gets_its_row_in_both_tables(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out == "LOG_OF_ZERO has no name in Chinese\n"
 
 
-MEASURED = {"overhead": "doctor_overhead", "large programs": "doctor_large_programs"}
+MEASURED = {
+    "overhead": "doctor_overhead",
+    "programs cost": "doctor_programs_cost",
+    "large programs": "doctor_large_programs",
+}
 
 
 @pytest.mark.parametrize("mark", MEASURED)

@@ -11,10 +11,11 @@ from torch.nn import functional
 from halfstep.doctor.actions.scaling import Scaling
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.program.calls import Calls
+from halfstep.doctor.signals.program.routine import Routine
 from halfstep.doctor.signals.signal import Heard, Signal
 from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.signals.values.own_scales import OwnScales
-from halfstep.doctor.tape.listener import READS, REQUIRES
+from halfstep.doctor.tape.listener import READS, REQUIRES, writes
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
@@ -39,6 +40,7 @@ _MULTIPLIES = {
     "_foreach_div_",
 }
 _LOSSES = (functional.cross_entropy, functional.nll_loss)
+_LOSS_MODULES = frozenset({nn.CrossEntropyLoss, nn.NLLLoss})
 _NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
 
 
@@ -50,7 +52,7 @@ def scores_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
     """
-    if function not in _LOSSES and type(function) not in {nn.CrossEntropyLoss, nn.NLLLoss}:
+    if function not in _LOSSES and type(function) not in _LOSS_MODULES:
         return None
     scores = args[0] if args else kwargs.get("input")
     return scores if isinstance(scores, torch.Tensor) else None
@@ -64,17 +66,22 @@ class Hearing(Signal):
         self._grammar, self._tape = watched.grammar, watched.tape
         self._scaling, self._origins = watched[Scaling], watched[Origins]
         self._calls, self._own_scales = watched[Calls], watched[OwnScales]
+        self._routine = watched[Routine]
         watched.listener.heard, watched.listener.about = self._heard, self._about
 
     def _heard(self, call: Call, result: Any) -> None:
         if self.watched.is_outside():
+            if self._routine.covers(call.function, self._grammar.made):
+                self._routine.leave_out(result)
+                self._origins.miss(result)
+                return
             with self.watched.guard.own():
                 self.take(call, result)
 
-    def _about(self, name: str, args: tuple[Any, ...]) -> None:
+    def _about(self, function: Any, name: str, args: tuple[Any, ...]) -> None:
         if name == READS and isinstance(args[0], nn.Parameter):
             return  # A loop may read those of many parameters in each step.
-        if self.watched.is_outside():
+        if self.watched.is_outside() and not self._routine.covers(function, self._grammar.made):
             with self.watched.guard.own():
                 if name == READS:
                     self.watched.tell("on_gradient", args[0])
@@ -90,11 +97,13 @@ class Hearing(Signal):
         given, made = tensors_in((call.args, call.kwargs)), tensors_in(result)
         self._note_gradients(name, call, given)
         self.record(call, given, made)
-        halves = [each for each in made if each.dtype in HALVES]
-        if result is None:
-            halves = [each for each in tensors_in(call.args[:1]) if each.dtype in HALVES]
+        filled = [] if name in ALLOCATING else made if result is not None else call.args[:1]
+        halves = [each for each in tensors_in(filled) if each.dtype in HALVES]
+        changed = made if result is not None else given
+        self._routine.take(given, changed, self._grammar.made, writes=writes(name) or not made)
+        heard = Heard(name, call, given, halves, result)
         for hears in self.watched.hear["on_call"]:
-            hears(Heard(name, call, given, [] if name in ALLOCATING else halves, result))
+            hears(heard)
 
     def _note_gradients(self, name: str, call: Call, given: list[torch.Tensor]) -> None:
         """Report writes and reads of gradients to the grammar."""
@@ -111,8 +120,10 @@ class Hearing(Signal):
         elif name in _NORMS:
             self._grammar.notice_read(calling_line(), given)
         if name not in _ZEROES:
-            written = set(map(id, _written(call))) if name.endswith("_") else ()
-            self._grammar.notice_use([each for each in given if id(each) not in written])
+            if name.endswith("_"):
+                written = set(map(id, _written(call)))
+                given = [each for each in given if id(each) not in written]
+            self._grammar.notice_use(given)
 
     def record(self, call: Call, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
         """Count a call, and put it on the tape if a loss may depend on its result.
@@ -122,23 +133,24 @@ class Hearing(Signal):
             given: The tensors in the arguments of the call.
             made: The tensors in the result of the call.
         """
+        name = call.function.__name__
         scores = scores_of(call.function, call.args, call.kwargs)
         broadcast = broadcast_of(call.function, given)
-        floats = self._calls.count(call.function.__name__, given, made, scores, broadcast)
+        floats = self._calls.count(name, given, made, scores, broadcast)
         needs_gradients = any(map(is_in_graph, floats))
         if not floats:
-            if call.function.__name__ == "__setitem__":
+            if name == "__setitem__":
                 self._assigned(call.args)
             return
         if not (needs_gradients or self._tape.holds(given)):
-            self._origins.note(call.function.__name__, given, floats)
+            self._origins.note(name, given, floats)
             return
         if needs_gradients:
             self.watched.begin()
         entry = self._tape.open("call", call.function, call.args, call.kwargs)
         entry.autocast, entry.mark, entry.random = autocast_state(), calling_line(), call.random
         scale = self._tape.scale_of(given)
-        if call.function.__name__ in _PRODUCTS:
+        if name in _PRODUCTS:
             if any(map(self._scaling.undoes, call.args)):
                 scale = None
             if made and made[0].numel() == 1 and len(call.args) > 1:

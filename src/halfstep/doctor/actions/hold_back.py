@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.state.facts import parameters_of
+from halfstep.doctor.tensors.local import is_sharded
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 def can_hold_back(optimizer: Optimizer) -> bool:
     """Return whether an optimizer obeys `found_inf` and has no sharded parameters."""
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not any(
-        isinstance(each, DTensor) for each in parameters_of(optimizer)
-    )
+    obeys = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+    return obeys and not any(map(is_sharded, parameters_of(optimizer)))
 
 
 class HoldBack(Signal):

@@ -182,3 +182,7 @@ class Static:
     models: tuple[ModelFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     scalers: tuple[ScalerFacts, ...] = ()
+
+    def may_copy(self, count: int) -> bool:
+        """Return whether an optimizer may update fp32 copies of so many parameters of a model."""
+        return any(each.foreign == count and not each.stale for each in self.optimizers)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 STEPS = 16
 SECONDS = 20.0
+SHARE, FEWEST_SECONDS = 0.25, 5.0
+"""The share of the run's CPU time that all comparisons may take, and their time in short runs."""
 MEMORY = 0.25
 """The share of the run's own memory that the copies may take."""
 
@@ -58,7 +60,7 @@ class LastSteps:
         self._optimizer = optimizer
         self._norm = norm
         self._rate = rate
-        self._until = time.monotonic() + SECONDS
+        self._until = time.monotonic() + _seconds(time.process_time())
         self._form: torch.dtype | None = None
 
     def compare(self, code: str, with_cause: Variation, without: Variation) -> Trial:
@@ -167,3 +169,8 @@ class LastSteps:
                 raise CannotBeTakenError(outcome.note or "the last steps had no backward")
             losses += [each.double().sum().item() / outcome.scale for each in outcome.losses]
         return math.fsum(losses) / len(losses)
+
+
+def _seconds(run: float) -> float:
+    """Return how long the comparisons may take after a run of so many CPU seconds."""
+    return min(SECONDS, max(FEWEST_SECONDS, SHARE * run))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from halfstep.doctor.bundle.recorder import Recorder
+from halfstep.doctor.internals import is_compiled
 from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.replay.edits import in_effect
 from halfstep.doctor.replay.memory import storage_key
@@ -19,6 +19,7 @@ from halfstep.doctor.replay.statements import Changed, changed_statements
 from halfstep.doctor.replay.tracer import COMPUTED, Tracer
 from halfstep.doctor.tape.modules import ModuleStack, unwrapped
 from halfstep.doctor.tape.tape import Entry, changed_since, given_tensors
+from halfstep.doctor.tensors.local import is_sharded
 from halfstep.doctor.tensors.widen import Widen
 from halfstep.formats.dtypes import HALVES
 
@@ -111,9 +112,12 @@ class Replayer(Runs):
             which did no harm.
         """
         births, tracer, traced = self.traced()
-        mine = self._run()
-        with torch.compiler.set_stance("force_eager"):
-            exact = self._run(Widen())
+        mine, self._plain = self._plain or self._run(), None
+        if tracer.has_halves or any(map(is_compiled, self.models)):
+            with torch.compiler.set_stance("force_eager"):
+                exact = self._run(Widen())
+        else:  # It would be the same step again.
+            exact = mine
         note = traced.note or mine.note or exact.note
         if note or not mine.losses:
             note = note or "the last step had no backward"
@@ -249,9 +253,8 @@ def waits_for_others(model: nn.Module) -> bool:
         return False
     if torch.distributed.get_world_size() == 1:
         return False
-    return any(type(each).__name__ in _EXCHANGING for each in model.modules()) or any(
-        isinstance(each, DTensor) for each in model.parameters()
-    )
+    exchanges = any(type(each).__name__ in _EXCHANGING for each in model.modules())
+    return exchanges or any(map(is_sharded, model.parameters()))
 
 
 def _widened_leaves(parameters: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:

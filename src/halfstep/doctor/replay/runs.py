@@ -65,6 +65,7 @@ class Runs(ABC):
         self.iteration = iteration
         self.why = why
         self.loss = loss
+        self._plain: Outcome | None = None
 
     @abstractmethod
     def _run(self, mode: Any = None, scale: float | None = None) -> Outcome:
@@ -72,7 +73,7 @@ class Runs(ABC):
 
     def plain(self) -> Replay:
         """Run the step unchanged."""
-        outcome = self._run()
+        outcome = self._plain = self._run()
         same = None
         if self.loss is not None and outcome.losses and not outcome.note:
             same = torch.equal(_bits(self.loss), _bits(outcome.losses[-1]))

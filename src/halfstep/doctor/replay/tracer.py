@@ -110,6 +110,7 @@ class Tracer(TorchDispatchMode):
         detached: Names of parameters that were cast to a half format outside autograd.
         products: The half-precision matrix products of the forward.
         dependence: The parameters whose values the step depends on.
+        has_halves: Whether an operator was given or made a half-precision tensor.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class Tracer(TorchDispatchMode):
         self.headroom = Headroom()
         self.products = Products()
         self.dependence = Dependence(parameters or {})
+        self.has_halves = False
 
     def __torch_dispatch__(
         self,
@@ -158,12 +160,13 @@ class Tracer(TorchDispatchMode):
         caller = self.caller(op)
         if self.recorder:
             self.recorder.made(written, result, caller)
+        given, made = tensors_in((args, kwargs)), tensors_in(result)
+        self.has_halves |= any(each.dtype in HALVES for each in (*given, *made))
         if not caller.node:
-            given, made = tensors_in((args, kwargs)), tensors_in(result)
             self.dependence.take(op, given, made, caller, enabled=torch.is_grad_enabled())
-        inputs = floats((args, kwargs))
+        inputs = [each for each in given if each.is_floating_point()]
         values = inputs if before is None else before
-        if self._unfilled.allocate(op, values, tensors_in(result)):
+        if self._unfilled.allocate(op, values, made):
             self._allocated(op, floats(result), caller)
             return result
         if not caller.node:
@@ -173,7 +176,7 @@ class Tracer(TorchDispatchMode):
             self._lineage.forget(storage_key(result))
         if not func.is_view and func.namespace != "prim":
             read = self._unfilled.read(func, op, args, kwargs, inputs)
-            outputs = floats(result)
+            outputs = [each for each in made if each.is_floating_point()]
             if changes_inputs(func) and not outputs:
                 outputs = inputs[:1]
             inputs = [each for each, is_read in zip(inputs, read, strict=True) if is_read]

@@ -45,6 +45,8 @@ def imbalances(evidence: Evidence) -> Iterator[str]:
         if owner.steps >= _FEWEST:
             yield from _of_parts(ledger, owner, kind)
     for each in ledger.unowned:
+        if evidence.static.may_copy(each.count):
+            continue
         yield (
             f"{counted(each.count, 'parameter')} of {each.kind} with gradients "
             f"{'is' if each.count == 1 else 'are'} in no optimizer: {', '.join(each.names[:3])}"

@@ -34,6 +34,11 @@ _VIEWS = frozenset((Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real, Tenso
 """Attributes of a tensor that are operators: reading one adds to the graph."""
 
 
+def writes(name: str) -> bool:
+    """Return whether a function of torch with this name writes in place."""
+    return name in _IN_PLACE or (name[-1] == "_" and name[-2:] != "__" and name not in _NO_WRITES)
+
+
 @dataclass(slots=True)
 class Call:
     """A call into torch.
@@ -61,14 +66,14 @@ class Listener(TorchFunctionMode):
     Args:
         heard: A function that is called with each call and its result, while the mode is off.
         about: A function that is called before each call that writes in place, that assigns
-            `.data` or `.requires_grad` of a tensor, or that reads its `.grad`, with the name and
-            the arguments.
+            `.data` or `.requires_grad` of a tensor, or that reads its `.grad`, with the function,
+            its name and the arguments.
     """
 
     def __init__(
         self,
         heard: Callable[[Call, Any], None] = _unheard,
-        about: Callable[[str, tuple[Any, ...]], None] = _unheard,
+        about: Callable[[Any, str, tuple[Any, ...]], None] = _unheard,
     ) -> None:
         self.heard, self.about = heard, about
         self._thread = threading.get_ident()
@@ -83,16 +88,16 @@ class Listener(TorchFunctionMode):
     ) -> Any:
         if type(func) is MethodWrapperType:  # an attribute is read or set
             if func.__self__ in _SETTERS and func.__name__ == "__set__":
-                self.about(_SETTERS[func.__self__], args)
+                self.about(func, _SETTERS[func.__self__], args)
             elif func.__self__ is Tensor.grad and func.__name__ == "__get__":
-                self.about(READS, args)
+                self.about(func, READS, args)
             result = func(*args, **(kwargs or {}))
             if func.__self__ in _VIEWS:
                 self.heard(Call(func, args, kwargs or {}, None), result)
             return result
         name = func.__name__
-        if name in _IN_PLACE or (name[-1] == "_" and name[-2:] != "__" and name not in _NO_WRITES):
-            self.about(name, args)
+        if writes(name):
+            self.about(func, name, args)
         before = random_state() if "dropout" in name or "rand" in name else None
         result = func(*args, **(kwargs or {}))
         if name == "__deepcopy__":  # Its memo holds all tensors that were copied before.

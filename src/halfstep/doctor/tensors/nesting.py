@@ -41,9 +41,12 @@ def _collect(value: Any, depth: int, found: list[torch.Tensor]) -> None:
         found.append(value)
     elif kind in _EMPTY:
         return
-    elif kind is tuple or kind is list:
-        if depth:
-            for each in value:
+    elif kind is tuple or kind is list or kind is dict:
+        for each in (value.values() if kind is dict else value) if depth else ():
+            its = type(each)
+            if its in _TENSORS:
+                found.append(each)
+            elif its not in _EMPTY:
                 _collect(each, depth - 1, found)
     elif isinstance(value, torch.Tensor):
         found.append(value)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.doctor.tensors.nesting import exchange, tensors_in
 
 
 def floats(value: Any) -> list[torch.Tensor]:
@@ -25,7 +25,7 @@ def scalars_of(args: Any, kwargs: Any) -> list[float]:
             found.append(float(leaf))
         return leaf
 
-    tree_map(note, (args, kwargs))
+    exchange((args, kwargs), note)
     return found
 
 

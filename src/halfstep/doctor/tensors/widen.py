@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from halfstep.doctor.internals import is_cast
+from halfstep.doctor.tensors.nesting import exchange
 from halfstep.formats.dtypes import HALVES
 
 _CUDNN_RNN = torch.ops.aten._cudnn_rnn.default  # noqa: SLF001  # the operator's name
@@ -47,4 +47,4 @@ class Widen(TorchDispatchMode):
             # The weights are views of one tensor, and lose this when each is widened. Without the
             # tensor, cuDNN packs them anew.
             args = (*args[:_PACKED], None, *args[_PACKED + 1 :])
-        return func(*tree_map(widened, args), **tree_map(widened, kwargs))
+        return func(*exchange(args, widened), **exchange(kwargs, widened))

@@ -170,6 +170,24 @@ def broken_group_from_a_generator_that_has_ended() -> None:
     train(model, torch.optim.SGD(groups, lr=0.01))
 
 
+def healthy_head_with_fp32_copies() -> None:
+    torch.manual_seed(0)
+    body, head = nn.Linear(6, 16), nn.Linear(16, 3).bfloat16()
+    copies = [each.detach().float().requires_grad_() for each in head.parameters()]
+    optimizer = torch.optim.SGD([*body.parameters(), *copies], lr=0.05)
+    for images, labels in batches(8):
+        optimizer.zero_grad()
+        head.zero_grad()
+        outputs = head(body(images).relu().bfloat16()).float()
+        nn.functional.cross_entropy(outputs, labels).backward()
+        for mine, its in zip(copies, head.parameters(), strict=True):
+            mine.grad = its.grad.float()
+        optimizer.step()
+        with torch.no_grad():
+            for mine, its in zip(copies, head.parameters(), strict=True):
+                its.copy_(mine)
+
+
 def healthy_groups_of_two_optimizers() -> None:
     model = Placed()
     second = torch.optim.SGD([model.place], lr=0.01)

@@ -23,8 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
         change=(
             "  with torch.autocast(...):",
             "      loss = criterion(model(inputs), labels)",
-            "+ # outside the block:",
-            f"  {event.site.text if event.site else 'loss.backward()'}",
+            f"+ # after the block: {event.site.text if event.site else 'loss.backward()'}",
         ),
         confidence=POSSIBLE,  # many programs train well all the same
         site=event.site,

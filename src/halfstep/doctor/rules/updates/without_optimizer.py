@@ -21,6 +21,8 @@ def judge(evidence: Evidence) -> Finding | None:
     if max((each.steps for each in ledger.owners), default=0) < _FEWEST:
         return None
     for each in ledger.unowned:
+        if evidence.static.may_copy(each.count):
+            continue
         if each.why == "unfrozen":
             return _unfrozen(each)
         # A part before the trained ones may be left as it is on purpose, like loaded weights.

@@ -76,7 +76,7 @@ class Followers:
 
 def address(tensor: torch.Tensor) -> int:
     """Return the address of a tensor's first element; 0 for a tensor without memory of its own."""
-    tensor = local(tensor)
+    tensor = local(tensor)  # This runs several times for each call of the loop.
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
         return 0
     return 0 if is_functorch_tensor(tensor) else int(tensor.data_ptr())

@@ -14,8 +14,8 @@ import math
 import re
 import weakref
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -171,6 +171,11 @@ class Origins(Signal):
         else:
             self._put(tensor, _call(_ASSIGNMENT, None, (origin, before), tensor.dtype, None))
 
+    def miss(self, result: Any) -> None:
+        """Remember that the call that made a result was not heard."""
+        if type(result) in _PLAIN and not is_functorch_tensor(result):
+            self._put(result, _UNKNOWN)
+
     def miss_calls(self) -> None:
         """From now on, take no tensor for data: a call that is not recorded may have made it."""
         self._is_complete = False
@@ -277,6 +282,7 @@ def _call(
     return Origin(op, finite, args, dtype, mark, depth)
 
 
+@cache
 def _plain(name: str) -> str:
     """Return a function's name without the underscores and letters for its variants."""
     operator = _OPERATOR.fullmatch(name)

@@ -1,0 +1,139 @@
+"""Lines that only copy and average weights are heard in some steps, and all other lines in each."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from halfstep.doctor import Watch
+from halfstep.doctor.actions.hearing import Hearing
+from halfstep.doctor.signals.program.routine import CALLS, EVERY, STEPS
+from halfstep.doctor.signals.values.origins import Origins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COUNT = 24
+LAYERS = CALLS
+
+
+class Heard(list[Counter[str]]):
+    """How often each function was heard, by step."""
+
+    def of(self, name: str) -> list[int]:
+        return [each[name] for each in self]
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+    counts, take = Heard(), Hearing.take
+
+    def counted(self, call, result):
+        counts[-1][call.function.__name__] += 1
+        take(self, call, result)
+
+    monkeypatch.setattr(Hearing, "take", counted)
+    return counts
+
+
+def train(
+    heard: Heard,
+    after: Callable[[nn.Module, int], None],
+    before: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> Watch:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(4, 4, bias=False) for _ in range(LAYERS)], nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    inputs = torch.randn(COUNT, 8, 4)
+    with Watch() as watch:
+        for step in range(COUNT):
+            heard.append(Counter())
+            images = inputs[step] if before is None else before(inputs[step])
+            optimizer.zero_grad()
+            mse_loss(model(images), inputs[step]).backward()
+            optimizer.step()
+            after(model, step)
+    assert not watch.troubles
+    return watch
+
+
+def averaging(dtype: torch.dtype = torch.float32) -> Callable[[nn.Module, int], None]:
+    averages: list[nn.Module] = []
+
+    @torch.no_grad()
+    def update(model: nn.Module, _: int) -> None:
+        if not averages:
+            averages.append(copy.deepcopy(model).to(dtype))
+        state = model.state_dict()
+        for name, mine in averages[0].state_dict().items():
+            if mine.is_floating_point():
+                mine.mul_(0.99)
+                mine.add_(state[name].to(dtype), alpha=0.01)
+
+    return update
+
+
+def test_an_average_is_heard_in_the_first_steps_and_in_every_eighth(heard) -> None:
+    train(heard, averaging())
+    for name in ("mul_", "add_"):
+        counts = heard.of(name)
+        assert counts[0] >= LAYERS
+        late = counts[STEPS + 2 :]
+        assert late == [
+            counts[0] * ((COUNT - len(late) + n + 1) % EVERY == 0) for n in range(len(late))
+        ]
+
+
+def test_an_average_in_half_precision_is_always_heard(heard) -> None:
+    train(heard, averaging(torch.bfloat16))
+    assert set(heard.of("add_")) == {heard.of("add_")[0]}
+
+
+def test_a_write_of_trained_weights_is_always_heard(heard) -> None:
+    def decay(model: nn.Module, _: int) -> None:
+        with torch.no_grad():
+            for each in model.parameters():
+                each.mul_(0.999)
+
+    train(heard, decay)
+    assert set(heard.of("mul_")) == {LAYERS + 2}
+
+
+def test_samples_that_are_prepared_one_by_one_are_always_heard(heard) -> None:
+    def prepared(images: torch.Tensor) -> torch.Tensor:
+        return torch.stack([(each - 0.5).div(0.5) for _ in range(4) for each in images])[:8]
+
+    train(heard, lambda *_: None, prepared)
+    assert set(heard.of("div")) == {32}
+
+
+def test_the_result_of_a_call_that_is_not_heard_is_no_data(heard) -> None:
+    made: list[torch.Tensor] = []
+
+    @torch.no_grad()
+    def copied(model: nn.Module, _: int) -> None:
+        made[:] = [each.mul(2.0) for each in model.parameters()]
+
+    watch = train(heard, copied)
+    assert heard.of("mul")[-2:] == [0, LAYERS + 2]
+    assert COUNT % EVERY == 0
+    last = watch.bus[Origins]
+    assert last.of(made[0]).is_known is False
+
+
+def test_a_line_that_changes_what_it_does_is_heard_again(heard) -> None:
+    @torch.no_grad()
+    def scaled(model: nn.Module, step: int) -> None:
+        others = [torch.ones(2) for _ in range(LAYERS)]
+        for each in others if step >= EVERY else model.parameters():
+            each.mul(2.0)
+
+    train(heard, scaled)
+    assert heard.of("mul")[STEPS + 1] == 0
+    assert set(heard.of("mul")[2 * EVERY :]) == {LAYERS}
