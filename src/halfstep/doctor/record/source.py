@@ -123,6 +123,24 @@ def with_argument(
     return replaced(text, last, f"{ast.get_source_segment(text, last)}, {name}={value}")
 
 
+def with_positional(text: str, function: str, position: int, value: str) -> str | None:
+    """Return a statement in which a positional argument of a function has another value.
+
+    Args:
+        text: The statement.
+        function: The last part of the function's name.
+        position: Index of the argument, from 0.
+        value: Its value, as source code.
+
+    Returns:
+        The changed statement; None unless it contains exactly one such call with this argument.
+    """
+    call = _only_call(text, function)
+    if call is None or len(call.args) <= position or isinstance(call.args[position], ast.Starred):
+        return None
+    return replaced(text, call.args[position], value)
+
+
 def with_converted_argument(text: str, function: str, conversion: str) -> str | None:
     """Return a statement in which the first argument of a function is converted first.
 

@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import (
 )
 
 from halfstep.doctor.internals import last_part
+from halfstep.doctor.record.blocks import begins, following, loop
 from halfstep.doctor.record.rates import LearningRates, Rates, Schedule
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.record.source import only_line_with, statement
@@ -297,8 +298,10 @@ class LearningRateLedger(Signal):
                         restored=each.restored,
                         after_resume=each.after_resume,
                         below=each.below,
-                        made=site(each.made),
+                        made=site(begins(each.made) or each.made),
+                        made_by=statement(each.made),
                         site=site(each.mark),
+                        later=site(_after_loop(each.mark)),
                     )
                     for each in self._schedules
                 ),
@@ -328,11 +331,17 @@ def _frozen(number: int, rates: _Rates) -> Rates:
         last=rates.values[0] if rates.values else math.nan,
         equal=rates.equal,
         planned=rates.planned,
-        made=site(rates.given.made) if rates.given else None,
+        made=site(begins(rates.given.made) or rates.given.made) if rates.given else None,
         loaded=site(rates.loaded),
         site=site(rates.mark),
         written=site(only_line_with(_WRITES_RATE, rates.mark)),
     )
+
+
+def _after_loop(mark: Mark | None) -> Mark | None:
+    """Return the statement that follows the innermost loop around a line; None without one."""
+    around = loop(mark, set())
+    return following(around) if around != begins(mark) else None
 
 
 def _planned(scheduler: LRScheduler) -> int | None:
