@@ -101,6 +101,17 @@ def call_at(file: str, position: tuple[int | None, ...]) -> ast.Call | None:
     return None
 
 
+def function_at(file: str, line: int, name: str) -> ast.FunctionDef | None:
+    """Return the definition of a function, by the line where it or its decorators begin."""
+    tree = parsed("".join(linecache.getlines(file)))
+    for each in ast.walk(tree) if tree else ():
+        if isinstance(each, ast.FunctionDef) and each.name == name:
+            first = min([each.lineno, *(one.lineno for one in each.decorator_list)])
+            if first == line:
+                return each
+    return None
+
+
 def _around(mark: Mark | None) -> list[ast.stmt]:
     """Return the statements in the function of a line that contain it, outermost first."""
     tree = parsed("".join(linecache.getlines(mark[0]))) if mark else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.rates import LearningRates, Rates, Schedule
-from halfstep.doctor.remedies import moved
+from halfstep.doctor.remedies import moved, with_length
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 "+ if is_last_micro_step:  # where optimizer.step() is called",
                 f"+     {line}",
             ),
+            otherwise=(with_length(each, each.moves),),
             confidence=LIKELY,
             site=each.site,
         )
