@@ -414,7 +414,7 @@ Run(10).fit()
 import copy
 model = net()
 def make():
-    return SGD([{"params": model[0].parameters(), "lr": 0.3}, {"params": model[3].parameters()}], lr=0.5)
+    return SGD([{"params": model[:2].parameters(), "lr": 0.3}, {"params": model[3].parameters()}], lr=0.5)
 first = make()
 decay = lr_scheduler.CosineAnnealingLR(first, 8)
 for step in range(7):

@@ -62,16 +62,25 @@ def _inside(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def _bound(scope: ast.AST) -> dict[str, int]:
-    """Return the names that a scope binds, with the first line of each."""
+    """Return the names that a scope binds, with the first line in which each can be read."""
     found: dict[str, int] = {}
+    nodes = [*_inside(scope)]
+    # The value of an assignment is computed before its target is bound.
+    late = {
+        id(name): 1 + (node.end_lineno or 0)
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        for name in ast.walk(target)
+    }
 
     def bind(name: str, line: int) -> None:
         found[name] = min(line, found.get(name, line))
 
-    for node in _inside(scope):
+    for node in nodes:
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            bind(node.id, line)
+            bind(node.id, late.get(id(node), line))
         elif isinstance(node, ast.arg):
             bind(node.arg, 0)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -42,7 +42,7 @@ def printed(lines: Sequence[Placed], site: Site | None) -> list[Placed] | None:
         lines: The lines, in which "@ " stands where the next added lines belong to the line after.
         site: The line that is printed above the change.
     """
-    pieces = _pieces(lines)
+    pieces = _pieces(lines, site)
     if pieces is None:
         return None
     result: list[Placed] = []
@@ -62,8 +62,11 @@ def printed(lines: Sequence[Placed], site: Site | None) -> list[Placed] | None:
     return result
 
 
-def _pieces(lines: Sequence[Placed]) -> list[_Piece] | None:
-    """Return the lines of the program in a change; None if an added line belongs to none."""
+def _pieces(lines: Sequence[Placed], site: Site | None) -> list[_Piece] | None:
+    """Return the lines of the program in a change; None if an added line belongs to none.
+
+    If all lines are added ones, they stand before the line of the finding.
+    """
     pieces: list[_Piece] = []
     waiting: list[str] = []
     is_apart = True
@@ -77,6 +80,8 @@ def _pieces(lines: Sequence[Placed]) -> list[_Piece] | None:
             waiting.append(text)
         else:
             pieces[-1].after.append(text)
+    if waiting and not pieces and site is not None and site.text:
+        return [_Piece(AROUND + site.text, site, waiting)]
     if waiting or not pieces:
         return None
     return _after_statements(pieces)
