@@ -12,7 +12,6 @@ import runpy
 from pathlib import Path
 
 import pytest
-import torch
 
 from halfstep.doctor import Watch, diagnose
 from halfstep.doctor.record import as_plain
@@ -176,7 +175,8 @@ class Task:
         self.model = Net()
         norm = self.model.layers[1]
         norm.eval().requires_grad_(False)
-        self.optimizer = SGD([each for each in self.model.parameters() if each.requires_grad], lr=0.1)
+        trained = [each for each in self.model.parameters() if each.requires_grad]
+        self.optimizer = SGD(trained, lr=0.1)
 
     def fit(self):
         for epoch in range(4):
@@ -414,7 +414,8 @@ Run(10).fit()
 import copy
 model = net()
 def make():
-    return SGD([{"params": model[:2].parameters(), "lr": 0.3}, {"params": model[3].parameters()}], lr=0.5)
+    slow, fast = model[:2].parameters(), model[3].parameters()
+    return SGD([{"params": slow, "lr": 0.3}, {"params": fast}], lr=0.5)
 first = make()
 decay = lr_scheduler.CosineAnnealingLR(first, 8)
 for step in range(7):
@@ -463,3 +464,127 @@ def test_after_a_change_of_a_schedule_the_steps_have_its_rates(name, tmp_path, b
     assert all(map(benchmark.is_code, verdict.finding.change)), verdict.finding.change
     path.write_text(benchmark.applied(path, json.loads(json.dumps(as_plain(verdict.finding)))))
     assert is_right(runpy.run_path(str(path))["rates"])
+
+
+GRADIENTS = {
+    "cleared between backward and step": """
+class Run:
+    def __init__(self):
+        self.model = net()
+        self.opt = SGD(self.model.parameters(), lr=0.1)
+
+    def step(self, images, labels):
+        loss = loss_of(self.model(images), labels)
+        loss.backward()
+        self.opt.zero_grad()
+        before = self.model[0].weight.detach().clone()
+        self.opt.step()
+        seen.append(not torch.equal(before, self.model[0].weight))
+
+run = Run()
+for epoch in range(4):
+    for images, labels in DATA:
+        run.step(images, labels)
+""",
+    "kept after a step that is left out": """
+def train(model, optimizer):
+    for epoch in range(8):
+        for number, (images, labels) in enumerate(DATA):
+            images = images.clone()
+            if epoch == 0 and number == 2:
+                images[0, 0] = float("inf")
+            loss = loss_of(model(images), labels)
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if not torch.isfinite(norm):
+                continue
+            optimizer.step()
+            optimizer.zero_grad()
+            seen.append(epoch)
+    seen.append(len(seen) > 20)
+
+classifier = nn.Linear(3, 2)
+train(classifier, SGD(classifier.parameters(), lr=0.1))
+""",
+    "weights that each epoch sets back": """
+model = net()
+start = {name: each.clone() for name, each in model.state_dict().items()}
+optimizer = SGD(model.parameters(), lr=0.1)
+for epoch in range(6):
+    model.load_state_dict(start)
+    seen.append(epoch == 0 or not torch.equal(model[0].weight, start["0.weight"]))
+    for images, labels in DATA:
+        optimizer.zero_grad()
+        loss_of(model(images), labels).backward()
+        optimizer.step()
+""",
+    "clipped after the step": """
+def fit(model, opt):
+    for epoch in range(4):
+        for images, labels in DATA:
+            opt.zero_grad()
+            loss_of(model(images), labels).backward()
+            before = model[0].weight.detach().clone()
+            opt.step()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            seen.append((before - model[0].weight).norm().item() < 1e-2)
+
+first = net()
+fit(first, SGD(first.parameters(), lr=1.0))
+""",
+    "groups with one rate": """
+model = net()
+slow, fast = model[:3].parameters(), model[3].parameters()
+opt = SGD([{"params": slow, "lr": 0.001}, {"params": fast, "lr": 0.1}])
+schedule = lr_scheduler.OneCycleLR(
+    opt, max_lr=0.1,
+    total_steps=24)
+for step in range(24):
+    images, labels = DATA[step % 4]
+    opt.zero_grad()
+    loss_of(model(images), labels).backward()
+    opt.step()
+    seen.append(opt.param_groups[0]["lr"] < opt.param_groups[1]["lr"])
+    schedule.step()
+""",
+    "not cleared": """
+class Loop:
+    def __init__(self):
+        self.net = net()
+        self.sgd = SGD(
+            self.net.parameters(),
+            lr=0.1,
+        )
+
+    def run(self):
+        for images, labels in DATA * 3:
+            seen.append(self.net[0].weight.grad is None or not self.net[0].weight.grad.any())
+            loss_of(self.net(images), labels).backward()
+            self.sgd.step()
+
+Loop().run()
+""",
+    "cleared before each backward": """
+model = net()
+optimizer = SGD(model.parameters(), lr=0.1)
+for epoch in range(4):
+    for number, (images, labels) in enumerate(DATA):
+        optimizer.zero_grad()
+        if number % 2:
+            seen.append(model[0].weight.grad is not None)
+        (loss_of(model(images), labels) / 2).backward()
+        if number % 2:
+            optimizer.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_after_a_change_of_the_loop_every_step_is_right(name, tmp_path, benchmark) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(START + GRADIENTS[name])
+    before, verdict = diagnosed(path)
+    assert not before["seen"][-1]
+    assert all(map(benchmark.is_code, verdict.finding.change)), verdict.finding.change
+    path.write_text(benchmark.applied(path, json.loads(json.dumps(as_plain(verdict.finding)))))
+    assert runpy.run_path(str(path))["seen"][-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import linecache
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def following(mark: Mark | None) -> Mark | None:
     if mark is None or not around:
         return None
     for block in _blocks_of(mark):
-        for one, after in zip(block, block[1:], strict=False):
+        for one, after in pairwise(block):
             if one is around[-1]:
                 return _mark(mark, after)
     return None
@@ -134,9 +135,7 @@ def _blocks_of(mark: Mark) -> Iterator[list[ast.stmt]]:
                 yield block
 
 
-def _is_apart(
-    statement: ast.stmt, mark: Mark, names: set[str], without: Iterable[Mark]
-) -> bool:
+def _is_apart(statement: ast.stmt, mark: Mark, names: set[str], without: Iterable[Mark]) -> bool:
     """Return whether a statement binds none of these names and has none of these lines."""
     if any(file == mark[0] and _has(statement, line) for file, line, _ in without):
         return False

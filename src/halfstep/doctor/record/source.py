@@ -142,6 +142,23 @@ def with_changed_argument(text: str, function: str, name: str, changed: str) -> 
     return replaced(text, node, changed.format(ast.get_source_segment(text, node)))
 
 
+def with_called(text: str, function: str, method: str) -> str | None:
+    """Return a statement in which a method is called on the result of a function.
+
+    Args:
+        text: The statement.
+        function: The last part of the function's name.
+        method: The call of the method, such as "train(mode)".
+
+    Returns:
+        The changed statement; None unless it contains exactly one such call of the function.
+    """
+    call = _only_call(text, function)
+    if call is None:
+        return None
+    return replaced(text, call, f"{ast.get_source_segment(text, call)}.{method}")
+
+
 def with_positional(text: str, function: str, position: int, value: str) -> str | None:
     """Return a statement in which a positional argument of a function has another value.
 

@@ -13,6 +13,7 @@ from halfstep.doctor.report.imbalances import imbalances
 from halfstep.doctor.report.listing import Listing
 from halfstep.doctor.report.tried import with_attempt
 from halfstep.doctor.rules import rules
+from halfstep.doctor.signals.names import UserNames
 from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 from halfstep.plurals import counted
 
@@ -101,6 +102,11 @@ def _diagnosis(evidence: Evidence) -> Diagnosis:
                 ),
             )
             finding = with_attempt(finding, rule.code, evidence, listing)
+            finding = replace(
+                finding,
+                summary=_with_user_names(finding.summary, evidence),
+                facts=tuple(_with_user_names(each, evidence) for each in finding.facts),
+            )
             found.append(Verdict(rule.code, rule.name, rule.rows, rule.citations, finding))
             explained |= set(rule.explains)
             symptoms |= {rule.code} if rule.symptom else set()
@@ -135,6 +141,15 @@ def _renamed(line: str, known: dict[str, str]) -> str:
     for what, name in known.items():
         code = re.sub(_USES[what], name, code)
     return code + mark + comment
+
+
+def _with_user_names(text: str, evidence: Evidence) -> str:
+    """Return a text in which the program's names of models stand before those of parameters."""
+    names = evidence.of(UserNames)
+    for number, model in enumerate(evidence.static.models):
+        name = names.of(number).name
+        text = text.replace(f"{model.kind}[{number}].", f"{name}.") if name else text
+    return text
 
 
 def _before(evidence: Evidence) -> str:

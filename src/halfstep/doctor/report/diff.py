@@ -1,4 +1,4 @@
-"""Prints a change so that it applies as it stands: each line has its place, in a block that is known.
+"""Prints a change so that it applies as it stands: each line has its place, in a known block.
 
 A deleted line, or a line around added ones, directly follows the printed line before it, or has its
 place above it ("@ train.py:12"). Added lines belong to the block of the line before them. Where

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.contributions import Contributions, GradientLedger
+from halfstep.doctor.signals.names import UserNames
 from halfstep.doctor.signals.parameters import NEVER, STILL, ZERO, Owner, ParameterLedger
 from halfstep.doctor.signals.switches import ModeLedger, ModelModes
 from halfstep.doctor.signals.writes import WriteLedger
@@ -50,9 +51,10 @@ def imbalances(evidence: Evidence) -> Iterator[str]:
             f"{'is' if each.count == 1 else 'are'} in no optimizer: {', '.join(each.names[:3])}"
         )
     yield from _of_writes(evidence.of(WriteLedger), optimizers)
+    names = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
         if evidence.static.models[model.number].optimizers:
-            yield from _of_modes(model)
+            yield from _of_modes(model, names.title(model.number, model.kind))
 
 
 def _of_parts(ledger: ParameterLedger, owner: Owner, kind: str) -> Iterator[str]:
@@ -69,7 +71,7 @@ def _of_parts(ledger: ParameterLedger, owner: Owner, kind: str) -> Iterator[str]
             yield f"{count} of {counted(owner.parameters, 'parameter')} of {kind} {text}"
 
 
-def _of_modes(model: ModelModes) -> Iterator[str]:
+def _of_modes(model: ModelModes, title: str) -> Iterator[str]:
     """Yield notes on layers that were trained in evaluation mode, in all or the last calls."""
     for what, layers in (
         ("dropout is off", [each for each in model.layers if each.drops]),
@@ -84,7 +86,7 @@ def _of_modes(model: ModelModes) -> Iterator[str]:
         for mine, when in ((never, "every training call"), (left, "the last training calls")):
             if mine:
                 names = ", ".join(each.name or each.kind for each in mine[:3])
-                yield f"{names} of {model.kind} ran in evaluation mode in {when}: {what}"
+                yield f"{names} of {title} ran in evaluation mode in {when}: {what}"
 
 
 def _of_writes(ledger: WriteLedger, optimizers: Sequence[OptimizerFacts]) -> Iterator[str]:

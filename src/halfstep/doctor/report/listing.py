@@ -73,7 +73,7 @@ class Listing:
         return self._as_written(found[0]) if len(found) == 1 else None
 
     def at(self, place: str) -> Site | None:
-        """Return a line of the evidence by its place: "train.py:12"; None if it has no such line."""
+        """Return a line of the evidence by its place, such as "train.py:12"; None without one."""
         return next((each for each in self._sites.values() if str(each) == place), None)
 
     def only_with(self, part: str, near: Site | None) -> str | None:

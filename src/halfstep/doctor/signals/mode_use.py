@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MODE = "training"
 _DROPS = re.compile("drop|stochastic")
+_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 _ATTENTION = "scaled_dot_product_attention"
 ALWAYS, NEVER, FLAG = "always", "never", "flag"
 
@@ -80,9 +81,9 @@ class ModeUses(Signal):
             groups: dict[type[nn.Module], list[nn.Module]] = {}
             for each in dict.fromkeys((*model.modules(), *notes.modules)):
                 groups.setdefault(type(each), []).append(each)
-            evaluated = any(
-                not mode for modes in notes.modes.tested for mode in modes
-            ) or any(not each.training for each in model.modules())
+            evaluated = any(not mode for modes in notes.modes.tested for mode in modes) or any(
+                not each.training for each in model.modules()
+            )
             for modules in groups.values():
                 found += [
                     Ignored(how, number, type(modules[0]).__name__, name, len(modules), evaluated,
@@ -140,6 +141,11 @@ def _untold(module: nn.Module, method: FunctionType) -> Iterator[tuple[str, str,
     owner = method.__code__.co_varnames[0] if method.__code__.co_argcount else ""
     for node in (inner for each in _body(method) for inner in ast.walk(each)):
         if not isinstance(node, ast.Call) or any(each.arg is None for each in node.keywords):
+            continue
+        made = _global(node.func.func, method) if isinstance(node.func, ast.Call) else None
+        if isinstance(made, type) and issubclass(made, _LAYERS):  # It is new, in training mode.
+            mark = method.__code__.co_filename, node.lineno, method.__name__
+            yield ALWAYS, made.__name__, owner, "", mark
             continue
         function = _global(node.func, method)
         name = getattr(function, "__name__", "")

@@ -90,7 +90,6 @@ class UserNames:
         name = self.of(number).name
         return f"{name} ({kind})" if name else kind
 
-
     def back_to_training(self, number: int, *, whole: bool = True) -> tuple[str, ...]:
         """Return a change that puts a model into training mode before its training calls.
 

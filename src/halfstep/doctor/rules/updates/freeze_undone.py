@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from os.path import commonprefix
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.names import UserNames
@@ -30,8 +30,8 @@ def judge(evidence: Evidence) -> Finding | None:
         site = undone[0].undone
         return Finding(
             summary=f"the loop puts {counted(len(undone), 'norm')} of "
-            f"{names.title(model.number, model.kind)} into evaluation mode, but a later train() of the whole model puts them back into training mode, "
-            "before the first training call",
+            f"{names.title(model.number, model.kind)} into evaluation mode, but a later train() of "
+            "the whole model puts them back into training mode, before the first training call",
             facts=(
                 (
                     f"{counted(undone[0].training, 'training call')} in training mode: "
@@ -52,7 +52,9 @@ def _change(undone: list[Layer], model: ModelModes) -> tuple[str, ...]:
     lines = {again.site for each in undone for again in each.again}
     change: list[str] = []
     for line in lines:
-        called = re.fullmatch(r"([\w.\[\]]+)\.train\((?:True|mode=True)?\)", line.text) if line else None
+        called = (
+            re.fullmatch(r"([\w.\[\]]+)\.train\((?:True|mode=True)?\)", line.text) if line else None
+        )
         paths = [again.path for each in undone for again in each.again if again.site == line]
         if line is None or called is None:
             return ("+ # freeze the norms again, after each train() of the whole model",)
@@ -64,8 +66,8 @@ def _change(undone: list[Layer], model: ModelModes) -> tuple[str, ...]:
 
 def _only_these(paths: list[str], others: set[str]) -> list[str]:
     """Return the module that contains these layers, and none of the others; or the layers."""
-    parts = [path.split(".")[:-1] for path in paths]
-    common = ".".join(commonprefix(parts))
+    parts = zip(*(path.split(".")[:-1] for path in paths), strict=False)
+    common = ".".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, parts))
     is_alone = common and not any(each.startswith(f"{common}.") for each in others)
     return [common] if is_alone else paths
 

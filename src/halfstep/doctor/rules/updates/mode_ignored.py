@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.source import difference, with_argument, with_changed_argument
+from halfstep.doctor.record.source import (
+    difference,
+    with_argument,
+    with_called,
+    with_changed_argument,
+)
 from halfstep.doctor.signals.mode_use import ALWAYS, FLAG, Ignored, ModeUse
 from halfstep.doctor.signals.names import UserNames
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
@@ -56,7 +61,11 @@ def _change(each: Ignored) -> tuple[str, ...]:
         place = (f"@ {each.site}",) if each.site else ()
         return (*place, f"+ {mode} = {each.mode}", f"  {each.site.text if each.site else ''}")
     if each.name == _ATTENTION:
-        new = with_changed_argument(each.statement, each.name, "dropout_p", f"{{}} if {mode} else 0.0")
+        new = with_changed_argument(
+            each.statement, each.name, "dropout_p", f"{{}} if {mode} else 0.0"
+        )
+    elif each.name[0].isupper():
+        new = with_called(each.statement, each.name, f"train({mode})")
     else:
         new = with_argument(each.statement, each.name, "training", mode)
     if new is None:

@@ -82,7 +82,9 @@ def _stands(schedule: Schedule, ledger: LearningRates) -> Finding | None:
     if schedule.below:
         return _finding(schedule, "the rate stays at the start of a warm-up", rates.site)
     if schedule.planned is not None and abs(schedule.planned - steps) <= _SLACK:
-        return _finding(schedule, f"its length is {schedule.planned} moves, one for each step", rates.site)
+        return _finding(
+            schedule, f"its length is {schedule.planned} moves, one for each step", rates.site
+        )
     return None
 
 
