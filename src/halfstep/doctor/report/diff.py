@@ -74,7 +74,11 @@ def _pieces(lines: Sequence[Placed], site: Site | None) -> list[_Piece] | None:
         if text.startswith(PLACE):
             is_apart = True
         elif place is not None:
-            pieces.append(_Piece(text, place, waiting))
+            same = [each for each in pieces if each.site == place]
+            if same and text == same[0].text:  # Lines are added at this place already.
+                same[0].before += waiting
+            else:
+                pieces.append(_Piece(text, place, waiting))
             waiting, is_apart = [], False
         elif is_apart:
             waiting.append(text)

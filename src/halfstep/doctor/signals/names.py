@@ -41,12 +41,14 @@ class CalledAt:
             another call, the outermost loop or "with" around it without a training call. The
             statement of the call, if there is none.
         after: The statement that follows `before` in its block; None for the last one.
+        training: Whether the model was in training mode in such a call.
     """
 
     name: str
     site: Site | None
     before: Site | None
     after: Site | None
+    training: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class ModelName:
     Attributes:
         number: Number of the model.
         name: The name in its first training call, or in another call; "" if unknown.
-        training: The line of the first training call.
+        training: The line of the first training call; if only calls of other lines ran in
+            evaluation mode, the first of these.
         others: The lines of calls without gradients.
         apart: The names of modules that run in the model although it does not contain them, so
             that `train()` of the model does not reach them.
@@ -112,7 +115,9 @@ class UserNames:
 @dataclass(slots=True)
 class _Known:
     training: tuple[Mark, str] | None = None
+    is_quiet: bool = False  # whether a training call of this line ran in evaluation mode
     others: dict[Mark, str] = field(default_factory=dict)
+    loud: set[Mark] = field(default_factory=set)  # lines of others that ran in training mode
     evaluated: set[Mark] = field(default_factory=set)
     stacks: set[tuple[Mark, ...]] = field(default_factory=set)
     apart: tuple[str, ...] = ()
@@ -131,13 +136,21 @@ class Names(Signal):
         """Read the name of a model in its first training call."""
         del given, made
         known = self._known.setdefault(module, _Known())
-        if known.training is None and torch.is_grad_enabled():
-            mark = calling_line()
+        if known.is_quiet or not torch.is_grad_enabled():
+            return
+        dependent = self.watched.registry.model(module).modes.dependent
+        is_quiet = not all(each.training for each in dependent)
+        if known.training is not None and not is_quiet:
+            return
+        mark = calling_line()
+        if known.training is None or known.training[0] != mark:
             frame = frame_at(mark)
             name = _name(module, frame) if frame else ""
-            if mark and name and frame:
-                known.training = mark, name
-                known.apart = tuple(self._apart(module, name))
+            if not (mark and name):
+                return
+            known.training = mark, name
+            known.apart = tuple(self._apart(module, name))
+        known.is_quiet = is_quiet
 
     def on_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
         """Read the name of a model in a call without gradients, and the lines that led to it."""
@@ -145,7 +158,9 @@ class Names(Signal):
         if mark is not None and mark not in known.others and len(known.others) < _LINES:
             frame = frame_at(mark)
             known.others[mark] = _name(module, frame) if frame else ""
-        if not module.training and len(known.stacks) < _LINES:
+        if module.training and mark is not None:
+            known.loud.add(mark)
+        elif len(known.stacks) < _LINES:
             lines = calling_lines()
             if lines not in known.stacks:
                 known.stacks.add(lines)
@@ -195,7 +210,8 @@ def _frozen(number: int, known: _Known, evaluated: list[Mark]) -> ModelName:
     for line, its in known.others.items():
         if its:
             before = outermost(line, _roots(its), [mark] if mark else [])
-            others.append(CalledAt(its, site(line), site(before), site(following(before))))
+            after, loud = site(following(before)), line in known.loud
+            others.append(CalledAt(its, site(line), site(before), after, loud))
             name = name or its
     return ModelName(number, name, training, tuple(others), known.apart)
 

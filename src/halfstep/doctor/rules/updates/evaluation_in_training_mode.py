@@ -13,6 +13,7 @@ from halfstep.plurals import counted
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
     from halfstep.doctor.signals.names import CalledAt
+    from halfstep.doctor.signals.switches import ModelModes
 
 
 _FEWEST = 3  # calls
@@ -52,7 +53,6 @@ def _disturbed(evidence: Evidence) -> Finding | None:
             continue
         calls = max(each.disturbed for each in model.layers)
         dropped = ", and dropout is on" if model.dropouts else ""
-        call = names.call(model.disturbed_by)
         return Finding(
             summary=f"the loop evaluates {names.title(model.number, model.kind)} in training mode: "
             "the norms use the statistics of each batch, and put the data of the evaluation into "
@@ -64,18 +64,30 @@ def _disturbed(evidence: Evidence) -> Finding | None:
                 ),
                 f"norms: {', '.join(model.norms)}",
             ),
-            change=(
-                *(_in_evaluation_mode(call) or ("+ model.eval()  # before the evaluation",)),
-                *(
-                    (f"@ {call.after}", f"+ {call.name}.train()", f"  {call.after.text}")
-                    if call and call.after
-                    else names.back_to_training(model.number)
-                ),
-            ),
+            change=_change(names, model),
             confidence=LIKELY,
             site=model.disturbed_by,
         )
     return None
+
+
+def _change(names: UserNames, model: ModelModes) -> tuple[str, ...]:
+    """Return a change that sets the modes around each evaluation that ran in training mode."""
+    first = names.call(model.disturbed_by)
+    calls = [each for each in names.of(model.number).others if each.training]
+    changes: dict[tuple[str, ...], None] = {}
+    for call in dict.fromkeys([first, *calls] if first else []):
+        if call is None or not _in_evaluation_mode(call):
+            continue
+        changes[_in_evaluation_mode(call)] = None
+        later = call.after
+        back = names.back_to_training(model.number)
+        if later is not None:
+            back = (f"@ {later}", f"+ {call.name}.train()", f"  {later.text}")
+        changes[back] = None
+    if not changes:
+        return ("+ model.eval()  # before the evaluation, and model.train() after it",)
+    return tuple(line for each in changes for line in each)
 
 
 def _in_evaluation_mode(call: CalledAt | None) -> tuple[str, ...]:
