@@ -69,21 +69,20 @@ def _pieces(lines: Sequence[Placed], site: Site | None) -> list[_Piece] | None:
     """
     pieces: list[_Piece] = []
     waiting: list[str] = []
-    is_apart = True
+    last: _Piece | None = None
     for text, place in lines:
         if text.startswith(PLACE):
-            is_apart = True
+            last = None
         elif place is not None:
-            same = [each for each in pieces if each.site == place]
-            if same and text == same[0].text:  # Lines are added at this place already.
-                same[0].before += waiting
-            else:
-                pieces.append(_Piece(text, place, waiting))
-            waiting, is_apart = [], False
-        elif is_apart:
+            same = [each for each in pieces if (each.text, each.site) == (text, place)]
+            last = same[0] if same else _Piece(text, place)  # Lines may be added there already.
+            last.before += waiting
+            pieces += [] if same else [last]
+            waiting = []
+        elif last is None:
             waiting.append(text)
         else:
-            pieces[-1].after.append(text)
+            last.after.append(text)
     if waiting and not pieces and site is not None and site.text:
         return [_Piece(AROUND + site.text, site, waiting)]
     if waiting or not pieces:
