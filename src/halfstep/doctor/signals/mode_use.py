@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
-from halfstep.doctor.record.blocks import function_at
+from halfstep.doctor.record.blocks import begins, function_at
 from halfstep.doctor.record.sites import Site, is_of_user, site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.signal import Signal
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MODE = "training"
+_MODULES = 64
 _DROPS = re.compile("drop|stochastic")
 _LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 _ATTENTION = "scaled_dot_product_attention"
@@ -84,12 +85,24 @@ class ModeUses(Signal):
             evaluated = any(not mode for modes in notes.modes.tested for mode in modes) or any(
                 not each.training for each in model.modules()
             )
-            for modules in groups.values():
+            for kind, modules in groups.items():
+                # The share of some of them may be 0, as the first stochastic depth usually has.
+                each_found = filter(None, (list(_found_in(each)) for each in modules[:_MODULES]))
                 found += [
-                    Ignored(how, number, type(modules[0]).__name__, name, len(modules), evaluated,
-                            owner, mode, site(mark), statement(mark))
-                    for how, name, owner, mode, mark in _found_in(modules[0])
-                ]  # fmt: skip
+                    Ignored(
+                        how=how,
+                        model=number,
+                        kind=kind.__name__,
+                        name=name,
+                        count=len(modules),
+                        evaluated=evaluated,
+                        owner=owner,
+                        mode=mode,
+                        site=site(begins(mark) or mark),
+                        statement=statement(mark),
+                    )
+                    for how, name, owner, mode, mark in next(each_found, [])
+                ]
         return {ModeUse.signal: ModeUse(tuple(found))}
 
 
@@ -105,8 +118,9 @@ def _found_in(module: nn.Module) -> Iterator[tuple[str, str, str, str, Any]]:
     if forward is None:
         return
     run = {"forward", *forward.__code__.co_names} & methods.keys()
-    for name in sorted(run - {"train", "eval"}):
-        if not _names(methods[name]) & {_MODE}:
+    # A forward() that reads the flag may call the others in one mode only.
+    for name in sorted(run - {"train", "eval"}) if _MODE not in _names(forward) else ():
+        if _MODE not in _names(methods[name]):
             yield from _untold(module, methods[name])
     reads = any(_MODE in methods[name].__code__.co_names for name in run)
     if train is not None and reads and not _names(train) & {_MODE, "super", "__class__"}:

@@ -115,7 +115,8 @@ class UserNames:
 @dataclass(slots=True)
 class _Known:
     training: tuple[Mark, str] | None = None
-    is_quiet: bool = False  # whether a training call of this line ran in evaluation mode
+    quiet: tuple[Mark, str] | None = None  # the first training call in evaluation mode
+    is_settled: bool = False  # whether a call of the first line ran in evaluation mode
     others: dict[Mark, str] = field(default_factory=dict)
     loud: set[Mark] = field(default_factory=set)  # lines of others that ran in training mode
     evaluated: set[Mark] = field(default_factory=set)
@@ -136,21 +137,22 @@ class Names(Signal):
         """Read the name of a model in its first training call."""
         del given, made
         known = self._known.setdefault(module, _Known())
-        if known.is_quiet or not torch.is_grad_enabled():
+        if known.is_settled or not torch.is_grad_enabled():
             return
         dependent = self.watched.registry.model(module).modes.dependent
         is_quiet = not all(each.training for each in dependent)
         if known.training is not None and not is_quiet:
             return
         mark = calling_line()
-        if known.training is None or known.training[0] != mark:
-            frame = frame_at(mark)
-            name = _name(module, frame) if frame else ""
-            if not (mark and name):
-                return
-            known.training = mark, name
+        known.is_settled = known.training is not None and known.training[0] == mark
+        if known.is_settled or known.quiet is not None:
+            return
+        frame = frame_at(mark)
+        name = _name(module, frame) if frame else ""
+        if mark and name:
+            known.training = known.training or (mark, name)
+            known.quiet = (mark, name) if is_quiet else None
             known.apart = tuple(self._apart(module, name))
-        known.is_quiet = is_quiet
 
     def on_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
         """Read the name of a model in a call without gradients, and the lines that led to it."""
@@ -202,8 +204,9 @@ class Names(Signal):
 
 def _frozen(number: int, known: _Known, evaluated: list[Mark]) -> ModelName:
     training, mark, name = None, None, ""
-    if known.training is not None:
-        mark, name = known.training
+    first = known.training if known.is_settled else known.quiet or known.training
+    if first is not None:
+        mark, name = first
         before = loop(mark, _roots(name), evaluated)
         training = CalledAt(name, site(mark), site(before), site(following(before)))
     others = []

@@ -55,15 +55,23 @@ class OnlyInTraining(nn.Module):
         return images
 
 
+class HelpedInTraining(nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.augmented(images) if self.training else images
+
+    def augmented(self, images: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(images, 0.2)
+
+
 class New(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return nn.Dropout(0.2)(images)
 
 
 class Rows(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, share: float = 0.25) -> None:
         super().__init__()
-        self.share = 0.25
+        self.share = share
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return drop_rows(images, self.share)
@@ -153,7 +161,7 @@ def broken_in_a_layer_that_is_always_new() -> None:
 
 
 def broken_because_it_never_drops() -> None:
-    train(Rows())
+    train(nn.Sequential(Rows(0.0), Rows()))
 
 
 def broken_by_its_own_train() -> None:
@@ -182,6 +190,10 @@ def healthy_as_nothing_is_dropped() -> None:
 
 def healthy_samples() -> None:
     train(Sampling())
+
+
+def healthy_helped_in_training() -> None:
+    train(HelpedInTraining())
 
 
 def healthy_only_in_training() -> None:
