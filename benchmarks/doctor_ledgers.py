@@ -137,7 +137,12 @@ def mended(program: Path, finding: dict[str, Any], truth: dict[str, Any], work: 
     copy.write_text(text)
     log = work / "log"
     os.chdir(work)
-    forked(lambda: bool(runpy.run_path(str(copy), run_name="__main__")), log)
+
+    def run() -> int:
+        sys.argv = [str(copy)]  # without the part that was chosen
+        return bool(runpy.run_path(str(copy), run_name="__main__"))
+
+    forked(run, log)
     found = result_of(log)
     broken, right = truth["result_broken"], truth["result_mended"]
     return "mends" if found is not None and abs(found - right) < abs(found - broken) else "no"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.source import difference, with_argument
+from halfstep.doctor.record.source import difference, is_only_call, with_argument
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import OptimizerFacts
+    from halfstep.doctor.record.rates import Schedule
+    from halfstep.doctor.record.sites import Site
 
 _POWERS = {"aten.rsqrt": "1e-3", "aten.reciprocal": "1e-2"}
 
@@ -40,6 +42,49 @@ def with_eps(optimizer: OptimizerFacts, eps: str) -> tuple[str, ...]:
             return difference(made, changed)
     unchanged = [f"  {line}" for line in made.splitlines()]
     return (*unchanged, f"+ # give {optimizer.kind} the argument eps={eps}")
+
+
+_LENGTHS = {
+    "CosineAnnealingLR": ("T_max", 1),
+    "OneCycleLR": ("total_steps", 2),
+    "PolynomialLR": ("total_iters", 1),
+    "LinearLR": ("total_iters", 3),
+}
+"""Name and position of the argument for the length of a scheduler, in its moves."""
+
+
+def with_length(schedule: Schedule, length: int) -> tuple[str, ...]:
+    """Return a change that gives a scheduler another length; in words if its call is unknown.
+
+    Args:
+        schedule: The scheduler; the change is made to the statement that created it.
+        length: The length in moves.
+    """
+    made, kind = schedule.made_by, schedule.kind
+    if kind in _LENGTHS:
+        name, position = _LENGTHS[kind]
+        changed = with_argument(made, kind, name, str(length), position=position)
+        if changed is not None and schedule.made is not None:
+            return (f"@ {schedule.made}", *difference(made, changed))
+    return (f"+ # make {kind} with a length of {length}, the number of its moves",)
+
+
+def moved(line: Site | None, after: Site | None) -> tuple[str, ...]:
+    """Return a change that puts a call after another one; none if they are not calls alone.
+
+    Args:
+        line: The call.
+        after: The other one.
+    """
+    if line is None or after is None or not (is_only_call(line.text) and is_only_call(after.text)):
+        return ()
+    return (
+        f"@ {after}",
+        f"  {after.text}",
+        f"+ {line.text}",
+        f"@ {line}",
+        f"- {line.text}",
+    )
 
 
 _SQUARES = (

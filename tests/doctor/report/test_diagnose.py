@@ -60,3 +60,24 @@ def test_a_program_that_ended_with_its_own_error_gets_no_advice() -> None:
     assert "run the program in fp32" in diagnose(Evidence()).advice
     ended = Evidence(signals=frozenset({"ending"}), ending=Ending(kind="KeyError"))
     assert diagnose(ended).advice == ""
+
+
+def test_of_several_models_parameters_have_the_names_of_the_program() -> None:
+    watch = Watch()
+    with watch:
+        torch.manual_seed(0)
+        critic, maker = torch.nn.Linear(3, 1), torch.nn.Linear(2, 3)
+        lost = torch.nn.Linear(3, 3)
+        optimizer = torch.optim.SGD([*critic.parameters(), *lost.parameters()], lr=0.1)
+        other = torch.optim.SGD(maker.parameters(), lr=0.1)
+        for _ in range(12):
+            optimizer.zero_grad()
+            other.zero_grad()
+            with torch.no_grad():
+                features = lost(torch.ones(4, 3))
+            critic(maker(torch.ones(4, 2)) + features).sum().backward()
+            optimizer.step()
+            other.step()
+    (verdict,) = diagnose(watch.close()).verdicts
+    assert verdict.code == "PART_WITHOUT_GRADIENT"
+    assert verdict.finding.facts == ("without a gradient: lost.weight, lost.bias",)

@@ -108,7 +108,10 @@ for images, labels in batches(2):
 
 def test_an_unscale_that_comes_too_late_is_moved_and_one_that_is_missing_added() -> None:
     missing = diagnose(watched("GRADIENTS_CHANGED_WHILE_SCALED", "broken")).verdicts[0].finding
-    assert [each[0] for each in missing.change] == ["+", " "]
+    # The line is the first one of its block.
+    assert [each[0] for each in missing.change] == ["-", "+", "+"]
+    assert missing.change[1].startswith("+ scaler.unscale_(optimizer)")
+    assert missing.change[0][2:] == missing.change[2][2:]
     watch = Watch()
     with watch:
         model = classifier()
@@ -193,9 +196,10 @@ def test_a_limit_written_by_hand_in_an_accumulation_is_not_moved_line_by_line(
     clip = "    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"
     by_hand = "    for each in net.parameters():\n        each.grad.clamp_(-1.0, 1.0)\n"
     (found,) = ran(ACCUMULATING.replace(clip, by_hand), tmp_path / "by_hand.py")
-    assert [each[0] for each in found.finding.change] == ["+", "+", "@", " "]
-    assert found.finding.change[0].startswith("+ scaler.unscale_(opt)")
-    assert found.finding.change[2:] == ("@ by_hand.py:12", "  scaler.step(opt)")
+    assert [each[0] for each in found.finding.change] == ["@", "-", "+", "#", "+"]
+    assert found.finding.change[:2] == ("@ by_hand.py:12", "- scaler.step(opt)")
+    assert found.finding.change[2].startswith("+ scaler.unscale_(opt)")
+    assert found.finding.change[4] == "+ scaler.step(opt)"
 
 
 def test_gradients_never_cleared_are_scaled_again_by_every_backward_pass() -> None:
@@ -225,9 +229,10 @@ def test_an_unscale_after_the_step_is_moved_before_it() -> None:
     assert list(found) == ["UNSCALED_AFTER_STEP"]
     unscale = "scaler.unscale_(optimizer)"
     assert found["UNSCALED_AFTER_STEP"].change == (
-        f"+ {unscale}",
         "@ unscaled_after_step.py:19",
-        "  scaler.step(optimizer)",
+        "- scaler.step(optimizer)",
+        f"+ {unscale}",
+        "+ scaler.step(optimizer)",
         f"- {unscale}",
     )
 

@@ -37,9 +37,9 @@ def test_each_deleted_line_stands_in_the_program(code: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("LOADED_RATE_KEPT", '+     group["lr"] = 0.01'),
+        ("LOADED_RATE_KEPT", '+ for group in optimizer.param_groups: group["lr"] = '),
         ("PLATEAU_OF_A_RISING_SCORE", '+ scheduler = ReduceLROnPlateau(optimizer, "max", '),
-        ("SCHEDULE_UNFINISHED", "- scheduler.step()"),
+        ("SCHEDULE_UNFINISHED", "+ return OneCycleLR(optimizer, 0.1, "),
     ],
 )
 def test_the_change_is_code(code: str, said: str) -> None:

@@ -8,6 +8,7 @@ cover a part, and the plan is used by the steps of its optimizer.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -102,7 +103,9 @@ class Schedule:
         after_resume: Whether it moved after its optimizer was resumed.
         below: Whether its construction has lowered the rate, as a warm-up does.
         made: The line that made it.
+        made_by: Source text of the statement that made it; "" if unknown.
         site: The line that moved it last; None if the loop itself never did.
+        later: The statement that follows the innermost loop around this line; None without one.
     """
 
     optimizer: int
@@ -121,7 +124,15 @@ class Schedule:
     after_resume: bool = False
     below: bool = False
     made: Site | None = None
+    made_by: str = ""
     site: Site | None = None
+    later: Site | None = None
+
+    @property
+    def name(self) -> str:
+        """The variable or attribute to which the program assigns the scheduler; "" if unknown."""
+        found = re.match(r"([\w.]+)(?:\s*:[^=]+)?\s*=(?!=)", self.made_by)
+        return found[1] if found else ""
 
 
 @dataclass(frozen=True, slots=True)

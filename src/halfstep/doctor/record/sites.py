@@ -112,6 +112,28 @@ def calling_line() -> Mark | None:
     return fallback
 
 
+def calling_lines() -> tuple[Mark, ...]:
+    """Return all lines outside installed packages that led here, innermost first."""
+    frame: FrameType | None = calling_frame()
+    marks = []
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if (_kinds.get(file) or _kind(file)) == _USER:
+            marks.append((file, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return tuple(marks)
+
+
+def frame_at(mark: Mark | None) -> FrameType | None:
+    """Return the innermost running frame that is at a line."""
+    frame: FrameType | None = calling_frame()
+    while frame is not None and mark is not None:
+        if (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) == mark:
+            return frame
+        frame = frame.f_back
+    return None
+
+
 def lines_below(boundary: str, fallback: Mark | None) -> tuple[Mark | None, Mark | None]:
     """Return the line that calls an operator, possibly in a library, and the user's line.
 

@@ -131,6 +131,60 @@ def with_argument(
     return replaced(text, last, f"{ast.get_source_segment(text, last)}, {name}={value}")
 
 
+def with_changed_argument(text: str, function: str, name: str, changed: str) -> str | None:
+    """Return a statement in which an argument that is given by name has another value.
+
+    Args:
+        text: The statement.
+        function: The last part of the function's name.
+        name: Name of the argument.
+        changed: Its value, as source code with "{}" for the value so far.
+
+    Returns:
+        The changed statement; None unless it contains exactly one such call with this argument.
+    """
+    call = _only_call(text, function)
+    node = next((each.value for each in call.keywords if each.arg == name), None) if call else None
+    if node is None:
+        return None
+    return replaced(text, node, changed.format(ast.get_source_segment(text, node)))
+
+
+def with_called(text: str, function: str, method: str) -> str | None:
+    """Return a statement in which a method is called on the result of a function.
+
+    Args:
+        text: The statement.
+        function: The last part of the function's name.
+        method: The call of the method, such as "train(mode)".
+
+    Returns:
+        The changed statement; None unless it contains exactly one such call of the function.
+    """
+    call = _only_call(text, function)
+    if call is None:
+        return None
+    return replaced(text, call, f"{ast.get_source_segment(text, call)}.{method}")
+
+
+def with_positional(text: str, function: str, position: int, value: str) -> str | None:
+    """Return a statement in which a positional argument of a function has another value.
+
+    Args:
+        text: The statement.
+        function: The last part of the function's name.
+        position: Index of the argument, from 0.
+        value: Its value, as source code.
+
+    Returns:
+        The changed statement; None unless it contains exactly one such call with this argument.
+    """
+    call = _only_call(text, function)
+    if call is None or len(call.args) <= position or isinstance(call.args[position], ast.Starred):
+        return None
+    return replaced(text, call.args[position], value)
+
+
 def with_converted_argument(text: str, function: str, conversion: str) -> str | None:
     """Return a statement in which the first argument of a function is converted first.
 

@@ -3,8 +3,9 @@
 Rules write a change as lines to delete ("- "), to add ("+ ") and around them ("  "). They know a
 program only by its events, so they also write lines as most programs have them. Here, each line
 that is to be deleted, or stands around the added ones, is looked up in the program, and so is each
-name in the added code. If all are there, the change is given, with the place of each line that is
-not the line of the finding ("@ train.py:12"). Otherwise, it becomes advice in words.
+name in the added code. If all are there, and the changed file is valid, the change is given, with
+the place of each line that is not the line of the finding ("@ train.py:12"). Otherwise, it becomes
+advice in words.
 """
 
 from __future__ import annotations
@@ -21,6 +22,15 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.attempts import Edit
+from halfstep.doctor.report.diff import (
+    ADDED,
+    DELETED,
+    PLACE,
+    Placed,
+    is_valid,
+    new_lines,
+    printed,
+)
 from halfstep.doctor.report.frameworks import in_its_words, is_driven, is_for_framework
 
 if TYPE_CHECKING:
@@ -31,9 +41,6 @@ if TYPE_CHECKING:
     from halfstep.doctor.report.listing import Listing
     from halfstep.doctor.verdict import Finding
 
-_DELETED, _ADDED = "- ", "+ "
-_Placed = tuple[str, "Site | None"]
-"""A line of a change, and its place in the program; added lines have none."""
 _GIVEN = {*dir(builtins), *keyword.kwlist, "_"}
 
 
@@ -45,10 +52,17 @@ def checked(finding: Finding, evidence: Evidence, listing: Listing) -> Finding:
         evidence: The evidence of the program.
         listing: The lines of the program.
     """
-    placed = _found(finding, evidence, listing)
-    if placed is None:
-        return in_words(finding, evidence, listing)
-    return replace(finding, change=tuple(text for text, _ in placed))
+    for change in (finding.change, *finding.otherwise):
+        placed = _found(replace(finding, change=change), evidence, listing)
+        if placed is not None:
+            return replace(finding, change=tuple(_shown(text) for text, _ in placed))
+    return in_words(finding, evidence, listing)
+
+
+def _shown(line: str) -> str:
+    """Return a line as it is printed: a comment is said about the change, and is not to be added."""
+    is_remark = line.startswith(ADDED) and not _code(line[2:])
+    return line[2:].lstrip() if is_remark else line
 
 
 def in_words(finding: Finding, evidence: Evidence, listing: Listing) -> Finding:
@@ -60,6 +74,7 @@ def in_words(finding: Finding, evidence: Evidence, listing: Listing) -> Finding:
         listing: The lines of the program.
     """
     lines = [*_whole(finding.change, finding.site, listing)]
+    lines = [each for each in lines if not each.startswith(PLACE)]
     words = in_its_words(lines, finding.summary, evidence)
     words = words or [*_in_words(lines, finding.site, listing)]
     return replace(finding, change=tuple(words))
@@ -73,30 +88,25 @@ def edits_of(finding: Finding, evidence: Evidence, listing: Listing) -> tuple[Ed
         evidence: The evidence of the program.
         listing: The lines of the program.
     """
-    new: dict[tuple[str, int], list[str]] = {}
-    waiting: list[str] = []
-    last: tuple[str, int] | None = None
-    for text, place in _found(finding, evidence, listing) or ():
-        if place is not None:
-            last = place.file, place.line
-            kept = [] if text.startswith(_DELETED) else [place.text]
-            new.setdefault(last, []).extend([*waiting, *kept])
-            waiting = []
-        elif text.startswith(_ADDED) and (code := _code(text[2:])):
-            (waiting if last is None else new[last]).append(code)
-    if waiting:
-        return ()  # The place of the added lines is not known.
-    return tuple(Edit(file, line, tuple(lines)) for (file, line), lines in new.items())
+    new = new_lines(_found(finding, evidence, listing) or ())
+    return tuple(
+        Edit(file, line, tuple(code for each in lines if (code := _code(each))))
+        for (file, line), lines in (new or {}).items()
+    )
 
 
-def _found(finding: Finding, evidence: Evidence, listing: Listing) -> list[_Placed] | None:
-    """Return a change with the places of its lines; None if it does not apply."""
+def _found(finding: Finding, evidence: Evidence, listing: Listing) -> list[Placed] | None:
+    """Return a change as it is printed, with the places of its lines; None if it does not apply."""
     lines = [*_whole(finding.change, finding.site, listing)]
     if not _is_code(lines) or is_driven(evidence, {each[2:] for each in lines}):
         return None
-    if is_for_framework(evidence, [each[2:] for each in lines if each.startswith(_ADDED)]):
+    if is_for_framework(evidence, [each[2:] for each in lines if each.startswith(ADDED)]):
         return None
-    return _placed(lines, finding.site, listing)
+    placed = _placed(lines, finding.site, listing)
+    result = None if placed is None else printed(placed, finding.site)
+    if result is None or is_valid(result) is False:
+        return None
+    return result
 
 
 def _whole(change: tuple[str, ...], site: Site | None, listing: Listing) -> Iterator[str]:
@@ -107,13 +117,13 @@ def _whole(change: tuple[str, ...], site: Site | None, listing: Listing) -> Iter
     lines = list(change)
     for number, (line, after) in enumerate(pairwise(change)):
         before, by = line[2:], _code(after[2:])
-        if not (line.startswith(_DELETED) and after.startswith(_ADDED) and by):
+        if not (line.startswith(DELETED) and after.startswith(ADDED) and by):
             continue
         whole = None if listing.find(before, site) else listing.only_with(before, site)
         if whole is not None:
             comment = after[2:].removeprefix(by)
-            lines[number] = _DELETED + whole
-            lines[number + 1] = _ADDED + whole.replace(before, by) + comment
+            lines[number] = DELETED + whole
+            lines[number + 1] = ADDED + whole.replace(before, by) + comment
     yield from lines
 
 
@@ -121,12 +131,12 @@ def _is_code(lines: list[str]) -> bool:
     """Return whether a change is a complete piece of code, and no deletion has only a comment."""
     runs = [(kind, [*run]) for kind, run in groupby(lines, key=lambda line: line[:2])]
     for (kind, _), (next_, added) in pairwise(runs):
-        if kind == _DELETED and next_ == _ADDED and not any(_code(each[2:]) for each in added):
+        if kind == DELETED and next_ == ADDED and not any(_code(each[2:]) for each in added):
             return False
-    new = [each[2:] for each in lines if not each.startswith(_DELETED)]
-    if any(each.startswith(_DELETED) and each.endswith(":") for each in lines):
+    new = [each[2:] for each in lines if not each.startswith((DELETED, PLACE))]
+    if any(each.startswith(DELETED) and each.endswith(":") for each in lines):
         new.append("    pass")  # The change is in the first line of a block.
-    added = [each[2:] for each in lines if each.startswith(_ADDED)]
+    added = [each[2:] for each in lines if each.startswith(ADDED)]
     if not any(_code(each[2:]) for each in lines if each[0] in "-+"):
         return False
     return _parses(new) or _parses(added)
@@ -140,38 +150,35 @@ def _parses(lines: list[str]) -> bool:
     return True
 
 
-def _placed(lines: list[str], site: Site | None, listing: Listing) -> list[_Placed] | None:
-    """Return a change with the places of its lines; None if the program lacks a line or a name."""
-    placed: list[_Placed] = []
+def _placed(lines: list[str], site: Site | None, listing: Listing) -> list[Placed] | None:
+    """Return the lines of a change and where they stand; None if a line or a name is unknown."""
+    placed: list[Placed] = []
     last = site
     for line in lines:
         kind, text = line[:2], line[2:]
-        if kind == _ADDED:
-            # A comment is said about the change; it is no line to add to the program.
-            placed.append((line if _code(text) else text.lstrip(), None))
+        if kind == ADDED:
+            placed.append((line, None))
+            continue
+        if kind == PLACE:
+            last = listing.at(text)
+            placed.append((kind, None))
             continue
         found = listing.find(text, last)
         if found is None:
             return None
-        if not (_is_at(found, site, (0,)) or _is_at(found, last, (0, 1))):
-            placed.append((f"@ {found}", None))
         indent = text[: len(text) - len(text.lstrip())]
-        if kind != _DELETED and indent and placed and placed[-1][0].startswith(_ADDED):
-            into_block = _ADDED + indent + found.text
-            placed += [(_DELETED + found.text, found), (into_block, None)]
+        if kind != DELETED and indent and placed and placed[-1][0].startswith(ADDED):
+            into_block = ADDED + indent + found.text
+            placed += [(DELETED + found.text, found), (into_block, None)]
         else:
             placed.append((kind + indent + found.text, found))
         last = found
     return None if _unknown_names(lines, last, listing) else placed
 
 
-def _is_at(found: Site, other: Site | None, below: tuple[int, ...]) -> bool:
-    return other is not None and found.file == other.file and found.line - other.line in below
-
-
 def _unknown_names(lines: list[str], place: Site | None, listing: Listing) -> set[str]:
     """Return the names in added code that neither the program nor the change itself defines."""
-    added = [code for each in lines if each.startswith(_ADDED) and (code := _code(each[2:]))]
+    added = [code for each in lines if each.startswith(ADDED) and (code := _code(each[2:]))]
     text = "\n".join(added)
     bound = {*re.findall(r"\b(\w+)\s*=(?!=)", text), *re.findall(r"\b(?:as|def)\s+(\w+)", text)}
     bound |= {name for each in re.findall(r"\bfor\s+(.+?)\s+in\b", text) for name in _names(each)}
@@ -202,8 +209,8 @@ def _code(text: str) -> str:
 
 def _place(runs: list[tuple[str, list[str]]], number: int) -> str:
     """Return the word for lines around others in a change, by the lines before and after them."""
-    before = [run for kind, run in runs[:number][-1:] if kind == _ADDED]
-    after = [run for kind, run in runs[number + 1 :][:1] if kind == _ADDED]
+    before = [run for kind, run in runs[:number][-1:] if kind == ADDED]
+    after = [run for kind, run in runs[number + 1 :][:1] if kind == ADDED]
     if not after or (before and _code(before[0][-1][2:])):
         return "before"
     return "after" if _code(after[0][0][2:]) else "at"
@@ -217,14 +224,14 @@ def _in_words(lines: list[str], site: Site | None, listing: Listing) -> Iterator
         for is_code, part in groupby(texts_of_run, key=lambda text: bool(_code(text))):
             texts = [*part]
             if not is_code:
-                leave_out = "leave out " if kind == _DELETED else ""
+                leave_out = "leave out " if kind == DELETED else ""
                 yield from (leave_out + each.strip().removeprefix("#").strip() for each in texts)
                 continue
-            if kind == _ADDED:
-                known = not _unknown_names([_ADDED + each for each in texts], site, listing)
+            if kind == ADDED:
+                known = not _unknown_names([ADDED + each for each in texts], site, listing)
                 yield "write" if known else "write code such as"
             else:
-                place = "in place of" if kind == _DELETED else _place(runs, number)
+                place = "in place of" if kind == DELETED else _place(runs, number)
                 stands = all(listing.find(each, site) for each in texts)
                 yield place if stands else f"{place} code such as"
             yield from (f"    {each}" for each in texts)

@@ -13,6 +13,7 @@ from halfstep.doctor.report.imbalances import imbalances
 from halfstep.doctor.report.listing import Listing
 from halfstep.doctor.report.tried import with_attempt
 from halfstep.doctor.rules import rules
+from halfstep.doctor.signals.program.names import UserNames
 from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 from halfstep.plurals import counted
 
@@ -93,14 +94,13 @@ def _diagnosis(evidence: Evidence) -> Diagnosis:
             harmless.add(finding)
         elif finding is not None:
             own = lines | {finding.site.text} if finding.site else lines
+            finding = replace(finding, change=_renamed(finding.change, known, own))
+            finding = with_attempt(finding, rule.code, evidence, listing)
             finding = replace(
                 finding,
-                change=tuple(
-                    each if each.lstrip("-+ ") in own else _renamed(each, known)
-                    for each in finding.change
-                ),
+                summary=_with_user_names(finding.summary, evidence),
+                facts=tuple(_with_user_names(each, evidence) for each in finding.facts),
             )
-            finding = with_attempt(finding, rule.code, evidence, listing)
             found.append(Verdict(rule.code, rule.name, rule.rows, rule.citations, finding))
             explained |= set(rule.explains)
             symptoms |= {rule.code} if rule.symptom else set()
@@ -129,12 +129,32 @@ def _device(evidence: Evidence) -> dict[str, str]:
     return {"device": f'"{devices[0]}"'} if len(devices) == 1 else {}
 
 
-def _renamed(line: str, known: dict[str, str]) -> str:
-    """Return a suggested line with the program's variable names; its comment is not changed."""
-    code, mark, comment = line.partition("#")
-    for what, name in known.items():
-        code = re.sub(_USES[what], name, code)
-    return code + mark + comment
+def _renamed(change: tuple[str, ...], known: dict[str, str], own: set[str]) -> tuple[str, ...]:
+    """Return a change with the program's variable names; comments stay as they are.
+
+    Args:
+        change: The lines of the change.
+        known: The program's name of each thing that a rule names.
+        own: Lines of the program. A change of one of them has its names already.
+    """
+    kept = "\n".join(each for each in change if each.lstrip("-+ ") in own)
+    foreign = {what: name for what, name in known.items() if not re.search(_USES[what], kept)}
+    lines = []
+    for line in change:
+        code, mark, comment = line.partition("#")
+        for what, name in foreign.items() if line.lstrip("-+ ") not in own else ():
+            code = re.sub(_USES[what], name, code)
+        lines.append(code + mark + comment)
+    return tuple(lines)
+
+
+def _with_user_names(text: str, evidence: Evidence) -> str:
+    """Return a text in which the program's names of models stand before those of parameters."""
+    names = evidence.of(UserNames)
+    for number, model in enumerate(evidence.static.models):
+        name = names.of(number).name
+        text = text.replace(f"{model.kind}[{number}].", f"{name}.") if name else text
+    return text
 
 
 def _before(evidence: Evidence) -> str:

@@ -8,6 +8,7 @@ from halfstep.doctor.record.contributions import Contributions, GradientLedger
 from halfstep.doctor.signals.ledgers.parameters import NEVER, STILL, ZERO, Owner, ParameterLedger
 from halfstep.doctor.signals.ledgers.switches import ModeLedger, ModelModes
 from halfstep.doctor.signals.ledgers.writes import WriteLedger
+from halfstep.doctor.signals.program.names import UserNames
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ def imbalances(evidence: Evidence) -> Iterator[str]:
             f"{'is' if each.count == 1 else 'are'} in no optimizer: {', '.join(each.names[:3])}"
         )
     yield from _of_writes(evidence.of(WriteLedger), optimizers)
+    names = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
         if evidence.static.models[model.number].optimizers:
-            yield from _of_modes(model)
+            yield from _of_modes(model, names.title(model.number, model.kind))
 
 
 def _of_parts(ledger: ParameterLedger, owner: Owner, kind: str) -> Iterator[str]:
@@ -71,7 +73,7 @@ def _of_parts(ledger: ParameterLedger, owner: Owner, kind: str) -> Iterator[str]
             yield f"{count} of {counted(owner.parameters, 'parameter')} of {kind} {text}"
 
 
-def _of_modes(model: ModelModes) -> Iterator[str]:
+def _of_modes(model: ModelModes, title: str) -> Iterator[str]:
     """Yield notes on layers that were trained in evaluation mode, in all or the last calls."""
     for what, layers in (
         ("dropout is off", [each for each in model.layers if each.drops]),
@@ -86,7 +88,7 @@ def _of_modes(model: ModelModes) -> Iterator[str]:
         for mine, when in ((never, "every training call"), (left, "the last training calls")):
             if mine:
                 names = ", ".join(each.name or each.kind for each in mine[:3])
-                yield f"{names} of {model.kind} ran in evaluation mode in {when}: {what}"
+                yield f"{names} of {title} ran in evaluation mode in {when}: {what}"
 
 
 def _of_writes(ledger: WriteLedger, optimizers: Sequence[OptimizerFacts]) -> Iterator[str]:

@@ -72,6 +72,10 @@ class Listing:
             found = [min(here, key=lambda each: abs(each.line - near.line))] if here else found
         return self._as_written(found[0]) if len(found) == 1 else None
 
+    def at(self, place: str) -> Site | None:
+        """Return a line of the evidence by its place, such as "train.py:12"; None without one."""
+        return next((each for each in self._sites.values() if str(each) == place), None)
+
     def only_with(self, part: str, near: Site | None) -> str | None:
         """Return the only line that contains a text as a part of its code; None without one."""
         if not part.strip() or part.lstrip().startswith("#"):

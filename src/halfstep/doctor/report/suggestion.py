@@ -32,10 +32,11 @@ def suggested(evidence: Evidence) -> list[Suggestion]:
     for rule, finding in found:
         if rule.code in explained:
             continue
-        each_change = [replace(finding, change=each) for each in finding.otherwise]
+        changes = (finding.change, *finding.otherwise)
+        each_change = [replace(finding, change=each, otherwise=()) for each in changes]
         return [
             Suggestion(rule.code, checked(each, evidence, listing).change, edits)
-            for each in (finding, *each_change)
+            for each in each_change
             if (edits := edits_of(each, evidence, listing))
         ]
     return []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.contributions import Contributions, GradientLedger
 from halfstep.doctor.record.order import optimizer_name
+from halfstep.doctor.record.source import is_only_call
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"a step used {account.usual} before",
                 *(f"the first {each.value} came from {each.op}, {each.where}" for each in born[:1]),
             ),
-            change=(
+            change=_for_each_batch(account)
+            or (
                 *((f"- {account.zero.text}",) if account.zero else ()),
                 "+ # for each batch, also if the step is left out:",
                 f"+ {name}.zero_grad()",
@@ -47,6 +49,14 @@ def judge(evidence: Evidence) -> Finding | None:
             site=account.zero or account.step,
         )
     return None
+
+
+def _for_each_batch(account: Contributions) -> tuple[str, ...]:
+    """Return a change that clears the gradients before each backward; none for several a step."""
+    zero, line = account.zero, account.backward
+    if zero is None or line is None or account.usual != 1 or not is_only_call(zero.text):
+        return ()
+    return (f"@ {line}", f"+ {zero.text}", f"  {line.text}", f"@ {zero}", f"- {zero.text}")
 
 
 def _decides(evidence: Evidence, account: Contributions) -> bool:

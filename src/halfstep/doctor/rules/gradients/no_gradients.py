@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.order import optimizer_name, raised
+from halfstep.doctor.remedies import moved
 from halfstep.doctor.signals.ledgers.parameters import NEVER, ZERO, Owner, ParameterLedger
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
@@ -148,13 +149,20 @@ def _cleared(loop: Loop, zero: Event) -> Finding:
         summary="the gradients are cleared between backward() and the step of the optimizer, so "
         "the model does not train",
         facts=(f"the gradients were cleared at this place {loop.share(zero, 'optimizer')}",),
-        change=(
+        change=moved(zero.site, _step_of(loop, zero.facts["optimizer"]))
+        or (
             f"- {zero.site.text}" if zero.site else "- optimizer.zero_grad()",
             "+ # before the first backward() of a step, or after the step of the optimizer:",
             f"+ {optimizer_name(loop, zero.facts['optimizer'])}.zero_grad()",
         ),
         site=zero.site,
     )
+
+
+def _step_of(loop: Loop, number: Fact) -> Site | None:
+    """Return the line of an optimizer's step, possibly by a scaler."""
+    events = (event for kind in ("scaler step", "step") for _, event in loop.of(kind))
+    return next((each.site for each in events if each.facts["optimizer"] == number), None)
 
 
 def _remedy(optimizers: Iterable[OptimizerFacts]) -> tuple[str, ...]:

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.ledgers.switches import ModeLedger
 from halfstep.doctor.signals.program.features import Features
+from halfstep.doctor.signals.program.names import UserNames
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.signals.ledgers.switches import ModelModes
+    from halfstep.doctor.signals.program.names import CalledAt
 
 
 _FEWEST = 3  # calls
@@ -27,13 +30,14 @@ def _teacher(evidence: Evidence) -> Finding | None:
         if not (model.layers and model.still and model.taught) or model.count < _FEWEST:
             continue
         layers = ", ".join(model.layers)
-        line = model.site.text if model.site else "targets = teacher(images)"
+        call = evidence.of(UserNames).call(model.site)
+        title = f"{call.name} ({model.kind})" if call else model.kind
         return Finding(
-            summary=f"{model.kind} computes targets or features for the training, with fixed "
+            summary=f"{title} computes targets or features for the training, with fixed "
             f"parameters, but in training mode: its {layers} give other results in each call, and "
             "running statistics change",
             facts=(f"{counted(model.count, 'call')} whose results the training used",),
-            change=("+ teacher.eval()  # before the training", f"  {line}"),
+            change=_in_evaluation_mode(call) or ("+ teacher.eval()  # before the training",),
             confidence=LIKELY,
             site=model.site,
         )
@@ -46,17 +50,17 @@ def _disturbed(evidence: Evidence) -> Finding | None:
     A generator that makes samples for the training of a critic is not evaluated.
     """
     trains_others = {model.site for model in evidence.of(Features).models}
+    names = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
         owners = evidence.static.models[model.number].optimizers
         if not model.disturbed or not owners or model.disturbed_by in trains_others:
             continue
         calls = max(each.disturbed for each in model.layers)
         dropped = ", and dropout is on" if model.dropouts else ""
-        line = model.disturbed_by.text if model.disturbed_by else "outputs = model(images)"
         return Finding(
-            summary=f"the loop evaluates {model.kind} in training mode: the norms use the "
-            f"statistics of each batch, and put the data of the evaluation into their running "
-            f"statistics{dropped}",
+            summary=f"the loop evaluates {names.title(model.number, model.kind)} in training mode: "
+            "the norms use the statistics of each batch, and put the data of the evaluation into "
+            f"their running statistics{dropped}",
             facts=(
                 (
                     f"{counted(calls, 'call')} without gradients in training mode, in "
@@ -64,15 +68,37 @@ def _disturbed(evidence: Evidence) -> Finding | None:
                 ),
                 f"norms: {', '.join(model.norms)}",
             ),
-            change=(
-                "+ model.eval()  # before the evaluation",
-                f"  {line}",
-                "+ model.train()  # after it",
-            ),
+            change=_change(names, model),
             confidence=LIKELY,
             site=model.disturbed_by,
         )
     return None
+
+
+def _change(names: UserNames, model: ModelModes) -> tuple[str, ...]:
+    """Return a change that sets the modes around each evaluation that ran in training mode."""
+    first = names.call(model.disturbed_by)
+    calls = [each for each in names.of(model.number).others if each.training]
+    changes: dict[tuple[str, ...], None] = {}
+    for call in dict.fromkeys([first, *calls] if first else []):
+        if call is None or not _in_evaluation_mode(call):
+            continue
+        changes[_in_evaluation_mode(call)] = None
+        later = call.after
+        back = names.back_to_training(model.number)
+        if later is not None:
+            back = (f"@ {later}", f"+ {call.name}.train()", f"  {later.text}")
+        changes[back] = None
+    if not changes:
+        return ("+ model.eval()  # before the evaluation, and model.train() after it",)
+    return tuple(line for each in changes for line in each)
+
+
+def _in_evaluation_mode(call: CalledAt | None) -> tuple[str, ...]:
+    """Return a change that puts a model into evaluation mode before a call; none if unknown."""
+    if call is None or call.before is None:
+        return ()
+    return (f"@ {call.before}", f"+ {call.name}.eval()", f"  {call.before.text}")
 
 
 RULE = Rule(
@@ -80,7 +106,7 @@ RULE = Rule(
     name="an evaluation in training mode",
     rows=(58,),
     citations=("princeton-vl/pytorch_stacked_hourglass#44", "nshaud/DeepHyperX#51"),
-    needs=frozenset({"features", "modes", "static"}),
+    needs=frozenset({"features", "modes", "names", "static"}),
     judge=judge,
     harmless=True,
 )

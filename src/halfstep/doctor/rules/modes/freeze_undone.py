@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.ledgers.switches import ModeLedger
+from halfstep.doctor.signals.program.names import UserNames
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.signals.ledgers.switches import Layer, ModelModes
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find frozen norms that were in evaluation mode in no training call."""
+    names = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
         undone = [
             each
@@ -24,9 +29,9 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         site = undone[0].undone
         return Finding(
-            summary=f"the loop puts {counted(len(undone), 'norm')} of {model.kind} into evaluation "
-            "mode, but a later train() of the whole model puts them back into training mode, "
-            "before the first training call",
+            summary=f"the loop puts {counted(len(undone), 'norm')} of "
+            f"{names.title(model.number, model.kind)} into evaluation mode, but a later train() of "
+            "the whole model puts them back into training mode, before the first training call",
             facts=(
                 (
                     f"{counted(undone[0].training, 'training call')} in training mode: "
@@ -34,14 +39,45 @@ def judge(evidence: Evidence) -> Finding | None:
                 ),
                 "their parameters require no gradients",
             ),
-            change=(
-                "  model.train()",
-                f"+ {site.text if site else 'norm.eval()'}  # again, after each train()",
-            ),
+            change=_change(undone, model),
             confidence=LIKELY,
             site=site,
         )
     return None
+
+
+def _change(undone: list[Layer], model: ModelModes) -> tuple[str, ...]:
+    """Return a change that freezes the norms again after each `train()` that undoes it."""
+    others = {each.name for each in model.layers} - {each.name for each in undone}
+    lines = {again.site for each in undone for again in each.again}
+    change: list[str] = []
+    for line in lines:
+        called = (
+            re.fullmatch(r"([\w.\[\]]+)\.train\((?:True|mode=True)?\)", line.text) if line else None
+        )
+        paths = [again.path for each in undone for again in each.again if again.site == line]
+        if line is None or called is None:
+            return ("+ # freeze the norms again, after each train() of the whole model",)
+        inside = _only_these(paths, others if undone[0].name in paths else set())
+        change += [f"@ {line}", f"  {line.text}"]
+        change += [f"+ {called[1]}{_as_code(each)}.eval()" for each in inside]
+    return tuple(change)
+
+
+def _only_these(paths: list[str], others: set[str]) -> list[str]:
+    """Return the module that contains these layers, and none of the others; or the layers."""
+    parts = zip(*(path.split(".")[:-1] for path in paths), strict=False)
+    common = ".".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, parts))
+    is_alone = common and not any(each.startswith(f"{common}.") for each in others)
+    return [common] if is_alone else paths
+
+
+def _as_code(path: str) -> str:
+    """Return a path of modules as code: "layers.0.norm" as ".layers[0].norm"."""
+    parts = path.split(".")
+    if not all(each.isidentifier() or each.isdigit() for each in parts):
+        return f'.get_submodule("{path}")'
+    return "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in parts)
 
 
 RULE = Rule(
@@ -49,7 +85,7 @@ RULE = Rule(
     name="frozen norms in training mode",
     rows=(58,),
     citations=("facebookresearch/maskrcnn-benchmark#785",),
-    needs=frozenset({"modes"}),
+    needs=frozenset({"modes", "names"}),
     judge=judge,
     harmless=True,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.ledgers.switches import ModeLedger, ModelModes
+from halfstep.doctor.signals.program.names import UserNames
 from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 from halfstep.plurals import counted
 
@@ -21,6 +22,7 @@ _SHARE = (
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a model that is trained in training mode, and in evaluation mode later."""
+    names = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
         number = model.number
         before = _iterations(evidence.loop, number, "train")
@@ -37,13 +39,13 @@ def judge(evidence: Evidence) -> Finding | None:
         total = count + sum(shape.count for shape in before)
         dependent = ", ".join([*model.dropouts, *model.norms])
         return Finding(
-            summary=f"after an evaluation, the loop trains {model.kind} in evaluation mode: "
-            f"without train(), {_effect(model)}",
+            summary=f"after an evaluation, the loop trains {names.title(number, model.kind)} in "
+            f"evaluation mode: without train(), {_effect(model)}",
             facts=(
                 f"{count} of {total} training steps of {model.kind} were in evaluation mode",
                 f"modules that compute other results in this mode: {dependent}",
             ),
-            change=("+ model.train()  # after this evaluation, before training continues",),
+            change=names.back_to_training(number, whole=_is_inside(model)),
             # A new optimizer can begin a phase that is in evaluation mode on purpose.
             confidence=LIKELY
             if owners & _stepped(each for each in evidence.loop.shapes if each.first < first)
@@ -60,6 +62,7 @@ def _never_in_training_mode(evidence: Evidence) -> Finding | None:
     if a teacher in evaluation mode is the same object as the model, or if the loop sets the mode
     for each evaluation, and for nothing else.
     """
+    names = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
         owners = evidence.static.models[model.number].optimizers
         if _iterations(evidence.loop, model.number, "train") or model.straight < _FEWEST_STEPS:
@@ -70,14 +73,15 @@ def _never_in_training_mode(evidence: Evidence) -> Finding | None:
             continue
         dependent = ", ".join([*model.dropouts, *model.norms])
         return Finding(
-            summary=f"the loop trains {model.kind} in evaluation mode, in which it evaluates the "
-            f"same model before: without train(), {_effect(model)}",
+            summary=f"the loop trains {names.title(model.number, model.kind)} in evaluation mode, "
+            f"in which it evaluates the same model before: without train(), {_effect(model)}",
             facts=(
                 f"{model.evaluating} training calls were in evaluation mode",
                 f"{model.straight} of them came straight after an evaluation",
                 f"modules that compute other results in this mode: {dependent}",
+                *_apart(names.of(model.number).apart),
             ),
-            change=("+ model.train()  # after this evaluation, before the training call",),
+            change=names.back_to_training(model.number, whole=_is_inside(model)),
             confidence=LIKELY,
             site=model.straight_after,
         )
@@ -89,6 +93,7 @@ def _left_in_part(evidence: Evidence) -> Finding | None:
 
     Norms may stay in this mode on purpose, with the statistics that they have.
     """
+    user = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
         left = [
             each
@@ -105,7 +110,7 @@ def _left_in_part(evidence: Evidence) -> Finding | None:
             continue
         names = ", ".join(each.name or each.kind for each in left[:3])
         return Finding(
-            summary=f"{counted(len(left), 'layer')} of {model.kind} "
+            summary=f"{counted(len(left), 'layer')} of {user.title(model.number, model.kind)} "
             f"{'is' if len(left) == 1 else 'are'} in evaluation mode "
             f"{'after an evaluation' if left[0].training else 'from the first step on'}, while the "
             f"loop trains the model: {names}",
@@ -116,8 +121,9 @@ def _left_in_part(evidence: Evidence) -> Finding | None:
                 ),
                 f"{counted(len(others), 'other layer')} in training mode",
             ),
-            change=("+ model.train()  # of the whole model, after the evaluation",),
+            change=user.back_to_training(model.number),
             confidence=LIKELY,
+            site=call.before if (call := user.of(model.number).training) else None,
         )
     return None
 
@@ -148,6 +154,17 @@ def _is_deliberate(model: ModelModes, before: list[Shape], after: list[Shape]) -
     return model.restored > 0 and model.left == 1 and is_at_the_end and not model.switched
 
 
+def _is_inside(model: ModelModes) -> bool:
+    """Return whether a layer that was in evaluation mode has a name in the model."""
+    return any(each.name for each in model.layers if each.evaluating)
+
+
+def _apart(names: tuple[str, ...]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    return (f"train() of the model does not reach {', '.join(names)}: not registered in it",)
+
+
 def _effect(model: ModelModes) -> str:
     effects = []
     if model.dropouts:
@@ -162,7 +179,7 @@ RULE = Rule(
     name="training in evaluation mode",
     rows=(58,),
     citations=("fartashf/vsepp#4", "wkentaro/pytorch-fcn#57"),
-    needs=frozenset({"loop", "modes", "static"}),
+    needs=frozenset({"loop", "modes", "names", "static"}),
     judge=judge,
     harmless=True,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.rates import LearningRates, Rates, Schedule
+from halfstep.doctor.record.source import difference, with_argument
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 _FEWEST = 10  # steps
 _APART = 1.5  # times; from there on, the author meant the difference
 _SHARE = 0.9  # of the steps; a schedule may begin or end at one rate for all groups, 0
+
+
+_PEAKS = "OneCycleLR"  # takes the largest rate of each group
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -46,6 +50,10 @@ def _are_apart(rates: Rates) -> bool:
 def _change(rates: Rates, schedule: Schedule | None) -> tuple[str, ...]:
     given = ", ".join(f"{each:g}" for each in rates.given)
     if schedule is not None:
+        made = schedule.made_by
+        new = with_argument(made, schedule.kind, "max_lr", f"[{given}]", position=1)
+        if new is not None and schedule.kind == _PEAKS and schedule.made is not None:
+            return (f"@ {schedule.made}", *difference(made, new))
         return (f"+ # give {schedule.kind} a list of rates, one for each group: {given}",)
     words = f"+ # multiply each group's own rate by the factor of the schedule: {given}"
     return (f"- {rates.written.text}", words) if rates.written else (words,)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.rates import LOW, LearningRates
 from halfstep.doctor.record.source import is_only_call
+from halfstep.doctor.remedies import with_length
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, StepNumbers
+    from halfstep.doctor.record.rates import Schedule
 
 _EARLY = 0.25  # of the steps
 _GONE = 1e-6  # of the highest learning rate; a last rate above it may be intended
@@ -20,6 +22,12 @@ _LOSSES = 5
 _COSINE = "CosineAnnealingLR"
 _SWINGS = 4  # times its length; some loops restart it a few times on purpose
 _LEARNED = 0.5  # of the first losses; a model below it has learned before the rate fell
+
+
+_ADVICE = (
+    "+ # advance the scheduler after the loop over an epoch's batches, or give it its lengths in",
+    "+ # steps: epochs * len(loader)",
+)
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -35,16 +43,12 @@ def _swings(evidence: Evidence) -> Finding | None:
             continue
         if each.steps < _STEPS or abs(each.moves - each.steps) > 1:
             continue
-        line = each.site.text if each.site and is_only_call(each.site.text) else "scheduler.step()"
         return Finding(
             summary=f"{_COSINE} has a length of {length} and moved {each.moves} times, once in "
             f"each step, so the learning rate falls and rises again every {2 * length} steps",
             facts=(f"{each.moves / length:.3g} times its length",),
-            change=(
-                f"- {line}",
-                f"+ {line}  # after the loop over an epoch's batches; or give the scheduler its",
-                "+ # lengths in steps: epochs * len(loader)",
-            ),
+            change=with_length(each, each.moves),
+            otherwise=_after_the_loop(each),
             confidence=LIKELY,
             site=each.site,
         )
@@ -67,7 +71,11 @@ def _falls(evidence: Evidence) -> Finding | None:
             continue
         if not _stays([each for each in evidence.numbers.steps if each.optimizer == number]):
             continue
-        line = site.text if site and is_only_call(site.text) else "scheduler.step()"
+        mine = [*ledger.schedules_of(number)]
+        lengths = with_length(mine[0], mine[0].moves) if len(mine) == 1 else ()
+        if not any(each.startswith("- ") for each in lengths):
+            lengths = ()
+        later = _after_the_loop(mine[0]) if len(mine) == 1 else ()
         return Finding(
             summary=f"from step {rates.low_from} of {rates.steps} on, the learning rate is below "
             f"{LOW * highest:.2g}, a thousandth of its highest value, so the model stops learning: "
@@ -76,15 +84,21 @@ def _falls(evidence: Evidence) -> Finding | None:
                 f"learning rate: {highest:.3g} at most, {rates.last:.3g} at the end",
                 f"the scheduler advanced {moves} times in {rates.steps} steps",
             ),
-            change=(
-                f"- {line}",
-                f"+ {line}  # after the loop over an epoch's batches; or give the scheduler its",
-                "+ # lengths in steps: epochs * len(loader)",
-            ),
+            change=lengths or next(iter(later), _ADVICE),
+            otherwise=later if lengths else (),
             confidence=LIKELY,
             site=site,
         )
     return None
+
+
+def _after_the_loop(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
+    """Return changes that move a scheduler after the loop over an epoch's batches; maybe none."""
+    line, later = schedule.site, schedule.later
+    if line is None or later is None or not is_only_call(line.text):
+        return ()
+    change = (f"@ {later}", f"+ {line.text}", f"  {later.text}", f"@ {line}", f"- {line.text}")
+    return (change,)
 
 
 def _stays(steps: list[StepNumbers]) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.rates import LearningRates
+from halfstep.doctor.record.rates import LearningRates, Rates
+from halfstep.doctor.record.source import difference, with_argument
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from collections.abc import Sequence
+
+    from halfstep.doctor.record import Evidence, OptimizerFacts
 
 _LAMBDA = "LambdaLR"
 _FEWEST = 20  # steps
@@ -35,7 +38,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"is {given:g} times {factor:.3g}: {_LAMBDA} multiplies the given rate by the "
                 "result of its function, and this function returns a rate, not a factor",
                 facts=(f"the optimizer was made with a rate of {given:g}",),
-                change=(
+                change=_rate_of_one(evidence.static.optimizers, each.optimizer, rates)
+                or (
                     f"+ # let the function of {_LAMBDA} return the rate divided by {factor:g},",
                     "+ # or make the optimizer with lr=1.0",
                 ),
@@ -43,6 +47,17 @@ def judge(evidence: Evidence) -> Finding | None:
                 site=each.made,
             )
     return None
+
+
+def _rate_of_one(
+    optimizers: Sequence[OptimizerFacts], number: int, rates: Rates
+) -> tuple[str, ...]:
+    """Return a change that makes the optimizer with a rate of 1; none if its call is unknown."""
+    made, kind = optimizers[number].made_by, optimizers[number].kind
+    changed = with_argument(made, kind, "lr", "1.0") if len(rates.given) == 1 else None
+    if changed is None or rates.made is None:
+        return ()
+    return (f"@ {rates.made}", *difference(made, changed))
 
 
 def _is_one_of(factor: float, given: tuple[float, ...]) -> bool:
@@ -54,7 +69,7 @@ RULE = Rule(
     name="a learning rate that is multiplied by itself",
     rows=(59,),
     citations=("lhoyer/MIC#60", "pytorch/pytorch#78917"),
-    needs=frozenset({"rates"}),
+    needs=frozenset({"rates", "static"}),
     judge=judge,
     harmless=True,
 )

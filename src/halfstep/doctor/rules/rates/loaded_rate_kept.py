@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.rates import LearningRates
+from halfstep.doctor.record.rates import LearningRates, Rates
+from halfstep.doctor.record.source import argument
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, OptimizerFacts
 
 _FEWEST = 20  # steps
 _APART = 2.0  # times
@@ -39,8 +41,7 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             change=(
                 f"  {line}",
-                "+ for group in optimizer.param_groups:",
-                f'+     group["lr"] = {given:g}',
+                *_given_again(evidence.static.optimizers[rates.number], rates, line),
             ),
             confidence=LIKELY,
             site=rates.loaded,
@@ -48,12 +49,24 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
+def _given_again(optimizer: OptimizerFacts, rates: Rates, line: str) -> tuple[str, ...]:
+    """Return lines that set the rates that the groups were given."""
+    found = re.match(r"([\w.]+)\.load_state_dict\(", line)
+    groups = f"{found[1] if found else 'optimizer'}.param_groups"
+    if len({*rates.given}) > 1:
+        given = ", ".join(f"{each:g}" for each in rates.given)
+        return (f'+ for group, lr in zip({groups}, ({given})): group["lr"] = lr',)
+    is_here = rates.made and rates.loaded and rates.made.function == rates.loaded.function
+    source = argument(optimizer.made_by, optimizer.kind, 0, "lr") if is_here else ""
+    return (f'+ for group in {groups}: group["lr"] = {source or format(rates.given[0], "g")}',)
+
+
 RULE = Rule(
     code="LOADED_RATE_KEPT",
     name="a loaded learning rate in place of the given one",
     rows=(59,),
     citations=("pytorch/examples#816", "facebookresearch/detr#301"),
-    needs=frozenset({"rates"}),
+    needs=frozenset({"rates", "static"}),
     judge=judge,
     harmless=True,
 )

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.rates import LearningRates, Rates, Schedule
+from halfstep.doctor.record.source import with_positional
+from halfstep.doctor.remedies import with_length
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.sites import Site
 
 _FEWEST = 20  # steps; a shorter program may be a test of the loop
 _SLACK = 2  # of a length in steps, as programs count the ends differently
@@ -35,8 +40,6 @@ def _moves_another(schedule: Schedule, ledger: LearningRates) -> Finding | None:
         return None
     if any(each.moves for each in ledger.schedules_of(successor.number)):
         return None
-    made = successor.made.text if successor.made else "optimizer = ..."
-    again = schedule.made.text if schedule.made else "scheduler = ..."
     return Finding(
         summary=f"{schedule.kind} does not move the learning rate in {successor.steps} steps: "
         "the optimizer that makes them is another one than that of the scheduler",
@@ -44,10 +47,29 @@ def _moves_another(schedule: Schedule, ledger: LearningRates) -> Finding | None:
             f"{schedule.idle} moves followed steps of the other optimizer alone",
             f"its rate was {successor.last:.3g} in each of {successor.steps} steps",
         ),
-        change=(f"  {made}", f"+ {again}  # a scheduler of the new optimizer"),
+        change=_made_again(schedule, successor),
         confidence=LIKELY,
         site=successor.made or schedule.site,
     )
+
+
+def _made_again(schedule: Schedule, successor: Rates) -> tuple[str, ...]:
+    """Return a change that makes the scheduler again for the new optimizer, with what is left."""
+    old, new = schedule.made, successor.made
+    words = ("+ # make a scheduler of the new optimizer, too, with the length that is left",)
+    name = re.match(r"([\w.]+)\s*=(?!=)", new.text) if new else None
+    # A variable of another function is not the one that the loop moves.
+    is_seen = "." in schedule.name or (old and new and old.function == new.function)
+    made = with_positional(schedule.made_by, schedule.kind, 0, name[1]) if name else None
+    if new is None or not is_seen or made is None or "\n" in made:
+        return words
+    again = replace(schedule, made_by=made)
+    line = next((each for each in with_length(again, schedule.idle) if each[0] == "+"), "")
+    return (f"  {new.text}", line if _is_code(line) else f"+ {made}")
+
+
+def _is_code(line: str) -> bool:
+    return bool(line) and not line.startswith("+ #")
 
 
 def _stands(schedule: Schedule, ledger: LearningRates) -> Finding | None:
@@ -58,9 +80,11 @@ def _stands(schedule: Schedule, ledger: LearningRates) -> Finding | None:
     if any(other.moves for other in ledger.schedules_of(schedule.optimizer)):
         return None  # a scheduler that another one contains or replaces
     if schedule.below:
-        return _finding(schedule, "the rate stays at the start of a warm-up")
+        return _finding(schedule, "the rate stays at the start of a warm-up", rates.site)
     if schedule.planned is not None and abs(schedule.planned - steps) <= _SLACK:
-        return _finding(schedule, f"its length is {schedule.planned} moves, one for each step")
+        return _finding(
+            schedule, f"its length is {schedule.planned} moves, one for each step", rates.site
+        )
     return None
 
 
@@ -89,13 +113,14 @@ def _stays_below(rates: Rates) -> Finding | None:
     )
 
 
-def _finding(schedule: Schedule, why: str) -> Finding:
+def _finding(schedule: Schedule, why: str, step: Site | None) -> Finding:
     return Finding(
         summary=f"{schedule.kind} does not move the learning rate in {schedule.steps} steps: {why}",
         facts=(f"the rate was the same in each of {schedule.steps} steps",),
         change=(
-            "  optimizer.step()",
-            "+ scheduler.step()  # of the optimizer that makes the steps",
+            *((f"@ {step}",) if step else ()),
+            f"  {step.text if step else 'optimizer.step()'}",
+            f"+ {schedule.name or 'scheduler'}.step()",
         ),
         confidence=LIKELY,
         site=schedule.made,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.rates import LearningRates
-from halfstep.doctor.record.source import with_argument
+from halfstep.doctor.remedies import with_length
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -29,16 +29,12 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         if each.furthest < _PAST * length or rates.last < _HIGH * rates.largest:
             continue
-        made = each.made.text if each.made else ""
-        new = with_argument(made, _COSINE, "T_max", str(each.moves), position=1)
         return Finding(
             summary=f"{_COSINE} has a length of {length} and moved {each.moves} times, so the "
             f"learning rate rose again: training ends at {rates.last:.3g}, and the largest rate "
             f"is {rates.largest:.3g}",
             facts=(f"{each.furthest / length:.3g} times its length",),
-            change=(f"- {made}", f"+ {new}")
-            if new
-            else (f"+ # make {_COSINE} with a length of {each.moves}, the number of its moves",),
+            change=with_length(each, each.moves),
             confidence=LIKELY,
             site=each.made,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.rates import LearningRates, Rates, Schedule
+from halfstep.doctor.remedies import moved, with_length
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -29,11 +30,13 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"{each.kind} moved {each.moves} times in {each.steps} steps of its "
             f"optimizer{length}: it moves with each micro-step, so the schedule ends early",
             facts=(f"{each.moves / each.steps:.3g} moves per step",),
-            change=(
+            change=moved(each.site, ledger.of(each.optimizer).site)
+            or (
                 f"- {line}",
                 "+ if is_last_micro_step:  # where optimizer.step() is called",
                 f"+     {line}",
             ),
+            otherwise=(with_length(each, each.moves),),
             confidence=LIKELY,
             site=each.site,
         )

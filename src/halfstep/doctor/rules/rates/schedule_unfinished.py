@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.rates import LearningRates, Schedule
 from halfstep.doctor.record.source import is_only_call
+from halfstep.doctor.remedies import moved, with_length
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -46,20 +47,16 @@ def _unit(schedule: Schedule) -> str:
 
 
 def _too_seldom(schedule: Schedule, unit: str, step: Site | None) -> Finding:
-    moves, after = schedule.site, step
-    change: tuple[str, ...] = (
-        f"+ # give the schedule a length in its own moves, {schedule.moves},",
-        f"+ # in place of {schedule.planned}",
-    )
-    if unit == "step" and moves and after and is_only_call(moves.text) and is_only_call(after.text):
-        change = (f"  {after.text}", f"+ {moves.text}", f"- {moves.text}")
+    with_each_step = moved(schedule.site, step) if unit == "step" else ()
+    other_length = with_length(schedule, schedule.moves)
     return Finding(
         summary=f"{schedule.kind} has a length of {schedule.planned}, one for each {unit}, and "
         f"moved only {schedule.moves} times, so the run covers {_share(schedule)} of the schedule",
         facts=(
             f"{schedule.steps} steps and {schedule.backwards} backward passes since it was made",
         ),
-        change=change,
+        change=with_each_step or other_length,
+        otherwise=(other_length,) if with_each_step else (),
         confidence=LIKELY,
         site=schedule.site if unit == "step" else schedule.made or schedule.site,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.ledgers.writes import WriteLedger
+from halfstep.doctor.signals.ledgers.writes import Write, WriteLedger
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         if each.reloaded or ledger.steps.get(each.optimizer, 0) <= each.last:
             continue
-        line = each.site.text if each.site else "model.load_state_dict(state)"
         return Finding(
             summary=f"{each.count} times, the loop puts the same weights into the model between "
             "steps of one optimizer: what it has learned since the time before is lost",
@@ -32,11 +31,19 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"{each.most} parameters written, first after step {each.first}",
                 "after each write, they have the values of the first one",
             ),
-            change=(f"- {line}", f"+ {line}  # once, before the first step"),
+            change=_once(each) or ("+ # run this line once, before the first step",),
             confidence=LIKELY,
             site=each.site,
         )
     return None
+
+
+def _once(write: Write) -> tuple[str, ...]:
+    """Return a change that moves a line before the loop around it; none if there is no loop."""
+    line, loop = write.site, write.loop
+    if line is None or loop is None or not loop.text.endswith(":"):
+        return ()
+    return (f"@ {loop}", f"+ {line.text}", f"  {loop.text}", f"@ {line}", f"- {line.text}")
 
 
 RULE = Rule(

@@ -80,7 +80,7 @@ def _unfrozen(unowned: Unowned) -> Finding:
         facts=(f"without an optimizer: {', '.join(unowned.names[:3])}",),
         change=(
             f"  {unowned.site.text}" if unowned.site else "  parameter.requires_grad_()",
-            "+ optimizer.add_param_group({'params': [...]})  # these parameters",
+            "+ # give them to the optimizer: optimizer.add_param_group({'params': [...]})",
         ),
         confidence=LIKELY,
         site=unowned.site,

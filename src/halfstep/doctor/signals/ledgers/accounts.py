@@ -176,7 +176,7 @@ class Account:
         if examined:
             self.examined += len(self.open)
         elif len(self.discarded) < OPEN:
-            self.discarded += self.open
+            self.discarded += [each for each in self.open if not each.users]
         if self.in_closure:
             self.used += self.waiting
         else:

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim import Optimizer
 
+from halfstep.doctor.record.blocks import begins
 from halfstep.doctor.record.rates import LOW, Rates
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.record.source import only_line_with, statement
@@ -174,7 +175,7 @@ def _frozen(number: int, rates: RateAccount) -> Rates:
         given=tuple(given.rates) if given else (),
         is_default=given is not None and _is_default(given),
         last=rates.values[0] if rates.values else math.nan,
-        made=site(given.made) if given else None,
+        made=site(begins(given.made) or given.made) if given else None,
         site=site(rates.mark),
         written=site(only_line_with(_WRITES_RATE, rates.mark)),
     )

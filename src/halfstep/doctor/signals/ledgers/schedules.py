@@ -15,8 +15,10 @@ from torch.optim.lr_scheduler import (
 )
 
 from halfstep.doctor.internals import last_part
+from halfstep.doctor.record.blocks import begins, following, loop
 from halfstep.doctor.record.rates import LearningRates, Schedule
 from halfstep.doctor.record.sites import Mark, calling_line, site
+from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.frozen import frozen
 from halfstep.doctor.signals.ledgers.rates import StepRates, value_of
 from halfstep.doctor.signals.signal import Hook, Signal, defining
@@ -178,8 +180,17 @@ class Schedules(Signal):
             moves=schedule.last - schedule.first,
             steps=rates.due - schedule.due,
             backwards=max(0, rates.backwards - schedule.backwards),
+            made=site(begins(schedule.made) or schedule.made),
+            made_by=statement(schedule.made),
             site=site(schedule.mark),
+            later=site(_after_loop(schedule.mark)),
         )
+
+
+def _after_loop(mark: Mark | None) -> Mark | None:
+    """Return the statement that follows the innermost loop around a line; None without one."""
+    around = loop(mark, set())
+    return following(around) if around != begins(mark) else None
 
 
 def _planned(scheduler: LRScheduler) -> int | None:

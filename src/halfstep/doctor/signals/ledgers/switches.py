@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.signals.state.registry import ModelNotes
     from halfstep.doctor.signals.watched import Watched
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A line that has put a layer into training mode after another one had frozen it.
+
+    Attributes:
+        site: The line.
+        path: The name of the layer in the module whose mode the line sets.
+    """
+
+    site: Site | None
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +52,7 @@ class Layer:
         frozen: Whether it has parameters, and none requires gradients.
         undone: The line that has set evaluation mode for this layer alone, before another one set
             training mode again.
+        again: The lines that have set training mode since then.
         fresh: Whether it is a norm whose running statistics are still the first ones.
     """
 
@@ -55,6 +69,7 @@ class Layer:
     frozen: bool
     fresh: bool
     undone: Site | None
+    again: tuple[Again, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +124,21 @@ class ModeLedger:
     models: tuple[ModelModes, ...] = ()
 
 
+@dataclass(slots=True)
+class _Undone:
+    """The line that froze a layer, and the lines that have set training mode later."""
+
+    mark: Mark | None
+    lines: dict[Mark | None, str] = field(default_factory=dict)
+
+
 class Switches(Signal):
     """Passes each call of `train` and `eval` on to the modes of the models that it concerns."""
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._frozen: WeakKeyDictionary[nn.Module, Mark | None] = WeakKeyDictionary()
-        self._undone: WeakKeyDictionary[nn.Module, Mark | None] = WeakKeyDictionary()
+        self._undone: WeakKeyDictionary[nn.Module, _Undone] = WeakKeyDictionary()
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hook of `train`, which `eval` calls, too."""
@@ -128,9 +151,13 @@ class Switches(Signal):
             self.watched.registry.note_switch(module)
             if tracks_statistics(module) and not module.training:
                 self._frozen[module] = calling_line()
-            elif module.training and self._frozen:
-                for each in set(module.modules()) & set(self._frozen):
-                    self._undone[each] = self._frozen.pop(each)
+            elif module.training and (self._frozen or self._undone):
+                mark = calling_line()
+                for name, each in module.named_modules():
+                    if each in self._frozen:
+                        self._undone[each] = _Undone(self._frozen.pop(each))
+                    if each in self._undone:
+                        self._undone[each].lines[mark] = name
         return result
 
     def freeze(self) -> dict[str, Any]:
@@ -174,6 +201,7 @@ class Switches(Signal):
             tested = [(modes[place], n) for modes, n in known.tested.items() if place < len(modes)]
             last = max((end for mode, _, _, end in inside if mode), default=0)
             first = min((start for mode, _, start, _ in inside if not mode), default=0)
+            undone = self._undone.get(module)
             yield Layer(
                 name=names.get(id(module), ""),
                 kind=type(module).__name__,
@@ -187,7 +215,10 @@ class Switches(Signal):
                 trained=self._is_trained(model, names.get(id(module), ""), owned),
                 frozen=bool(parameters) and not any(each.requires_grad for each in parameters),
                 fresh=_is_fresh(module),
-                undone=site(self._undone.get(module)),
+                undone=site(undone.mark) if undone else None,
+                again=tuple(Again(site(mark), name) for mark, name in undone.lines.items())
+                if undone
+                else (),
             )
 
     @staticmethod

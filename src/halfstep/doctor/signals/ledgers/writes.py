@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from halfstep.doctor.record.blocks import loop
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.ledgers.followers import Followers, address
 from halfstep.doctor.signals.signal import Signal
@@ -54,6 +55,7 @@ class Write:
         first: Number of steps before the first write.
         last: Number of steps before the last write.
         site: The line.
+        loop: The innermost loop around it; its statement without one.
     """
 
     optimizer: int
@@ -69,6 +71,7 @@ class Write:
     first: int
     last: int
     site: Site | None
+    loop: Site | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +312,7 @@ class Writes(Signal):
                         first=line.first,
                         last=line.last,
                         site=site(mark),
+                        loop=site(loop(mark, set())),
                     )
                 )
         steps = {number: each.steps for number, each in self._accounts.items()}

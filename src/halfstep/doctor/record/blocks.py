@@ -1,0 +1,157 @@
+"""Reads where a line stands in the blocks of the user's file: its statement, the loops around it.
+
+A change that adds a line needs a place for it: before a loop, or after a statement. Here, a place
+is the first line of a statement, before which the added line stands in the same block.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from halfstep.doctor.record.sites import Mark
+
+_SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_LOOPS = ast.For | ast.AsyncFor | ast.While
+_WIDE = _LOOPS | ast.With | ast.AsyncWith
+_BLOCKS = ("body", "orelse", "finalbody")
+
+
+@lru_cache(maxsize=16)
+def parsed(text: str) -> ast.Module | None:
+    """Return the tree of a file's text; None if it is not valid."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def begins(mark: Mark | None) -> Mark | None:
+    """Return the first line of the innermost statement that contains a line."""
+    around = _around(mark)
+    return _mark(mark, around[-1]) if mark and around else None
+
+
+def ends(mark: Mark | None) -> int:
+    """Return the last line of the innermost statement that contains a line; 0 if unknown."""
+    around = _around(mark)
+    return (around[-1].end_lineno or 0) if around else 0
+
+
+def loop(mark: Mark | None, names: set[str], without: Iterable[Mark] = ()) -> Mark | None:
+    """Return the innermost loop around a line in its function, or the statement of the line.
+
+    Args:
+        mark: The line.
+        names: Names that are bound before the loop; if it binds one, return the statement.
+        without: Lines that are not in the loop; if one is, return the statement.
+    """
+    around = _around(mark)
+    if mark is None or not around:
+        return None
+    loops = [each for each in around if isinstance(each, _LOOPS) and mark[1] >= each.body[0].lineno]
+    inner = loops[-1] if loops else around[-1]
+    return _mark(mark, inner if _is_apart(inner, mark, names, without) else around[-1])
+
+
+def outermost(mark: Mark | None, names: set[str], without: Iterable[Mark] = ()) -> Mark | None:
+    """Return the largest loop or "with" around a line in its function, or its statement.
+
+    Args:
+        mark: The line.
+        names: Names that are bound before it.
+        without: Lines that are not in it.
+    """
+    around = _around(mark)
+    if mark is None or not around:
+        return None
+    without = [*without]
+    wide = (each for each in around if isinstance(each, _WIDE))
+    return _mark(
+        mark,
+        next((each for each in wide if _is_apart(each, mark, names, without)), around[-1]),
+    )
+
+
+def following(mark: Mark | None) -> Mark | None:
+    """Return the next statement in the block of a statement; None for the last one."""
+    around = _around(mark)
+    if mark is None or not around:
+        return None
+    for block in _blocks_of(mark):
+        for one, after in pairwise(block):
+            if one is around[-1]:
+                return _mark(mark, after)
+    return None
+
+
+def call_at(file: str, position: tuple[int | None, ...]) -> ast.Call | None:
+    """Return the call at a position: its first and last line, first and last column."""
+    tree = parsed("".join(linecache.getlines(file)))
+    for each in ast.walk(tree) if tree else ():
+        if isinstance(each, ast.Call):
+            here = each.lineno, each.end_lineno, each.col_offset, each.end_col_offset
+            if here == position:
+                return each
+    return None
+
+
+def function_at(file: str, line: int, name: str) -> ast.FunctionDef | None:
+    """Return the definition of a function, by the line where it or its decorators begin."""
+    tree = parsed("".join(linecache.getlines(file)))
+    for each in ast.walk(tree) if tree else ():
+        if isinstance(each, ast.FunctionDef) and each.name == name:
+            first = min([each.lineno, *(one.lineno for one in each.decorator_list)])
+            if first == line:
+                return each
+    return None
+
+
+def _around(mark: Mark | None) -> list[ast.stmt]:
+    """Return the statements in the function of a line that contain it, outermost first."""
+    tree = parsed("".join(linecache.getlines(mark[0]))) if mark else None
+    if mark is None or tree is None:
+        return []
+    found: list[ast.stmt] = []
+    for each in ast.walk(tree):  # Outer statements come first.
+        if isinstance(each, ast.stmt) and _has(each, mark[1]):
+            found = [] if isinstance(each, _SCOPES) else [*found, each]
+    # An "elif" is a statement of its own, but nothing can stand before it.
+    return [each for each in found if not _line(mark[0], each.lineno).startswith("elif")]
+
+
+def _blocks_of(mark: Mark) -> Iterator[list[ast.stmt]]:
+    tree = parsed("".join(linecache.getlines(mark[0])))
+    for each in ast.walk(tree) if tree else ():
+        for name in _BLOCKS:
+            block = getattr(each, name, None)
+            if isinstance(block, list):
+                yield block
+
+
+def _is_apart(statement: ast.stmt, mark: Mark, names: set[str], without: Iterable[Mark]) -> bool:
+    """Return whether a statement binds none of these names and has none of these lines."""
+    if any(file == mark[0] and _has(statement, line) for file, line, _ in without):
+        return False
+    return not any(
+        isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load) and each.id in names
+        for each in ast.walk(statement)
+    )
+
+
+def _has(statement: ast.stmt, line: int) -> bool:
+    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+
+
+def _mark(mark: Mark, statement: ast.stmt) -> Mark:
+    return mark[0], statement.lineno, mark[2]
+
+
+def _line(file: str, number: int) -> str:
+    return linecache.getline(file, number).strip()
