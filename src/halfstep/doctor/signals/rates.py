@@ -63,6 +63,8 @@ class _Rates:
     planned: float = math.nan
     in_load: list[float] = field(default_factory=list)  # the rates of a loaded state, while used
     held: int = 0
+    since: int = 0  # steps since the load
+    above: bool = False  # whether the first group had a larger rate than the loaded one in them
     loaded: Mark | None = None
     zeros: list[int] = field(default_factory=list)  # first and last iteration, and count
     moving: list[int] = field(default_factory=list)
@@ -248,6 +250,7 @@ class LearningRateLedger(Signal):
         rates.resumed = "initial_lr" in group and rates.rate != _value(group["initial_lr"])
         rates.in_load = [_value(each["lr"]) for each in optimizer.param_groups]
         rates.loaded, rates.held = mark, 0
+        rates.since, rates.above = 0, False
 
     def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
         """Count a step at its rates."""
@@ -271,6 +274,9 @@ class LearningRateLedger(Signal):
             rates.peaks = [*map(max, values, rates.peaks)] if same else values
             rates.values = values
         rates.equal += rates.are_equal
+        if rates.loaded is not None:
+            rates.since += 1
+            rates.above |= values[0] > rates.rate
         if rates.in_load:
             rates.held = rates.held + 1 if values == rates.in_load else 0
             rates.in_load = rates.in_load if rates.held else []
@@ -322,6 +328,8 @@ def _frozen(number: int, rates: _Rates) -> Rates:
         resumed=rates.resumed,
         rate=rates.rate,
         held=rates.held,
+        since=rates.since,
+        above=rates.above,
         given=tuple(rates.given.rates) if rates.given else (),
         is_default=rates.given is not None and _is_default(rates.given),
         peaks=tuple(rates.peaks),
