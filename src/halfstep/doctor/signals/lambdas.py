@@ -109,9 +109,9 @@ def _same(functions: list[Any]) -> list[FunctionType]:
 
 
 def _parts(function: Any) -> list[int]:
-    return [
-        id(each) for each in chain(function.__closure__ or (), function.__defaults__ or ())
-    ] + [id(each) for each in (function.__kwdefaults__ or {}).values()]
+    return [id(each) for each in chain(function.__closure__ or (), function.__defaults__ or ())] + [
+        id(each) for each in (function.__kwdefaults__ or {}).values()
+    ]
 
 
 def _loop_variables(file: str, line: int) -> set[str]:
@@ -120,7 +120,9 @@ def _loop_variables(file: str, line: int) -> set[str]:
     for loop in nodes_of(file):
         if not isinstance(loop, _LOOPS):
             continue
-        functions = [each for each in ast.walk(loop) if isinstance(each, ast.Lambda | ast.FunctionDef)]
+        functions = [
+            each for each in ast.walk(loop) if isinstance(each, ast.Lambda | ast.FunctionDef)
+        ]
         if any(each.lineno == line for each in functions):
             targets = (
                 [loop.target]

@@ -146,7 +146,10 @@ def _note(module: nn.Module, state: Mapping[str, Any], missing: frozenset[str]) 
     note.expected, note.got = next(iter(parameters)), str(next(iter(state)))
     shapes = {name: each.shape for name, each in parameters.items()}
     others = {str(name): getattr(each, "shape", None) for name, each in state.items()}
-    for prefixes, attribute in ((_prefixes(others, shapes), "removed"), (_prefixes(shapes, others), "added")):
+    for prefixes, attribute in (
+        (_prefixes(others, shapes), "removed"),
+        (_prefixes(shapes, others), "added"),
+    ):
         prefix, count = max(prefixes.items(), key=lambda each: each[1], default=("", 0))
         if count > note.renamed:
             note.renamed, note.removed, note.added = count, "", ""

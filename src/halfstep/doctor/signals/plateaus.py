@@ -84,7 +84,9 @@ class PlateauMetrics(Signal):
     def freeze(self) -> dict[str, Any]:
         """Return the numbers of all schedulers."""
         found = [
-            Plateau(each.optimizer, each.mode, (*each.metrics,), (*each.iterations,), site(each.mark))
+            Plateau(
+                each.optimizer, each.mode, (*each.metrics,), (*each.iterations,), site(each.mark)
+            )
             for each in self._notes
         ]
         return {Plateaus.signal: Plateaus(tuple(found))}

@@ -60,7 +60,8 @@ def _begins_a_phase(rates: Rates, ledger: LearningRates) -> bool:
     A run that is resumed makes its optimizer with the rate of before.
     """
     return not rates.above and any(
-        each.moving_to < rates.moving_from
+        each.changes
+        and each.moving_to < rates.moving_from
         and each.given
         and each.given[0] not in rates.given
         and rates.rate <= each.last <= _APART * rates.rate

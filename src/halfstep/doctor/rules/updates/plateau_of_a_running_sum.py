@@ -64,9 +64,7 @@ def _share(evidence: Evidence, plateau: Plateau, increases: list[float]) -> floa
         if each.optimizer == plateau.optimizer and each.loss is not None
     }
     ratios = []
-    for (start, end), increase in zip(
-        pairwise((0, *plateau.iterations)), increases, strict=True
-    ):
+    for (start, end), increase in zip(pairwise((0, *plateau.iterations)), increases, strict=True):
         own = [losses[step] for step in range(start, end) if step in losses]
         if own and len(own) == end - start and sum(own):
             ratios.append(increase / sum(own))

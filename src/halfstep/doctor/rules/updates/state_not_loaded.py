@@ -25,9 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     count = f"{first.matched or 'none'} of the {first.parameters} parameters"
     facts = f'the first parameter is "{first.expected}", the first name of the state "{first.got}"'
-    more = (
-        (f"with {_words(first)}, {first.renamed} names and shapes match",) if is_prefix else ()
-    )
+    more = (f"with {_words(first)}, {first.renamed} names and shapes match",) if is_prefix else ()
     return Finding(
         summary=f"load_state_dict(strict=False) has set {count} of {first.module}: the names of "
         f"the state, {first.given} in all, are other ones, so the weights are those of before the "
