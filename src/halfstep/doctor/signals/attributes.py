@@ -8,6 +8,7 @@ the first call of a model, and compared at the end.
 
 from __future__ import annotations
 
+import linecache
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from halfstep.doctor.record.classes import assignment_of
+from halfstep.doctor.record.classes import assignment_of, file_of
 from halfstep.doctor.record.sites import Site, site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.signal import Signal
@@ -92,10 +93,9 @@ class UnregisteredTensors(Signal):
         self._known.add(module)
         for path, each in unwrapped(module).named_modules():
             for name, value in vars(each).items():
-                if isinstance(value, torch.Tensor) and value.requires_grad:
-                    if len(self._notes) < _MOST and value.layout is torch.strided:
-                        references = weakref.ref(each), path, name, weakref.ref(value)
-                        self._notes.append(_Note(*references, _some(value).clone()))
+                if _gets_gradients(value) and len(self._notes) < _MOST:
+                    references = weakref.ref(each), path, name, weakref.ref(value)
+                    self._notes.append(_Note(*references, _some(value).clone()))
 
     def freeze(self) -> dict[str, Any]:
         """Return the attributes that are still the same tensors."""
@@ -118,6 +118,9 @@ class UnregisteredTensors(Signal):
                 continue
             if not torch.equal(note.start, _some(tensor)):
                 continue  # The loop updates it by itself.
+            is_parameter = any(isinstance(each, nn.Parameter) for each in leaves)
+            if not is_parameter and _differentiates(type(module)):
+                continue  # It may be an input, by which the program differentiates.
             mark = assignment_of(type(module), note.name)
             yield (
                 id(tensor),
@@ -128,7 +131,7 @@ class UnregisteredTensors(Signal):
                     shape=tuple(tensor.shape),
                     made_by=statement(mark),
                     is_leaf=tensor.is_leaf,
-                    is_parameter=any(isinstance(each, nn.Parameter) for each in leaves),
+                    is_parameter=is_parameter,
                     site=site(mark),
                 ),
             )
@@ -147,6 +150,18 @@ def _leaves(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         if hasattr(node, "variable"):
             yield node.variable
         waiting += [below for below, _ in node.next_functions if below is not None]
+
+
+def _gets_gradients(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.requires_grad and value.layout is torch.strided
+
+
+def _differentiates(kind: type) -> bool:
+    """Return whether the file of a class, if it is known, computes derivatives by itself."""
+    lines = linecache.getlines(file_of(kind))
+    return not lines or any("autograd" in each or "torch.func" in each for each in lines)
 
 
 def _some(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ code share the loop's variable, so they all compute with its last value.
 from __future__ import annotations
 
 import ast
+import dis
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.signals.watched import Watched
 
+_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
 _LOOPS = (ast.For, ast.ListComp, ast.GeneratorExp)
 
 
@@ -81,7 +83,9 @@ class Lambdas(Signal):
         found = []
         for number, kind, functions, mark in self._found:
             code = functions[0].__code__
-            used = {*code.co_freevars, *code.co_names}
+            used = {*code.co_freevars} | {
+                str(each.argval) for each in dis.get_instructions(code) if each.opname in _GLOBALS
+            }
             where = (code.co_filename, code.co_firstlineno, "")
             if names := sorted(_loop_variables(*where[:2]) & used):
                 shared = Shared(

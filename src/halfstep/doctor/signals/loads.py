@@ -39,6 +39,7 @@ class Load:
         renamed: Number of the parameters that it would have set with other prefixes.
         removed: The prefix to remove from the names of the state; "" for none.
         added: The prefix to add to them; "" for none.
+        inside: The entry of the state that contains the names; "" for none.
         expected: A name of a parameter.
         got: A name in the state.
         made_by: The statement of the call.
@@ -52,6 +53,7 @@ class Load:
     renamed: int
     removed: str
     added: str
+    inside: str
     expected: str
     got: str
     made_by: str
@@ -76,6 +78,7 @@ class _Note:
     renamed: int = 0
     removed: str = ""
     added: str = ""
+    inside: str = ""
     expected: str = ""
     got: str = ""
 
@@ -140,21 +143,37 @@ def _note(module: nn.Module, state: Mapping[str, Any], missing: frozenset[str]) 
         parameters=len(parameters),
         given=len(state),
     )
-    if not parameters or len(state) < _FEWEST or not note.is_empty:
+    if not parameters or not state or not note.is_empty:
         return note
-    note.mark = calling_line()
-    note.expected, note.got = next(iter(parameters)), str(next(iter(state)))
     shapes = {name: each.shape for name, each in parameters.items()}
     others = {str(name): getattr(each, "shape", None) for name, each in state.items()}
-    for prefixes, attribute in (
-        (_prefixes(others, shapes), "removed"),
-        (_prefixes(shapes, others), "added"),
-    ):
-        prefix, count = max(prefixes.items(), key=lambda each: each[1], default=("", 0))
+    found = {
+        "removed": _prefixes(others, shapes),
+        "added": _prefixes(shapes, others),
+        "inside": _entries(state, shapes),
+    }
+    for attribute, counts in found.items():
+        prefix, count = max(counts.items(), key=lambda each: each[1], default=("", 0))
         if count > note.renamed:
-            note.renamed, note.removed, note.added = count, "", ""
+            note.renamed, note.removed, note.added, note.inside = count, "", "", ""
             setattr(note, attribute, prefix)
+    if note.renamed or len(state) >= _FEWEST:
+        note.mark = calling_line()
+        note.expected, note.got = next(iter(parameters)), str(next(iter(state)))
     return note
+
+
+def _entries(state: Mapping[str, Any], shapes: Mapping[str, Any]) -> Counter[str]:
+    """Count the names of parameters in each entry of a state that is a state itself."""
+    return Counter(
+        {
+            str(key): sum(
+                getattr(entry.get(name), "shape", None) == shape for name, shape in shapes.items()
+            )
+            for key, entry in state.items()
+            if isinstance(entry, Mapping)
+        }
+    )
 
 
 def _prefixes(longer: Mapping[str, Any], shorter: Mapping[str, Any]) -> Counter[str]:
@@ -178,6 +197,7 @@ def _frozen(note: _Note) -> Load:
         renamed=note.renamed,
         removed=note.removed,
         added=note.added,
+        inside=note.inside,
         expected=note.expected,
         got=note.got,
         made_by=statement(note.mark),

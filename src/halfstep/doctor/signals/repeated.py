@@ -74,7 +74,7 @@ class RepeatedLayers(Signal):
         for path, container in model.named_modules():
             if not isinstance(container, _CONTAINERS):
                 continue
-            layers = [each for each in container._modules.values() if each is not None]
+            layers = [*container]
             for layer, count in Counter(layers).items():
                 parameters = [*layer.parameters()] if count > 1 else []
                 if not any(id(each) in owned for each in parameters):
@@ -92,7 +92,7 @@ class RepeatedLayers(Signal):
                     )
 
     def _files(self, model: nn.Module, path: str) -> list[str]:
-        """Return the user's files that may contain the line: of the classes around the container."""
+        """Return the files that may make a container: those of the classes around it first."""
         names = path.split(".") if path else []
         around = [model.get_submodule(".".join(names[:n])) for n in range(len(names), -1, -1)]
         files = [file_of(type(each)) for each in around]

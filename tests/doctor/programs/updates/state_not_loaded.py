@@ -72,6 +72,13 @@ def broken_by_a_wrapper_for_several_gpus() -> None:
     train(model)
 
 
+def broken_by_the_whole_checkpoint() -> None:
+    checkpoint = {"model": train(classifier()).state_dict(), "epoch": 3}
+    model = classifier()
+    model.load_state_dict(checkpoint, strict=False)
+    train(model)
+
+
 def broken_by_other_names() -> None:
     state = {f"layer{n}": each for n, each in enumerate(classifier().state_dict().values())}
     model = classifier()

@@ -1,4 +1,4 @@
-"""A scheduler waits for a plateau of a sum that no epoch resets, so that each epoch counts as worse."""
+"""A scheduler waits for a plateau of a sum that no epoch resets, so each epoch counts as worse."""
 
 from __future__ import annotations
 

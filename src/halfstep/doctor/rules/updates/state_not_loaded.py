@@ -20,7 +20,9 @@ def judge(evidence: Evidence) -> Finding | None:
     first = max(lost, key=lambda each: each.renamed / each.parameters, default=None)
     if first is None:
         return None
-    is_prefix = first.renamed >= _MOST * min(first.parameters, first.given)
+    is_prefix = first.renamed >= _MOST * min(
+        first.parameters, first.parameters if first.inside else first.given
+    )
     if first.matched and not is_prefix:
         return None
     count = f"{first.matched or 'none'} of the {first.parameters} parameters"
@@ -38,7 +40,9 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _words(load: Load) -> str:
-    return f'"{load.removed}" removed' if load.removed else f'"{load.added}" in front'
+    if load.inside:
+        return f'in the entry "{load.inside}" of the state'
+    return f'with "{load.removed}" removed' if load.removed else f'with "{load.added}" in front'
 
 
 def _change(load: Load) -> tuple[str, ...]:
@@ -46,7 +50,9 @@ def _change(load: Load) -> tuple[str, ...]:
     line = load.site.text if load.site else "module.load_state_dict(state, strict=False)"
     state = argument(load.made_by, "load_state_dict", 1, 0)
     if not state.isidentifier():
-        return (f"+ # rename the entries of the state: {_words(load)}", *_by_hand(load)[1:])
+        return (f"+ # load other names: {_words(load)}, they match", *_by_hand(load)[1:])
+    if load.inside:
+        return (f'+ {state} = {state}["{load.inside}"]', f"  {line}")
     name = f'name.removeprefix("{load.removed}")' if load.removed else f'"{load.added}" + name'
     chosen = f' if name.startswith("{load.removed}")' if load.removed else ""
     return (
