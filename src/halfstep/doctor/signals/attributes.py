@@ -109,8 +109,9 @@ class UnregisteredTensors(Signal):
 
     def _kept(self, known: set[int]) -> Iterator[tuple[int, Attribute]]:
         for note in self._notes:
-            module, tensor = note.module(), note.tensor()
-            if module is None or tensor is None or vars(module).get(note.name) is not tensor:
+            module = note.module()
+            tensor = vars(module).get(note.name) if module is not None else None
+            if not isinstance(tensor, torch.Tensor) or tensor is not note.tensor():
                 continue
             leaves = list(_leaves(tensor))
             lost = leaves and not any(id(each) in known for each in leaves)
