@@ -6,16 +6,19 @@ With `strict=False`, a state whose names have another prefix sets none, and rais
 from __future__ import annotations
 
 import weakref
-from collections import Counter
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import nn
 
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.record.source import statement
+from halfstep.doctor.signals.followers import address
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.tensors.renamed import Renaming, renaming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 _MOST = 256  # calls
 _FEW = 0.1  # of the parameters, and of the state
+_FILES = 4
+_DEPTH = 3
 _FEWEST = 2  # tensors of a state; a smaller one may be no state of a model
 
 
@@ -36,10 +41,9 @@ class Load:
         parameters: Number of its parameters.
         given: Number of names in the state.
         matched: Number of the parameters that the load has set.
-        renamed: Number of the parameters that it would have set with other prefixes.
-        removed: The prefix to remove from the names of the state; "" for none.
-        added: The prefix to add to them; "" for none.
-        inside: The entry of the state that contains the names; "" for none.
+        renaming: The names under which it would have set more of them.
+        filtered: Whether the state is the module's own, into which the names of a file should have
+            come. The names given are then those of the file.
         expected: A name of a parameter.
         got: A name in the state.
         made_by: The statement of the call.
@@ -50,10 +54,8 @@ class Load:
     parameters: int
     given: int
     matched: int
-    renamed: int
-    removed: str
-    added: str
-    inside: str
+    renaming: Renaming
+    filtered: bool
     expected: str
     got: str
     made_by: str
@@ -72,20 +74,20 @@ class Loads:
 class _Note:
     module: weakref.ref[nn.Module]
     names: frozenset[str]  # of the parameters that the load has set
+    parameters: int
+    given: int
     mark: Mark | None = None
-    parameters: int = 0
-    given: int = 0
-    renamed: int = 0
-    removed: str = ""
-    added: str = ""
-    inside: str = ""
+    renaming: Renaming = field(default_factory=Renaming)
     expected: str = ""
     got: str = ""
+    filtered: bool = False
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the load has set hardly any parameter, and used hardly any of the state."""
-        return len(self.names) <= _FEW * min(self.parameters, self.given)
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What is remembered of a tensor in a file."""
+
+    shape: torch.Size
 
 
 class StateLoads(Signal):
@@ -94,19 +96,63 @@ class StateLoads(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._notes: list[_Note] = []
+        self._files: deque[dict[str, Any]] = deque(maxlen=_FILES)
 
     def hooks(self) -> Iterator[Hook]:
-        """Yield the hook of the method that loads a state into a module."""
+        """Yield the hooks of what loads a file, and a state into a module."""
+        yield Hook(torch, "load", self.watched.here(self._on_file))
         yield Hook(nn.Module, "load_state_dict", self.watched.here(self._on_load))
 
+    def _on_file(self, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        with self.watched.guard.own():
+            self._files.append(_shapes(result, _DEPTH))
+        return result
+
     def _on_load(self, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        result = original(module, *args, **kwargs)
         with self.watched.guard.own():
             state = args[0] if args else kwargs.get("state_dict")
+            own = _own_names(module, state) if isinstance(state, Mapping) else frozenset[str]()
+        result = original(module, *args, **kwargs)
+        with self.watched.guard.own():
             missing = getattr(result, "missing_keys", None)
             if isinstance(state, Mapping) and missing is not None and len(self._notes) < _MOST:
-                self._notes.append(_note(module, state, frozenset(missing)))
+                self._take(module, state, own, frozenset(missing))
         return result
+
+    def _take(
+        self,
+        module: nn.Module,
+        state: Mapping[str, Any],
+        own: frozenset[str],
+        missing: frozenset[str],
+    ) -> None:
+        """Note a load.
+
+        Args:
+            module: The module.
+            state: The state.
+            own: Names of the parameters that the state had from the module itself.
+            missing: Names that the state does not contain.
+        """
+        shapes = {
+            name: each.shape for name, each in module.named_parameters(remove_duplicate=False)
+        }
+        names = frozenset(shapes.keys() - missing - own)
+        note = _Note(weakref.ref(module), names, len(shapes), len(state))
+        self._notes.append(note)
+        if not shapes or not state or len(names) > _FEW * min(len(shapes), len(state)):
+            return
+        if not own:
+            note.renaming = renaming(state, shapes)
+        for file in self._files if own else ():  # The state of a file should have replaced them.
+            better = renaming(file, shapes)
+            if better.count > max(note.renaming.count, len(shapes.keys() & file.keys())):
+                note.renaming, note.given, state = better, len(file), file
+                note.filtered = True
+        if note.renaming.count or (len(state) >= _FEWEST and not own):
+            note.mark = calling_line()
+            note.expected, note.got = next(iter(shapes)), str(next(iter(state)))
 
     def freeze(self) -> dict[str, Any]:
         """Return the loads that have set hardly anything."""
@@ -135,56 +181,28 @@ class StateLoads(Signal):
         )
 
 
-def _note(module: nn.Module, state: Mapping[str, Any], missing: frozenset[str]) -> _Note:
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    note = _Note(
-        weakref.ref(module),
-        frozenset(parameters.keys() - missing),
-        parameters=len(parameters),
-        given=len(state),
-    )
-    if not parameters or not state or not note.is_empty:
-        return note
-    shapes = {name: each.shape for name, each in parameters.items()}
-    others = {str(name): getattr(each, "shape", None) for name, each in state.items()}
-    found = {
-        "removed": _prefixes(others, shapes),
-        "added": _prefixes(shapes, others),
-        "inside": _entries(state, shapes),
-    }
-    for attribute, counts in found.items():
-        prefix, count = max(counts.items(), key=lambda each: each[1], default=("", 0))
-        if count > note.renamed:
-            note.renamed, note.removed, note.added, note.inside = count, "", "", ""
-            setattr(note, attribute, prefix)
-    if note.renamed or len(state) >= _FEWEST:
-        note.mark = calling_line()
-        note.expected, note.got = next(iter(parameters)), str(next(iter(state)))
-    return note
+def _own_names(module: nn.Module, state: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of parameters whose own memory the state contains."""
+    found = set[str]()
+    for name, each in module.named_parameters(remove_duplicate=False):
+        given = state.get(name)
+        if isinstance(given, torch.Tensor) and address(given) == address(each) != 0:
+            found.add(name)
+        elif not found:
+            break  # Usually, the state is another one.
+    return frozenset(found)
 
 
-def _entries(state: Mapping[str, Any], shapes: Mapping[str, Any]) -> Counter[str]:
-    """Count the names of parameters in each entry of a state that is a state itself."""
-    return Counter(
-        {
-            str(key): sum(
-                getattr(entry.get(name), "shape", None) == shape for name, shape in shapes.items()
-            )
-            for key, entry in state.items()
-            if isinstance(entry, Mapping)
-        }
-    )
-
-
-def _prefixes(longer: Mapping[str, Any], shorter: Mapping[str, Any]) -> Counter[str]:
-    """Count the names that equal another one after a prefix, and have its shape, by prefix."""
-    found: Counter[str] = Counter()
-    for name, shape in longer.items():
-        at = name.find(".") + 1
-        while at:
-            if shorter.get(name[at:]) == shape is not None:
-                found[name[:at]] += 1
-            at = name.find(".", at) + 1
+def _shapes(value: Any, depth: int) -> dict[str, Any]:
+    """Return the shapes of the tensors in a file, and in the states that it contains."""
+    if not isinstance(value, Mapping) or not depth:
+        return {}
+    found: dict[str, Any] = {}
+    for name, each in value.items():
+        if isinstance(each, torch.Tensor):
+            found[str(name)] = _Shape(each.shape)
+        elif isinstance(each, Mapping):
+            found |= _shapes(each, depth - 1)
     return found
 
 
@@ -194,10 +212,8 @@ def _frozen(note: _Note) -> Load:
         parameters=note.parameters,
         given=note.given,
         matched=len(note.names),
-        renamed=note.renamed,
-        removed=note.removed,
-        added=note.added,
-        inside=note.inside,
+        renaming=note.renaming,
+        filtered=note.filtered,
         expected=note.expected,
         got=note.got,
         made_by=statement(note.mark),

@@ -1,5 +1,7 @@
 """The names of a checkpoint have another prefix than the module, and strict=False hides it."""
 
+import io
+
 import torch
 from torch import nn
 
@@ -84,6 +86,31 @@ def broken_by_other_names() -> None:
     model = classifier()
     model.load_state_dict(state, strict=False)
     train(model)
+
+
+def filtered(checkpoint) -> nn.Module:
+    """Return a classifier with the weights of a file whose names it knows."""
+    file = io.BytesIO()
+    torch.save(checkpoint, file)
+    file.seek(0)
+    loaded = torch.load(file)["model"]
+    model = classifier()
+    state = model.state_dict()
+    state.update({name: each for name, each in loaded.items() if name in state})
+    model.load_state_dict(state)
+    return model
+
+
+def broken_by_a_filter() -> None:
+    train(filtered({"model": pretrained()}))
+
+
+def healthy_filter() -> None:
+    train(filtered({"model": train(classifier()).state_dict()}))
+
+
+def healthy_filter_of_another_file() -> None:
+    train(filtered({"model": {"weight": torch.zeros(3), "bias": torch.zeros(3)}}))
 
 
 def healthy_load_that_is_tried_again() -> None:
