@@ -70,8 +70,9 @@ class KeptStates(Signal):
         yield Hook(nn.Module, "load_state_dict", self.watched.here(self._on_load))
 
     def _on_taken(self, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        with self.watched.guard.inside():  # Each submodule returns its part.
-            state = original(module, *args, **kwargs)
+        state = original(module, *args, **kwargs)
+        if args or kwargs.get("destination") is not None:
+            return state  # The part of a submodule.
         with self.watched.guard.own():
             first = _first(state)
             if first is not None:
@@ -110,7 +111,7 @@ def _first(state: Any) -> torch.Tensor | None:
     return next((each for each in values if isinstance(each, torch.Tensor)), None)
 
 
-def _is_own(module: nn.Module, state: Mapping[str, Any]) -> bool:
+def _is_own(module: nn.Module, state: Any) -> bool:
     """Return whether each parameter of a module has the memory of the entry with its name."""
     pairs = [(state.get(name), each) for name, each in module.named_parameters()]
     return bool(pairs) and all(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -34,17 +34,13 @@ def renaming(state: Mapping[str, Any], shapes: Mapping[str, Any]) -> Renaming:
     """
     others = {str(name): getattr(each, "shape", None) for name, each in state.items()}
     entries = {str(name): each for name, each in state.items() if isinstance(each, Mapping)}
-    counts = {
-        "removed": _prefixes(others, shapes),
-        "added": _prefixes(shapes, others),
-        "inside": Counter({name: _matches(each, shapes) for name, each in entries.items()}),
-    }
-    best = Renaming()
-    for kind, found in counts.items():
-        for text, count in found.most_common(1):
-            if count > best.count:
-                best = replace(Renaming(count), **{kind: text})
-    return best
+    inside = {name: _matches(each, shapes) for name, each in entries.items()}
+    changes = [
+        *(Renaming(count, removed=text) for text, count in _prefixes(others, shapes).items()),
+        *(Renaming(count, added=text) for text, count in _prefixes(shapes, others).items()),
+        *(Renaming(count, inside=text) for text, count in inside.items() if count),
+    ]
+    return max(changes, key=lambda each: each.count, default=Renaming())
 
 
 def _matches(state: Mapping[str, Any], shapes: Mapping[str, Any]) -> int:
