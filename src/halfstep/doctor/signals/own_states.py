@@ -61,7 +61,7 @@ class KeptStates(Signal):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._taken: dict[int, tuple[weakref.ref[torch.Tensor], int, Mark | None]] = {}
+        self._taken: dict[int, tuple[weakref.ref[torch.Tensor], int, int, Mark | None]] = {}
         self._found: dict[Mark | None, tuple[str, int, int, Mark | None]] = {}
 
     def hooks(self) -> Iterator[Hook]:
@@ -76,7 +76,8 @@ class KeptStates(Signal):
         with self.watched.guard.own():
             first = _first(state)
             if first is not None:
-                self._taken[id(first)] = weakref.ref(first), self._steps(), calling_line()
+                note = weakref.ref(first), _version(state), self._steps(), calling_line()
+                self._taken[id(first)] = note
                 while len(self._taken) > _MOST:
                     del self._taken[next(iter(self._taken))]
         return state
@@ -85,10 +86,10 @@ class KeptStates(Signal):
         with self.watched.guard.own():
             state = args[0] if args else kwargs.get("state_dict")
             first = _first(state)
-            reference, before, kept = self._taken.get(id(first), (None, 0, None))
-            if first is not None and reference is not None and reference() is first:
+            reference, version, before, kept = self._taken.get(id(first), (None, 0, 0, None))
+            if reference is not None and reference() is first and isinstance(state, Mapping):
                 passed = self._steps() - before
-                if passed and _is_own(module, state):
+                if passed and version != _version(state) and _is_own(module, state):
                     line = calling_line()
                     count = self._found.get(line, ("", 0))[1] + 1
                     self._found[line] = type(module).__name__, count, passed, kept
@@ -109,6 +110,12 @@ class KeptStates(Signal):
 def _first(state: Any) -> torch.Tensor | None:
     values = state.values() if isinstance(state, Mapping) else ()
     return next((each for each in values if isinstance(each, torch.Tensor)), None)
+
+
+def _version(state: Mapping[str, Any]) -> int:
+    """Return a number that grows with each write to a tensor of a state."""
+    tensors = [each for each in state.values() if isinstance(each, torch.Tensor)]
+    return sum(each._version for each in tensors if not each.is_inference())
 
 
 def _is_own(module: nn.Module, state: Any) -> bool:

@@ -80,3 +80,12 @@ def healthy_load_before_more_steps() -> None:
     steps(model, optimizer)
     model.load_state_dict(model.state_dict())
     steps(model, optimizer)
+
+
+def healthy_state_of_a_model_that_stays() -> None:
+    """Only the other model is trained between the two calls."""
+    model, other = classifier(), classifier()
+    steps(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    kept = model.state_dict()
+    steps(other, torch.optim.SGD(other.parameters(), lr=0.05))
+    model.load_state_dict(kept)
