@@ -135,14 +135,15 @@ class StateLoads(Signal):
             own: Names of the parameters that the state had from the module itself.
             missing: Names that the state does not contain.
         """
-        shapes = {
-            name: each.shape for name, each in module.named_parameters(remove_duplicate=False)
-        }
-        names = frozenset(shapes.keys() - missing - own)
-        note = _Note(weakref.ref(module), names, len(shapes), len(state))
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        names = frozenset(parameters.keys() - missing - own)
+        note = _Note(weakref.ref(module), names, len(parameters), len(state))
         self._notes.append(note)
-        if not shapes or not state or len(names) > _FEW * min(len(shapes), len(state)):
+        few = _FEW * min(len(parameters), len(state))
+        if not parameters or not state or len(names) > few:
             return
+        tensors = [*parameters.items(), *module.named_buffers(remove_duplicate=False)]
+        shapes = {name: each.shape for name, each in tensors}
         if not own:
             note.renaming = renaming(state, shapes)
         for file in self._files if own else ():  # The state of a file should have replaced them.

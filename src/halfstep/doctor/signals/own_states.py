@@ -1,7 +1,7 @@
-"""Finds states that a program keeps without a copy, and loads again after more steps.
+"""Finds states that a program keeps without a copy, and loads after it has changed.
 
-`state_dict()` returns the parameters' own memory. So a state that is kept as the best one so far
-changes with each step, and loading it gives a module the weights that it has.
+`state_dict()` returns the parameters' own memory. So a state that is kept as the best one so far,
+or as the one before an evaluation, changes with the weights, and loading it changes nothing.
 """
 
 from __future__ import annotations
@@ -87,12 +87,11 @@ class KeptStates(Signal):
             state = args[0] if args else kwargs.get("state_dict")
             first = _first(state)
             reference, version, before, kept = self._taken.get(id(first), (None, 0, 0, None))
-            if reference is not None and reference() is first and isinstance(state, Mapping):
-                passed = self._steps() - before
-                if passed and version != _version(state) and _is_own(module, state):
-                    line = calling_line()
-                    count = self._found.get(line, ("", 0))[1] + 1
-                    self._found[line] = type(module).__name__, count, passed, kept
+            is_known = reference is not None and reference() is first
+            if is_known and version != _version(state) and _is_own(module, state):
+                line, passed = calling_line(), self._steps() - before
+                count = self._found.get(line, ("", 0))[1] + 1
+                self._found[line] = type(module).__name__, count, passed, kept
         return original(module, *args, **kwargs)
 
     def _steps(self) -> int:
@@ -112,7 +111,7 @@ def _first(state: Any) -> torch.Tensor | None:
     return next((each for each in values if isinstance(each, torch.Tensor)), None)
 
 
-def _version(state: Mapping[str, Any]) -> int:
+def _version(state: Any) -> int:
     """Return a number that grows with each write to a tensor of a state."""
     tensors = [each for each in state.values() if isinstance(each, torch.Tensor)]
     return sum(each._version for each in tensors if not each.is_inference())

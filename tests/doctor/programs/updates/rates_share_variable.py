@@ -1,5 +1,7 @@
 """The functions for the groups of LambdaLR come from one loop, and read its variable later."""
 
+# ruff: noqa: B023  # the cause itself
+
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
@@ -27,7 +29,7 @@ def train(functions, kind=LambdaLR) -> None:
 
 
 def broken() -> None:
-    functions = [lambda step: factor * shape(step) for factor in FACTORS]  # noqa: B023
+    functions = [lambda step: factor * shape(step) for factor in FACTORS]
     train(functions)
 
 
@@ -36,10 +38,14 @@ def mended() -> None:
     train(functions)
 
 
+def broken_in_an_argument() -> None:
+    train([lambda step: FACTORS[number] * shape(step) for number in (0, 1)])
+
+
 def broken_in_a_loop_with_a_condition() -> None:
     functions = []
     for number, factor in enumerate(FACTORS):
-        functions.append(lambda step: shape(step) if number else factor * shape(step))  # noqa: B023
+        functions.append(lambda step: shape(step) if number else factor * shape(step))
     train(functions)
 
 
@@ -48,14 +54,14 @@ def broken_by_a_function_with_a_name() -> None:
     for factor in FACTORS:
 
         def rate(step):
-            return factor * shape(step)  # noqa: B023
+            return factor * shape(step)
 
         functions.append(rate)
     train(functions)
 
 
 def broken_by_factors_that_multiply() -> None:
-    functions = [lambda step: 1 - factor / 40 for factor in FACTORS]  # noqa: B023
+    functions = [lambda step: 1 - factor / 40 for factor in FACTORS]
     train(functions, MultiplicativeLR)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.source import difference
-from halfstep.doctor.signals.own_states import OwnState, OwnStates
+from halfstep.doctor.remedies import copied_state
+from halfstep.doctor.signals.own_states import OwnStates
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -19,22 +19,14 @@ def judge(evidence: Evidence) -> Finding | None:
         where = f" at {each.site}" if each.site else ""
         return Finding(
             summary=f"load_state_dict{where} gives {each.module} its own weights: state_dict() "
-            "returns references, and the state was kept without a copy, so it has changed in the "
-            f"{counted(each.steps, 'step')} since then",
+            "returns references, and the state was kept without a copy, so it has changed "
+            + (f"in the {counted(each.steps, 'step')} since then" if each.steps else "since then"),
             facts=(f"{counted(each.count, 'load')} of such a state changed nothing",),
-            change=_change(each),
+            change=copied_state(each.kept_by),
             confidence=LIKELY,
             site=each.kept or each.site,
         )
     return None
-
-
-def _change(own: OwnState) -> tuple[str, ...]:
-    """Return the change of the statement that keeps the state."""
-    target, equals, value = own.kept_by.partition(" = ")
-    if equals and value.endswith(".state_dict()") and value.count("(") == 1:
-        return difference(own.kept_by, f"{target} = copy.deepcopy({value})")
-    return ("+ # keep a copy of the state: copy.deepcopy(model.state_dict())",)
 
 
 RULE = Rule(
