@@ -113,3 +113,15 @@ def squares_in_fp32(line: str) -> str:
     if sum(count for _, count in found) != 1:
         return ""
     return next(changed for changed, count in found if count) + mark + comment
+
+
+def copied_state(kept_by: str) -> tuple[str, ...]:
+    """Return the change of a statement that keeps a state without a copy.
+
+    Args:
+        kept_by: The statement, such as "best = model.state_dict()"; "" if it is unknown.
+    """
+    target, equals, value = kept_by.partition(" = ")
+    if equals and value.endswith(".state_dict()") and value.count("(") == 1:
+        return difference(kept_by, f"{target} = copy.deepcopy({value})")
+    return ("+ # keep a copy of the state: copy.deepcopy(model.state_dict())",)

@@ -40,6 +40,8 @@ class Rates:
         rate: The rate of the first group in this state.
         held: Number of steps since this state was loaded, if all of them had its rates; otherwise
             0.
+        since: Number of steps since then.
+        above: Whether a step since then had a larger rate than the loaded one.
         given: The rates that the groups had when the optimizer was made.
         is_default: Whether the program names no rate, and this is the default of the class.
         peaks: The largest rate of each group in a step.
@@ -68,6 +70,8 @@ class Rates:
     resumed: bool = False
     rate: float = math.nan
     held: int = 0
+    since: int = 0
+    above: bool = False
     given: tuple[float, ...] = ()
     is_default: bool = False
     peaks: tuple[float, ...] = ()

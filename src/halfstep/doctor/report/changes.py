@@ -60,7 +60,7 @@ def checked(finding: Finding, evidence: Evidence, listing: Listing) -> Finding:
 
 
 def _shown(line: str) -> str:
-    """Return a line as it is printed: a comment is said about the change, and is not to be added."""
+    """Return a line as it is printed: a comment on the change is no line to add."""
     is_remark = line.startswith(ADDED) and not _code(line[2:])
     return line[2:].lstrip() if is_remark else line
 

@@ -74,3 +74,36 @@ def healthy_scheduler_that_waits() -> None:
         optimizer.waits = ReduceLROnPlateau(optimizer)
 
     again(then=waiting)
+
+
+def decayed_by_hand(model, optimizer) -> None:
+    for images, labels in batches(STEPS):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.8
+
+
+def by_hand(*, second: float, then=lambda optimizer: None) -> None:
+    """Train twice with a rate that the loop lowers, at first from 0.01."""
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    decayed_by_hand(model, optimizer)
+    state = copy.deepcopy(optimizer.state_dict())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=second)
+    optimizer.load_state_dict(state)
+    then(optimizer)
+    decayed_by_hand(model, optimizer)
+
+
+def broken_by_a_rate_that_falls_on() -> None:
+    by_hand(second=0.003)
+
+
+def healthy_rate_that_is_set_after_the_load() -> None:
+    by_hand(second=0.003, then=set_again)
+
+
+def healthy_resume_of_a_rate_that_falls_on() -> None:
+    by_hand(second=0.01)

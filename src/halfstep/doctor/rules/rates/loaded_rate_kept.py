@@ -20,23 +20,29 @@ def judge(evidence: Evidence) -> Finding | None:
     """Find steps at the loaded rate alone, without a scheduler that would go on from it."""
     ledger = evidence.of(LearningRates)
     for rates in ledger.optimizers:
-        if rates.held < _FEWEST or rates.is_default or not rates.given or rates.rate <= 0:
+        phase = _begins_a_phase(rates, ledger)
+        steps = rates.since if phase else rates.held
+        if steps < _FEWEST or rates.is_default or not rates.given or rates.rate <= 0:
             continue
         if any(ledger.schedules_of(rates.number)):
             continue
         given = rates.given[0]
         # A loop that lowers the rate by hand may go on at a lower one. One that has a scheduler
         # goes on with the scheduler.
-        is_lower = rates.resumed and given >= _APART * rates.rate
+        is_lower = (rates.resumed or phase) and given >= _APART * rates.rate
         if not is_lower and rates.rate < _APART * given:
             continue
         line = rates.loaded.text if rates.loaded else "optimizer.load_state_dict(state)"
         return Finding(
             summary=f"the optimizer was made with a learning rate of {given:g}, but "
-            f"load_state_dict replaced it by {rates.rate:.3g}, and all {rates.held} steps since "
-            "then use the loaded rate",
+            f"load_state_dict replaced it by {rates.rate:.3g}, and all {steps} steps since "
+            f"then use {'rates up to the loaded one' if phase else 'the loaded rate'}",
             facts=(
-                "a scheduler had moved the loaded rate" if rates.resumed else "it is larger",
+                "an optimizer made with another rate had the loaded one at its end"
+                if phase
+                else "a scheduler had moved the loaded rate"
+                if rates.resumed
+                else "it is larger",
                 "the program has no scheduler for this optimizer",
             ),
             change=(
@@ -59,6 +65,21 @@ def _given_again(optimizer: OptimizerFacts, rates: Rates, line: str) -> tuple[st
     is_here = rates.made and rates.loaded and rates.made.function == rates.loaded.function
     source = argument(optimizer.made_by, optimizer.kind, 0, "lr") if is_here else ""
     return (f'+ for group in {groups}: group["lr"] = {source or format(rates.given[0], "g")}',)
+
+
+def _begins_a_phase(rates: Rates, ledger: LearningRates) -> bool:
+    """Return whether a state comes from an optimizer of the program that was given another rate.
+
+    A run that is resumed makes its optimizer with the rate of before.
+    """
+    return not rates.above and any(
+        each.changes
+        and each.moving_to < rates.moving_from
+        and each.given
+        and each.given[0] not in rates.given
+        and rates.rate <= each.last <= _APART * rates.rate
+        for each in ledger.optimizers
+    )
 
 
 RULE = Rule(

@@ -63,6 +63,6 @@ RULE = Rule(
     citations=("huggingface/accelerate#963", "h2oai/h2o-llmstudio#663"),
     needs=frozenset({"rates"}),
     judge=judge,
-    explains=("LEARNING_RATE_ZERO", "LEARNING_RATE_FALLS_EARLY"),
+    explains=("LEARNING_RATE_ZERO", "LEARNING_RATE_FALLS_EARLY", "SCHEDULE_PAST_ITS_END"),
     harmless=True,
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.remedies import copied_state
 from halfstep.doctor.signals.ledgers.writes import Write, WriteLedger
+from halfstep.doctor.signals.program.own_states import OwnState, OwnStates
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -27,11 +29,11 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         if each.evaluated < _ALWAYS * each.count or each.same:
             continue
-        return _finding(each)
+        return _finding(each, next(iter(evidence.of(OwnStates).loads), None))
     return None
 
 
-def _finding(write: Write) -> Finding:
+def _finding(write: Write, kept: OwnState | None) -> Finding:
     what = "an average of the weights" if write.averaged else "other weights"
     line = write.site.text if write.site else "model.load_state_dict(average)"
     return Finding(
@@ -40,8 +42,11 @@ def _finding(write: Write) -> Finding:
         facts=(
             f"{counted(write.most, 'parameter')} written, first after step {write.first}",
             "the next step of the optimizer used other values than those before the write",
+            *([f"the state that {kept.site} loads was kept without a copy"] if kept else []),
         ),
-        change=(
+        change=copied_state(kept.kept_by)
+        if kept
+        else (
             "+ kept = [each.detach().clone() for each in model.parameters()]",
             f"  {line}",
             "+ # after the evaluation; state_dict() alone would keep references, not copies:",
@@ -57,7 +62,8 @@ RULE = Rule(
     name="weights of an evaluation that stay for training",
     rows=(29,),
     citations=("aqlaboratory/openfold#90", "PKU-YuanGroup/Open-Sora-Plan#186"),
-    needs=frozenset({"writes"}),
+    needs=frozenset({"own_states", "writes"}),
     judge=judge,
+    explains=("STATE_KEPT_BY_REFERENCE",),
     harmless=True,
 )

@@ -58,6 +58,8 @@ class RateAccount:
     planned: float = math.nan
     in_load: list[float] = field(default_factory=list)  # the rates of a loaded state, while used
     held: int = 0
+    since: int = 0  # steps since the load
+    above: bool = False  # whether the first group had a larger rate than the loaded one in them
     loaded: Mark | None = None
     zeros: list[int] = field(default_factory=list)  # first and last iteration, and count
     moving: list[int] = field(default_factory=list)
@@ -125,6 +127,7 @@ class StepRates(Signal):
         rates.resumed = "initial_lr" in group and rates.rate != value_of(group["initial_lr"])
         rates.in_load = [value_of(each["lr"]) for each in optimizer.param_groups]
         rates.loaded, rates.held = mark, 0
+        rates.since, rates.above = 0, False
 
     def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
         """Count a step at its rates."""
@@ -152,6 +155,9 @@ class StepRates(Signal):
             elif rates.low_from < 0:
                 rates.low_from = rates.steps - 1
         rates.equal += rates.are_equal
+        if rates.loaded is not None:
+            rates.since += 1
+            rates.above |= values[0] > rates.rate
         if rates.in_load:
             rates.held = rates.held + 1 if values == rates.in_load else 0
             rates.in_load = rates.in_load if rates.held else []

@@ -1,0 +1,222 @@
+"""Counts how many parameters of a module each call of `load_state_dict` has set.
+
+With `strict=False`, a state whose names have another prefix sets none, and raises no error.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.record.source import statement
+from halfstep.doctor.signals.ledgers.followers import address
+from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.tensors.renamed import Renaming, renaming
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfstep.doctor.signals.watched import Watched
+
+_MOST = 256  # calls
+_FEW = 0.1  # of the parameters, and of the state
+_FILES = 4
+_DEPTH = 3
+_FEWEST = 2  # tensors of a state; a smaller one may be no state of a model
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load that has set hardly any parameter of a module that the program uses.
+
+    Attributes:
+        module: Class of the module.
+        parameters: Number of its parameters.
+        given: Number of names in the state.
+        matched: Number of the parameters that the load has set.
+        renaming: The names under which it would have set more of them.
+        filtered: Whether the state is the module's own, into which the names of a file should have
+            come. The names given are then those of the file.
+        expected: A name of a parameter.
+        got: A name in the state.
+        made_by: The statement of the call.
+        site: The line of the call.
+    """
+
+    module: str
+    parameters: int
+    given: int
+    matched: int
+    renaming: Renaming
+    filtered: bool
+    expected: str
+    got: str
+    made_by: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """All such loads whose parameters no other load has set."""
+
+    signal: ClassVar[str] = "loads"
+    empty: tuple[Load, ...] = ()
+
+
+@dataclass(slots=True)
+class _Note:
+    module: weakref.ref[nn.Module]
+    names: frozenset[str]  # of the parameters that the load has set
+    parameters: int
+    given: int
+    mark: Mark | None = None
+    renaming: Renaming = field(default_factory=Renaming)
+    expected: str = ""
+    got: str = ""
+    filtered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What is remembered of a tensor in a file."""
+
+    shape: torch.Size
+
+
+class StateLoads(Signal):
+    """Compares the names of each loaded state with those of the module's parameters."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._notes: list[_Note] = []
+        self._files: deque[dict[str, Any]] = deque(maxlen=_FILES)
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hooks of what loads a file, and a state into a module."""
+        yield Hook(torch, "load", self.watched.here(self._on_file))
+        yield Hook(nn.Module, "load_state_dict", self.watched.here(self._on_load))
+
+    def _on_file(self, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        with self.watched.guard.own():
+            self._files.append(_shapes(result, _DEPTH))
+        return result
+
+    def _on_load(self, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        with self.watched.guard.own():
+            state = args[0] if args else kwargs.get("state_dict")
+            own = _own_names(module, state) if isinstance(state, Mapping) else frozenset[str]()
+        result = original(module, *args, **kwargs)
+        with self.watched.guard.own():
+            missing = getattr(result, "missing_keys", None)
+            if isinstance(state, Mapping) and missing is not None and len(self._notes) < _MOST:
+                self._take(module, state, own, frozenset(missing))
+        return result
+
+    def _take(
+        self,
+        module: nn.Module,
+        state: Mapping[str, Any],
+        own: frozenset[str],
+        missing: frozenset[str],
+    ) -> None:
+        """Note a load.
+
+        Args:
+            module: The module.
+            state: The state.
+            own: Names of the parameters that the state had from the module itself.
+            missing: Names that the state does not contain.
+        """
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        names = frozenset(parameters.keys() - missing - own)
+        note = _Note(weakref.ref(module), names, len(parameters), len(state))
+        self._notes.append(note)
+        few = _FEW * min(len(parameters), len(state))
+        if not parameters or not state or len(names) > few:
+            return
+        tensors = [*parameters.items(), *module.named_buffers(remove_duplicate=False)]
+        shapes = {name: each.shape for name, each in tensors}
+        if not own:
+            note.renaming = renaming(state, shapes)
+        for file in self._files if own else ():  # The state of a file should have replaced them.
+            better = renaming(file, shapes)
+            if better.count > max(note.renaming.count, len(shapes.keys() & file.keys())):
+                note.renaming, note.given, state = better, len(file), file
+                note.filtered = True
+        if note.renaming.count or (len(state) >= _FEWEST and not own):
+            note.mark = calling_line()
+            note.expected, note.got = next(iter(shapes)), str(next(iter(state)))
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the loads that have set hardly anything."""
+        registry = self.watched.registry
+        used = {
+            id(each) for model in registry.models.alive().values() for each in model.parameters()
+        }
+        loaded = {
+            id(parameter)
+            for note in self._notes
+            if (module := note.module()) is not None
+            for name, parameter in module.named_parameters(remove_duplicate=False)
+            if name in note.names
+        }
+        empty = [note for note in self._notes if note.mark and self._is_lost(note, used, loaded)]
+        found = {note.mark: _frozen(note) for note in empty}
+        return {Loads.signal: Loads(tuple(found.values()))}
+
+    @staticmethod
+    def _is_lost(note: _Note, used: set[int], loaded: set[int]) -> bool:
+        """Return whether a program uses the parameters of an empty load, and never loads them."""
+        module = note.module()
+        mine = [] if module is None else [id(each) for each in module.parameters()]
+        return any(each in used for each in mine) and (
+            sum(each in loaded for each in mine) <= _FEW * len(mine)
+        )
+
+
+def _own_names(module: nn.Module, state: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of parameters whose own memory the state contains."""
+    found = set[str]()
+    for name, each in module.named_parameters(remove_duplicate=False):
+        given = state.get(name)
+        if isinstance(given, torch.Tensor) and address(given) == address(each) != 0:
+            found.add(name)
+        elif not found:
+            break  # Usually, the state is another one.
+    return frozenset(found)
+
+
+def _shapes(value: Any, depth: int) -> dict[str, Any]:
+    """Return the shapes of the tensors in a file, and in the states that it contains."""
+    if not isinstance(value, Mapping) or not depth:
+        return {}
+    found: dict[str, Any] = {}
+    for name, each in value.items():
+        if isinstance(each, torch.Tensor):
+            found[str(name)] = _Shape(each.shape)
+        elif isinstance(each, Mapping):
+            found |= _shapes(each, depth - 1)
+    return found
+
+
+def _frozen(note: _Note) -> Load:
+    return Load(
+        module=type(note.module()).__name__,
+        parameters=note.parameters,
+        given=note.given,
+        matched=len(note.names),
+        renaming=note.renaming,
+        filtered=note.filtered,
+        expected=note.expected,
+        got=note.got,
+        made_by=statement(note.mark),
+        site=site(note.mark),
+    )

@@ -1,0 +1,100 @@
+"""Finds one layer that stands at several places of a Sequential or ModuleList.
+
+The layers are compared at the end, so this costs a step nothing. A program may share a layer on
+purpose. It hardly does so in a list with a new layer that it multiplies by a number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import nn
+
+from halfstep.doctor.record.classes import file_of, repetition_of
+from halfstep.doctor.record.sites import Site, is_of_user, site
+from halfstep.doctor.record.source import statement
+from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.tape.modules import unwrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList)
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """A layer that an optimizer trains, and that stands at several places of one container.
+
+    Attributes:
+        model: Class of the model.
+        container: Path of the container in the model.
+        layer: Class of the layer.
+        count: Number of its places.
+        parameters: Number of its parameters.
+        made_by: The statement that makes the list.
+        site: The line that multiplies a list with a new layer of this class.
+    """
+
+    model: str
+    container: str
+    layer: str
+    count: int
+    parameters: int
+    made_by: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repetitions:
+    """All such layers for which the program multiplies a list."""
+
+    signal: ClassVar[str] = "repetitions"
+    layers: tuple[Repetition, ...] = ()
+
+
+class RepeatedLayers(Signal):
+    """Compares the layers of each container when the watch ends."""
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the repeated layers."""
+        registry = self.watched.registry
+        optimizers = registry.optimizers.alive().values()
+        owned = {id(each) for one in optimizers for each in registry.moved_by(one)}
+        found = {
+            each.site: each
+            for model in registry.models.alive().values()
+            for each in self._repeated(unwrapped(model), owned)
+        }
+        return {Repetitions.signal: Repetitions(tuple(found.values()))}
+
+    def _repeated(self, model: nn.Module, owned: set[int]) -> Iterator[Repetition]:
+        for path, container in model.named_modules():
+            if not isinstance(container, _CONTAINERS):
+                continue
+            layers = [*container]
+            for layer, count in Counter(layers).items():
+                parameters = [*layer.parameters()] if count > 1 else []
+                if not any(id(each) in owned for each in parameters):
+                    continue
+                mark = repetition_of(self._files(model, path), type(layer).__name__)
+                if mark is not None:
+                    yield Repetition(
+                        model=type(model).__name__,
+                        container=path,
+                        layer=type(layer).__name__,
+                        count=count,
+                        parameters=sum(each.numel() for each in parameters),
+                        made_by=statement(mark),
+                        site=site(mark),
+                    )
+
+    def _files(self, model: nn.Module, path: str) -> list[str]:
+        """Return the files that may make a container: those of the classes around it first."""
+        names = path.split(".") if path else []
+        around = [model.get_submodule(".".join(names[:n])) for n in range(len(names), -1, -1)]
+        files = [file_of(type(each)) for each in around]
+        files += [each.mark[0] for each in self.watched.registry.optimizers.notes if each.mark]
+        return [each for each in dict.fromkeys(files) if each and is_of_user(each)]
