@@ -6,7 +6,7 @@ an accumulation, these are usual ones. The values stay on their device until the
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -74,7 +74,9 @@ class _Pass:
 
 @dataclass(slots=True)
 class _Account:
-    sizes: Counter[int] = field(default_factory=Counter)
+    sizes: dict[int, int] = field(default_factory=dict)
+    usual: int = 0
+    made: int = 0
     open: list[_Pass] = field(default_factory=list)
     waiting: int = 0
     recent: deque[_Pass] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -82,27 +84,24 @@ class _Account:
     passes: int = 0
     steps: int = 0
 
-    @property
-    def usual(self) -> int:
-        if self.sizes.total() < _FEWEST:
-            return 0
-        return max(self.sizes, key=lambda size: self.sizes[size])
-
     def use(self) -> None:
         """Book a step."""
-        usual = self.usual
-        if usual and self.waiting > usual:
-            self.keep(self.open[: self.waiting - 1], self.waiting - 1)
+        size = self.waiting
+        if size > self.usual and self.made >= _FEWEST:
+            self.keep(self.open[: size - 1], size - 1)
             self.steps += 1
         elif self.open:
             self.recent.append(self.open[-1])
-        self.sizes[self.waiting] += 1
+        self.made += 1
+        self.sizes[size] = self.sizes.get(size, 0) + 1
+        if self.sizes[size] > self.sizes.get(self.usual, 0):
+            self.usual = size
         self.clear()
 
     def keep(self, passes: Sequence[_Pass], count: int) -> None:
         """Keep the backward passes after which a usual window had its step."""
         usual = self.usual
-        if not usual or len({each.mark for each in self.open}) > 1:
+        if self.made < _FEWEST or not usual or len({each.mark for each in self.open}) > 1:
             return
         self.passes += count // usual
         for each in [*passes][usual - 1 :: usual][: KEPT - len(self.kept)]:
@@ -125,7 +124,7 @@ class LeavingOut(Signal):
     def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
         """Remember the loss."""
         alone = len(losses) == 1 and losses[0].numel() == 1
-        self._loss = losses[0].detach() if alone else None
+        self._loss = self.watched.tape.entries[-1].value if alone else None
 
     def on_call(self, heard: Heard) -> None:
         """Remember the last norm that the loop computes after a backward."""
@@ -143,24 +142,28 @@ class LeavingOut(Signal):
         if kind == "backward":
             for number in str(facts["reaches"]).split(","):
                 if number:
-                    account = self._accounts.setdefault(int(number), _Account())
+                    account = self._account(number)
                     account.waiting += 1
                     if len(account.open) < OPEN:
                         account.open.append(_Pass(mark, self._loss))
             self._loss = None
         elif kind in {"zero", "drop"} or (kind == "step" and facts.get("closure")):
-            self._account(facts).clear()
+            self._account(facts["optimizer"]).clear()
         elif kind == "step" or (kind == "scaler step" and facts["skipped"]):
-            self._account(facts).use()
+            self._account(facts["optimizer"]).use()
 
-    def _account(self, facts: Mapping[str, Fact]) -> _Account:
-        return self._accounts.setdefault(int(str(facts["optimizer"])), _Account())
+    def _account(self, number: Fact) -> _Account:
+        key = int(str(number))
+        account = self._accounts.get(key)
+        if account is None:
+            account = self._accounts[key] = _Account()
+        return account
 
     def freeze(self) -> dict[str, Any]:
         """Return the ledger; reads the losses and the norms."""
         found = []
         for number, account in sorted(self._accounts.items()):
-            if account.usual and account.waiting > account.usual:  # up to the program's end
+            if account.waiting > account.usual:  # up to the program's end
                 account.keep(account.open, account.waiting)
             if account.kept:
                 found.append(_frozen(number, account))

@@ -102,7 +102,7 @@ class Uneven(Signal):
     def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
         """Remember the loss."""
         alone = self._mean is not None and len(losses) == 1 and losses[0].numel() == 1
-        self._loss = losses[0].detach() if alone else None
+        self._loss = self.watched.tape.entries[-1].value if alone else None
 
     def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
         """Book an action of the loop."""
