@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _LINES = 16
 _LARGE = 32.0
-_SAME = 0.5  # of the calls have the divisor of the call before; a limit of the norm changes it
+_SAME = 0.5  # of the steps have the divisor of the step before; a limit of the norm changes it
 _DIVIDES = frozenset({"div", "div_", "true_divide", "__itruediv__", "__truediv__", "_foreach_div_"})
 _MULTIPLIES = frozenset({"mul", "mul_", "__imul__", "__mul__", "_foreach_mul_"})
 
@@ -59,9 +59,18 @@ class HalfUnscalings:
 class _Line:
     divisor: float
     calls: int = 0
+    steps: int = 0
     same: int = 0
     last: float = 0.0
+    made: int = -1
     counts: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def note(self, divisor: float, made: int) -> None:
+        """Compare the divisor of a step with that of the step before."""
+        if made != self.made:
+            self.steps += 1
+            self.same += divisor == self.last
+            self.last, self.made = divisor, made
 
 
 class Unscaling(Signal):
@@ -98,8 +107,7 @@ class Unscaling(Signal):
             return
         line = self._lines.setdefault(mark, _Line(divisor))
         line.calls += 1
-        line.same += divisor == line.last
-        line.last = divisor
+        line.note(divisor, self.watched.grammar.made)
         if is_sampled(line.calls):
             old = before or [torch.count_nonzero(heard.given[0])]
             new = [torch.count_nonzero(each) for each in heard.halves]
@@ -117,7 +125,7 @@ class Unscaling(Signal):
         """Return the lines; reads the counts."""
         lines = []
         for mark, line in self._lines.items():
-            if line.same < _SAME * line.calls:
+            if line.same < _SAME * (line.steps - 1) or not line.same:
                 continue
             examined = sum(int(old) for old, _ in line.counts)
             left = sum(int(new) for _, new in line.counts)
