@@ -143,20 +143,10 @@ class FrozenParts(Signal):
         if known is None or known.module() is not layer:
             if len(self._layers) >= LAYERS:
                 return
-            probe = next(part.parameters())
-            mean, variance = (
-                getattr(layer, "running_mean", None),
-                getattr(layer, "running_var", None),
-            )
-            is_tracked = isinstance(mean, torch.Tensor) and isinstance(variance, torch.Tensor)
+            weight = next(part.parameters())
+            mean, spread = _statistics(layer)
             known = self._layers[id(layer)] = _Layer(
-                model,
-                name,
-                weakref.ref(layer),
-                weakref.ref(probe),
-                probe._version,
-                mean.clone() if is_tracked else None,
-                (variance.clone() + layer.eps).sqrt() if is_tracked else None,
+                model, name, weakref.ref(layer), weakref.ref(weight), weight._version, mean, spread
             )
         probe = known.probe()
         known.looks += 1
@@ -198,6 +188,14 @@ def _part_of(model: nn.Module, name: str) -> nn.Module | None:
         if parameters:
             return None if any(each.requires_grad for each in parameters) else part
     return None
+
+
+def _statistics(layer: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return copies of the running mean and standard deviation of a norm; None for others."""
+    mean, variance = getattr(layer, "running_mean", None), getattr(layer, "running_var", None)
+    if not (isinstance(mean, torch.Tensor) and isinstance(variance, torch.Tensor)):
+        return None, None
+    return mean.clone(), (variance + getattr(layer, "eps", 0.0)).sqrt()
 
 
 def _distance(known: _Layer, layer: nn.Module) -> float:

@@ -22,7 +22,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         share = line.lost / line.examined
         return Finding(
-            summary=f"gradients are divided by {line.divisor:.4g} while they are in fp16, so "
+            summary=f"gradients are divided by {line.divisor:g} while they are in fp16, so "
             f"{share:.0%} of their elements become 0: the loss scale is in vain",
             facts=(
                 (
