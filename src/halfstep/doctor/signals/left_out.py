@@ -70,6 +70,7 @@ class _Pass:
     mark: Mark | None
     loss: torch.Tensor | None
     norm: torch.Tensor | None = None
+    used: bool = False
 
 
 @dataclass(slots=True)
@@ -81,6 +82,7 @@ class _Account:
     waiting: int = 0
     recent: deque[_Pass] = field(default_factory=lambda: deque(maxlen=RECENT))
     kept: list[tuple[_Pass, tuple[_Pass, ...]]] = field(default_factory=list)
+    lines: set[Mark | None] = field(default_factory=set)
     passes: int = 0
     steps: int = 0
 
@@ -92,6 +94,9 @@ class _Account:
             self.steps += 1
         elif self.open:
             self.recent.append(self.open[-1])
+            self.lines.add(self.open[-1].mark)
+        for each in self.open:
+            each.used = True
         self.made += 1
         self.sizes[size] = self.sizes.get(size, 0) + 1
         if self.sizes[size] > self.sizes.get(self.usual, 0):
@@ -100,12 +105,14 @@ class _Account:
 
     def keep(self, passes: Sequence[_Pass], count: int) -> None:
         """Keep the backward passes after which a usual window had its step."""
-        usual = self.usual
-        if self.made < _FEWEST or not usual or len({each.mark for each in self.open}) > 1:
+        usual, marks = self.usual, {each.mark for each in self.open}
+        if self.made < _FEWEST or not usual or len(marks) > 1 or not marks <= self.lines:
+            return
+        alone = [*passes][usual - 1 :: usual]
+        if True in {each.used for each in alone}:  # by a step of another optimizer
             return
         self.passes += count // usual
-        for each in [*passes][usual - 1 :: usual][: KEPT - len(self.kept)]:
-            self.kept.append((each, tuple(self.recent)))
+        self.kept += [(each, tuple(self.recent)) for each in alone[: KEPT - len(self.kept)]]
 
     def clear(self) -> None:
         """Begin a new window."""
@@ -140,12 +147,13 @@ class LeavingOut(Signal):
     def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
         """Book an action of the loop."""
         if kind == "backward":
+            made = _Pass(mark, self._loss)
             for number in str(facts["reaches"]).split(","):
                 if number:
                     account = self._account(number)
                     account.waiting += 1
                     if len(account.open) < OPEN:
-                        account.open.append(_Pass(mark, self._loss))
+                        account.open.append(made)
             self._loss = None
         elif kind in {"zero", "drop"} or (kind == "step" and facts.get("closure")):
             self._account(facts["optimizer"]).clear()

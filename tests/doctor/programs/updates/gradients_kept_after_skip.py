@@ -161,3 +161,30 @@ def healthy_windows_of_different_sizes() -> None:
         if number % 7 not in {2, 5}:
             optimizer.step()
             optimizer.zero_grad()
+
+
+def healthy_second_phase_with_an_optimizer_of_its_own() -> None:
+    """The first optimizer still exists, and the backward passes reach its parameters."""
+    body, head = nn.Linear(6, 16), nn.Linear(16, 3)
+    first = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.5)
+    second = torch.optim.SGD(body.parameters(), lr=0.01)
+    for optimizer, factor in ((first, 0.1), (second, 100.0)):
+        for images, labels in batches(40):
+            optimizer.zero_grad()
+            (factor * nn.functional.cross_entropy(head(body(images)), labels)).backward()
+            optimizer.step()
+
+
+def healthy_attack_after_training() -> None:
+    """An attack makes the loss large, and only uses the gradients of its inputs."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(40):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    images, labels = next(batches(1))
+    for _ in range(12):
+        images = images.detach().requires_grad_()
+        (nn.functional.cross_entropy(model(images), labels) * 20).backward()
+        images = images + images.grad.sign()
