@@ -11,13 +11,19 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep.doctor import Watch
+from halfstep.doctor.signals.ledgers.clipping import Clipping
+from halfstep.doctor.signals.ledgers.left_out import LeavingOut
 from halfstep.doctor.signals.ledgers.parameters import Bookkeeping
+from halfstep.doctor.signals.ledgers.rebuilt import Rebuilding
+from halfstep.doctor.signals.ledgers.uneven import CALLS, Uneven
 from halfstep.doctor.signals.ledgers.writes import Writes
+from halfstep.doctor.signals.program.frozen_parts import FrozenParts
 from halfstep.doctor.signals.signal import EVENTS
+from halfstep.doctor.signals.values.cancelling import Cancelling
 from halfstep.doctor.signals.values.samples import EVERY
 
 MOST_CALLS = 30
-"""Python calls of the ledgers of parameters and writes in a step of 62 parameters."""
+"""Python calls of each of these ledgers in a step of 62 parameters."""
 
 
 class Operators(TorchDispatchMode):
@@ -30,7 +36,9 @@ class Operators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("kind", [Bookkeeping, Writes])
+@pytest.mark.parametrize(
+    "kind", [Bookkeeping, Cancelling, Clipping, FrozenParts, LeavingOut, Rebuilding, Uneven, Writes]
+)
 def test_a_usual_step_costs_a_ledger_few_calls_no_operator_and_no_read(kind) -> None:
     torch.manual_seed(0)
     model = timm.create_model("resnet18", num_classes=10)
@@ -65,6 +73,7 @@ def test_a_usual_step_costs_a_ledger_few_calls_no_operator_and_no_read(kind) -> 
         bus = watch.bus
         bus.registry.optimizer(optimizer).steps = EVERY + 1
         bus[Bookkeeping]._accounts[0].steps = EVERY  # the next step is a usual one
+        bus[Cancelling]._count, bus[Uneven]._calls = EVERY, CALLS
         for event in EVENTS:
             hears = bus.hear[event]
             hears[:] = [counted(each) if type(each.__self__) is kind else each for each in hears]

@@ -103,6 +103,16 @@ def current_node() -> Any:
     return torch._C._current_autograd_node()
 
 
+def recomputing() -> tuple[Any, str]:
+    """Return the module and the name of the function behind checkpoints that are not reentrant."""
+    return checkpoint, "_checkpoint_without_reentrant_generator_impl"
+
+
+def clipping() -> tuple[Any, str]:
+    """Return the module and the name of the function with which `clip_grad_norm_` clips."""
+    return nn.utils.clip_grad, "_clip_grads_with_norm_"
+
+
 def is_on(context: torch.autocast) -> bool:
     """Return whether an autocast has an effect; torch switches one for an absent device off."""
     return bool(context._enabled)

@@ -110,3 +110,81 @@ def healthy_analysis_after_training() -> None:
         optimizer.step()
     for images, labels in batches(12):
         nn.functional.cross_entropy(model(images), labels).backward()
+
+
+def train_with_spikes(*, kept: bool, count: int = 60, spikes=(20, 33, 47)) -> None:
+    """Batches with a loss far above the others get no step; nothing is inf or NaN."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for number, (images, labels) in enumerate(batches(count)):
+        if not kept:
+            optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss = loss * 50 if number in spikes else loss
+        loss.backward()
+        if loss.item() > 10:
+            continue
+        optimizer.step()
+        if kept:
+            optimizer.zero_grad()
+
+
+def broken_by_rare_spikes() -> None:
+    train_with_spikes(kept=True)
+
+
+def broken_by_spikes_of_the_norm() -> None:
+    """The loss of these batches is usual; their gradients are not."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for number, (images, labels) in enumerate(batches(60)):
+        loss = nn.functional.cross_entropy(model(images), labels)
+        if number in {20, 33, 47}:
+            loss = loss.detach() + 100 * (loss - loss.detach())
+        loss.backward()
+        if nn.utils.get_total_norm([each.grad for each in model.parameters()]) > 20:
+            continue
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def healthy_spikes_that_are_cleared() -> None:
+    train_with_spikes(kept=False)
+
+
+def healthy_windows_of_different_sizes() -> None:
+    """A step is made as soon as there are enough samples."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(80)):
+        (nn.functional.cross_entropy(model(images), labels) / 2).backward()
+        if number % 7 not in {2, 5}:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def healthy_second_phase_with_an_optimizer_of_its_own() -> None:
+    """The first optimizer still exists, and the backward passes reach its parameters."""
+    body, head = nn.Linear(6, 16), nn.Linear(16, 3)
+    first = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.5)
+    second = torch.optim.SGD(body.parameters(), lr=0.01)
+    for optimizer, factor in ((first, 0.1), (second, 100.0)):
+        for images, labels in batches(40):
+            optimizer.zero_grad()
+            (factor * nn.functional.cross_entropy(head(body(images)), labels)).backward()
+            optimizer.step()
+
+
+def healthy_attack_after_training() -> None:
+    """An attack makes the loss large, and only uses the gradients of its inputs."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(40):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    images, labels = next(batches(1))
+    for _ in range(12):
+        images = images.detach().requires_grad_()
+        (nn.functional.cross_entropy(model(images), labels) * 20).backward()
+        images = images + images.grad.sign()

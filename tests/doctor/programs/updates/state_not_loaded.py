@@ -63,7 +63,7 @@ def broken_in_a_part_that_stays_frozen() -> None:
     state = pretrained()
     encoder = classifier()
     encoder.load_state_dict(state, strict=False)
-    encoder.requires_grad_(requires_grad=False)
+    encoder.requires_grad_(requires_grad=False).eval()
     train(Wrapper(encoder))
 
 

@@ -1,0 +1,100 @@
+"""Calls of `clip_grad_norm_` that get no parameters, or only parameters without a gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from halfstep.doctor.internals import clipping
+from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.signals.signal import Hook, Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from halfstep.doctor.record import Fact
+    from halfstep.doctor.signals.watched import Watched
+
+_LINES = 16
+_EMPTY, _BARE, _USEFUL = range(3)  # no parameter; parameters without gradients; gradients
+
+
+@dataclass(frozen=True, slots=True)
+class ClippingLine:
+    """A line that clips gradients.
+
+    Attributes:
+        steps: Number of steps before which it ran.
+        empty: Number of these before which it got no parameters.
+        bare: Number of these before which it got parameters, and none of them had a gradient.
+        site: The line.
+    """
+
+    steps: int
+    empty: int
+    bare: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClippingLines:
+    """All such lines."""
+
+    signal: ClassVar[str] = "clipping"
+    lines: tuple[ClippingLine, ...] = ()
+
+
+@dataclass(slots=True)
+class _Line:
+    now: int | None = None
+    counts: list[int] = field(default_factory=lambda: [0, 0, 0])
+
+
+class Clipping(Signal):
+    """Counts the calls of each line, by the steps that follow them."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._lines: dict[Mark | None, _Line] = {}
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hook of the function to which `clip_grad_norm_` passes its parameters."""
+        owner, name = clipping()
+        if hasattr(owner, name):
+            yield Hook(owner, name, self.watched.here(self._on_clip))
+
+    def _on_clip(self, original: Any, parameters: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with self.watched.guard.own():
+            if isinstance(parameters, torch.Tensor):
+                parameters = [parameters]
+            if isinstance(parameters, list | tuple):
+                self._note(parameters, calling_line())
+        return original(parameters, *args, **kwargs)
+
+    def _note(self, parameters: list[Any] | tuple[Any, ...], mark: Mark | None) -> None:
+        if mark not in self._lines and len(self._lines) >= _LINES:
+            return
+        use = _EMPTY
+        if parameters:
+            use = _USEFUL if any(each.grad is not None for each in parameters) else _BARE
+        line = self._lines.setdefault(mark, _Line())
+        line.now = use if line.now is None else max(use, line.now)
+
+    def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
+        """Count the lines that have run before a step."""
+        del mark
+        if kind == "step" or (kind == "scaler step" and facts["skipped"]):
+            for line in self._lines.values():
+                if line.now is not None:
+                    line.counts[line.now] += 1
+                    line.now = None
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the lines."""
+        lines = tuple(
+            ClippingLine(sum(line.counts), line.counts[_EMPTY], line.counts[_BARE], site(mark))
+            for mark, line in self._lines.items()
+        )
+        return {ClippingLines.signal: ClippingLines(lines)}

@@ -1,0 +1,111 @@
+"""Sums x + (y - x) in the graph of a loss, which pass no gradient on to x.
+
+Such a sum is y, and the gradients of its two uses of x cancel. It is meant as a straight-through
+estimator, x + (y - x).detach(). The graphs of a few backward passes are searched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.values.samples import is_sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import torch
+
+    from halfstep.doctor.signals.watched import Watched
+
+NODES = 20_000
+SEARCHES = 12
+_ADD, _SUB = "AddBackward0", "SubBackward0"
+
+
+@dataclass(frozen=True, slots=True)
+class CancellingLine:
+    """A line whose backward passes go through such sums.
+
+    Attributes:
+        searched: Number of its backward passes whose graphs were searched.
+        found: Number of these with such a sum.
+        sums: Number of such sums in the first of them.
+        site: The line.
+    """
+
+    searched: int
+    found: int
+    sums: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class CancellingLines:
+    """All such lines."""
+
+    signal: ClassVar[str] = "cancelling"
+    lines: tuple[CancellingLine, ...] = ()
+
+
+class Cancelling(Signal):
+    """Searches the graphs of the first backward passes, and of ever fewer later ones."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._count = 0
+        self._searches = 0
+        self._lines: dict[Mark | None, list[int]] = {}
+
+    def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
+        """Search the graph of the losses."""
+        self._count += 1
+        if self._searches >= SEARCHES or not is_sampled(self._count):
+            return
+        self._searches += 1
+        sums = sum(1 for _ in _cancelling(losses))
+        line = self._lines.setdefault(calling_line(), [0, 0, 0])
+        line[0] += 1
+        line[1] += sums > 0
+        line[2] = line[2] or sums
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the lines."""
+        lines = tuple(
+            CancellingLine(searched, found, sums, site(mark))
+            for mark, (searched, found, sums) in self._lines.items()
+            if found
+        )
+        return {CancellingLines.signal: CancellingLines(lines)}
+
+
+def _cancelling(losses: Iterable[torch.Tensor]) -> Iterator[Any]:
+    """Yield the nodes of such sums."""
+    waiting: list[Any] = [each.grad_fn for each in losses if each.grad_fn is not None]
+    seen = set(waiting)
+    while waiting and len(seen) < NODES:
+        node = waiting.pop()
+        inputs = node.next_functions
+        if (
+            _is(node, _ADD)
+            and len(inputs) == 2
+            and (_cancels(inputs[0], inputs[1][0]) or _cancels(inputs[1], inputs[0][0]))
+        ):
+            yield node
+        below = {each for each, _ in inputs if each is not None} - seen
+        seen |= below
+        waiting += below
+
+
+def _cancels(added: tuple[Any, int], difference: Any) -> bool:
+    """Return whether a difference subtracts what is added to it, with gradients for both uses."""
+    if added[0] is None or difference is None or not _is(difference, _SUB):
+        return False
+    inputs = difference.next_functions
+    return len(inputs) == 2 and inputs[1] == added and inputs[0][0] is not None
+
+
+def _is(node: Any, kind: str) -> bool:
+    return type(node).__name__ == kind and getattr(node, "_saved_alpha", 1) == 1

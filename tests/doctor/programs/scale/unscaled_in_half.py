@@ -1,0 +1,49 @@
+"""Gradients for fp32 master weights are divided by the loss scale while they are in fp16."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from doctor.loops import batches
+
+CODE = "UNSCALED_IN_HALF"
+SCALE = 2.0**16
+
+
+def train(gradient_of, *, weight: float = 1e-7, count: int = 6) -> None:
+    """Train; `gradient_of(parameter)` is the gradient of its master weight, unscaled."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).half()
+    parameters = [*model.parameters()]
+    masters = [each.detach().float().requires_grad_() for each in parameters]
+    optimizer = torch.optim.Adam(masters, lr=0.01, eps=1e-12)
+    for images, labels in batches(count):
+        loss = weight * functional.cross_entropy(model(images.half()).float(), labels)
+        (loss * SCALE).backward()
+        for master, parameter in zip(masters, parameters, strict=True):
+            master.grad = gradient_of(parameter)
+            parameter.grad = None
+        optimizer.step()
+        with torch.no_grad():
+            for master, parameter in zip(masters, parameters, strict=True):
+                parameter.copy_(master)
+
+
+def broken() -> None:
+    train(lambda parameter: (parameter.grad / SCALE).float())
+
+
+def mended() -> None:
+    train(lambda parameter: parameter.grad.float() / SCALE)
+
+
+def broken_by_a_product() -> None:
+    train(lambda parameter: (parameter.grad * (1 / SCALE)).float())
+
+
+def broken_in_place() -> None:
+    train(lambda parameter: parameter.grad.div_(SCALE).float())
+
+
+def healthy_gradients_that_are_large_enough() -> None:
+    train(lambda parameter: (parameter.grad / SCALE).float(), weight=1.0)

@@ -1,0 +1,120 @@
+"""A frozen teacher is a part of the model, whose `train()` puts the teacher into training mode."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from doctor.loops import batches, classifier
+
+CODE = "FROZEN_PART_IN_TRAINING_MODE"
+
+
+def network(share: float = 0.5, seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(share), nn.Linear(16, 3))
+
+
+class Distiller(nn.Module):
+    """A student that learns the outputs of a frozen teacher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = network().eval().requires_grad_(requires_grad=False)
+        self.student = network(0.0, seed=1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            targets = self.teacher(images)
+        return functional.mse_loss(self.student(images), targets)
+
+
+class Careful(Distiller):
+    """One that keeps the mode of the teacher."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        self.teacher.eval()
+        return self
+
+
+def distil(model: nn.Module, *, epochs: int = 2) -> None:
+    optimizer = torch.optim.SGD(model.student.parameters(), lr=0.05)
+    for epoch in range(epochs):
+        model.train()
+        for images, _ in batches(4, seed=epoch):
+            optimizer.zero_grad()
+            model(images).backward()
+            optimizer.step()
+
+
+def broken() -> None:
+    distil(Distiller())
+
+
+def mended() -> None:
+    distil(Careful())
+
+
+def tune(prepare, *, epochs: int = 3) -> None:
+    """Train a new head on a frozen backbone; `prepare(backbone)` runs in each epoch."""
+    backbone = classifier()[:3]
+    model = nn.Sequential(backbone, nn.Linear(16, 3))
+    backbone.requires_grad_(requires_grad=False)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.05)
+    for epoch in range(epochs):
+        model.train()
+        prepare(backbone)
+        for images, labels in batches(4, seed=epoch):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+
+def broken_by_norms_of_a_frozen_backbone() -> None:
+    tune(lambda backbone: None)
+
+
+def healthy_backbone_in_evaluation_mode() -> None:
+    tune(lambda backbone: backbone.eval())
+
+
+def healthy_dropout_in_a_frozen_block() -> None:
+    """A fine-tuning of the head alone, whose frozen layers drop values as in pretraining."""
+    model = nn.Sequential(network(), nn.Linear(3, 3))
+    model[0].requires_grad_(requires_grad=False)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.05)
+    for images, labels in batches(8):
+        model.train()
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def healthy_teacher_that_follows_its_student() -> None:
+    """A mean teacher keeps dropout and norms in training mode."""
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.student = classifier()
+            self.teacher = copy.deepcopy(self.student).requires_grad_(requires_grad=False)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                targets = self.teacher(images + 0.1)
+            return functional.mse_loss(self.student(images), targets)
+
+    pair = Pair()
+    optimizer = torch.optim.SGD(pair.student.parameters(), lr=0.05)
+    for images, labels in batches(8):
+        pair.train()
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(pair.student(images), labels)
+        (loss + pair(images)).backward()
+        optimizer.step()
+        with torch.no_grad():
+            students = pair.student.parameters()
+            for mine, its in zip(pair.teacher.parameters(), students, strict=True):
+                mine.lerp_(its, 0.1)
