@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-PROGRAMS = BENCHMARKS / "ledger_programs"
 
 
 @pytest.fixture
@@ -17,15 +16,20 @@ def script(monkeypatch):
     sys.modules.pop("doctor_ledgers")
 
 
-def test_each_ledger_has_its_programs(script):
-    for ledger in script.LEDGERS:
-        truth = json.loads((PROGRAMS / ledger / "truth.json").read_text())
-        assert [row["broken"] for row in truth].count(True) == len(truth) / 2 == 12
-        files = {path.name for path in (PROGRAMS / ledger).glob("*.py")}
-        assert files == {row["file"] for row in truth}
+@pytest.mark.parametrize(
+    ("programs", "broken", "healthy"), [("ledger_programs", 48, 48), ("further_programs", 32, 20)]
+)
+def test_each_ledger_has_its_programs(script, programs, broken, healthy):
+    kinds = []
+    for ledger in script.SETS[programs]:
+        folder = BENCHMARKS / programs / ledger
+        truth = json.loads((folder / "truth.json").read_text())
+        assert {path.name for path in folder.glob("*.py")} == {row["file"] for row in truth}
+        kinds += [row["broken"] for row in truth]
         for row in truth:
             if row["broken"]:
-                assert (PROGRAMS / ledger / row["mended"]).exists()
+                assert (folder / row["mended"]).exists()
+    assert (kinds.count(True), kinds.count(False)) == (broken, healthy)
 
 
 PROGRAM = """\
