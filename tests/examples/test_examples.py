@@ -76,12 +76,15 @@ def test_the_double_step_on_pictures_of_leaves_is_named(tmp_path, monkeypatch):
     assert verdict.code == "STEP_BYPASSES_SCALER"
     page = EXAMPLES.parent / "docs" / "experiments" / "double-step.md"
     assert f"  examples/leaves_double_step.py:{verdict.finding.site.line} " in page.read_text()
-    for quoting in (page, EXAMPLES.parent / "docs" / "doctor.md"):
-        assert said_by_doctor(diagnosis) in without_places(quoting.read_text())
+    said = said_by_doctor(diagnosis)
+    assert said in without_places(page.read_text())
+    # The line stands in a block of its own here, and not in the program of doctor's page.
+    elsewhere = said.replace("    + pass\n", "")
+    assert elsewhere in without_places((EXAMPLES.parent / "docs" / "doctor.md").read_text())
     readme = without_places((EXAMPLES.parent / "README.md").read_text())
     (excerpt,) = re.findall(r"\$ halfstep doctor .*\n((?:.*\n)*?)```", readme)
-    said = iter(said_by_doctor(diagnosis).splitlines())
-    assert all(line in said for line in excerpt.splitlines())
+    lines = iter(elsewhere.splitlines())
+    assert all(line in lines for line in excerpt.splitlines())
     assert all(map(math.isfinite, example.main([*arguments, "--mended"])))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfstep.doctor.record.blocks import begins, ends, following, loop, outermost
+from halfstep.doctor.record.blocks import begins, ends, following, is_alone, loop, outermost
 
 PROGRAM = """def fit(model, loader):
     for epoch in range(3):
@@ -70,3 +70,10 @@ def test_the_next_statement_of_a_block(at) -> None:
 def test_a_file_that_is_not_there_has_no_blocks() -> None:
     mark = ("missing.py", 3, "fit")
     assert (begins(mark), loop(mark, set()), following(mark), ends(mark)) == (None, None, None, 0)
+
+
+def test_a_statement_may_be_the_only_one_of_its_block(at) -> None:
+    assert is_alone(at(8))
+    assert is_alone(at(17))
+    assert not is_alone(at(5))
+    assert not is_alone(at(14))

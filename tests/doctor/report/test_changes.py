@@ -190,3 +190,12 @@ def test_the_line_that_runs_the_loop_is_not_deleted_and_added_around_itself(
     assert verdict.finding.change == (
         "with Lightning: give Trainer the argument accumulate_grad_batches",
     )
+
+
+def test_a_block_that_loses_its_only_line_gets_pass(path) -> None:
+    assert after_check(path, ("- optimizer.step()",), 8) == ("- optimizer.step()", "+ pass")
+    assert after_check(path, ("- optimizer.step()",), 6) == ("- optimizer.step()",)
+
+
+def test_what_is_only_deleted_and_does_not_apply_is_to_be_left_out(path) -> None:
+    assert after_check(path, ("- model.half()",)) == ("leave out code such as", "    model.half()")

@@ -390,7 +390,7 @@ def test_another_optimizer_is_no_resume(tmp_path):
             resume="auto",
         )
     with pytest.raises(ValueError, match="holds a finished run") as second:
-        fit(tmp_path / "run")
+        fit(tmp_path / "run", epochs=1)
     assert str(second.value) == (
         f"the run directory '{tmp_path / 'run'}' holds a finished run; write resume=\"auto\" to "
         "take its result, out with another directory to keep both, or overwrite=True to replace it"

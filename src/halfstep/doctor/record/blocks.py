@@ -44,6 +44,13 @@ def ends(mark: Mark | None) -> int:
     return (around[-1].end_lineno or 0) if around else 0
 
 
+def is_alone(mark: Mark) -> bool:
+    """Return whether the statement of a line is the only one of its block."""
+    first = begins(mark)
+    blocks = _blocks_of(mark) if first else ()
+    return any(len(block) == 1 and first and block[0].lineno == first[1] for block in blocks)
+
+
 def loop(mark: Mark | None, names: set[str], without: Iterable[Mark] = ()) -> Mark | None:
     """Return the innermost loop around a line in its function, or the statement of the line.
 

@@ -231,7 +231,9 @@ def _in_words(lines: list[str], site: Site | None, listing: Listing) -> Iterator
                 known = not _unknown_names([ADDED + each for each in texts], site, listing)
                 yield "write" if known else "write code such as"
             else:
-                place = "in place of" if kind == DELETED else _place(runs, number)
+                place = _place(runs, number)
+                if kind == DELETED:
+                    place = "in place of" if len(runs) > 1 else "leave out"
                 stands = all(listing.find(each, site) for each in texts)
                 yield place if stands else f"{place} code such as"
             yield from (f"    {each}" for each in texts)

@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.blocks import begins, ends, following, parsed
+from halfstep.doctor.record.blocks import begins, ends, following, is_alone, parsed
 from halfstep.doctor.record.scope import unbound
 from halfstep.doctor.record.sites import Site
 
@@ -87,6 +87,10 @@ def _pieces(lines: Sequence[Placed], site: Site | None) -> list[_Piece] | None:
         return [_Piece(AROUND + site.text, site, waiting)]
     if waiting or not pieces:
         return None
+    if not any(piece.before or piece.after for piece in pieces):
+        for piece in pieces:  # A block that only loses its lines must not be empty.
+            if piece.text.startswith(DELETED) and is_alone((piece.site.file, piece.site.line, "")):
+                piece.after.append(ADDED + "pass")
     return _after_statements(pieces)
 
 
