@@ -24,8 +24,9 @@ NEEDS = {
 }
 
 NOTES = {
-    # Accelerate divides the loss of a short last window by the length of a whole one.
-    "accelerate_training": ["2 steps of AdamW used 1 backward pass"]
+    # They divide the loss of a short last window by the length of a whole one.
+    "accelerate_training": ["2 steps of AdamW used 1 backward pass"],
+    "lightning_training": ["2 steps of AdamW used 2 backward passes"],
 }
 
 
