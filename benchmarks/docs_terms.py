@@ -161,6 +161,7 @@ CELLS = {
         "extra time, background": "增加的时间，后台",
         "raw loop, compiled": "原始循环，编译",
         "engine, compiled": "engine，编译",
+        "engine, unchecked": "engine，不检查",
         "time to compile": "编译用时",
         "break-even": "多少步后划算",
         "never": "不划算",
