@@ -159,6 +159,7 @@ CELLS = {
         "pause, background": "停顿，后台",
         "extra time, synchronous": "增加的时间，同步",
         "extra time, background": "增加的时间，后台",
+        "raw loop, checked": "原始循环，检查",
         "raw loop, compiled": "原始循环，编译",
         "engine, compiled": "engine，编译",
         "engine, unchecked": "engine，不检查",

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import docs_table
 import quiet_machine
 import torch
-from steps.loops import engine, raw, trainer, unchecked
+from steps.loops import checked, engine, raw, trainer, unchecked
 from steps.peers import PEERS, REFUSES, missing
 from steps.tasks import MODELS, SETTINGS
 from steps.turns import measure
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parent / "results" / "step_overhead.json"
 VARIANTS: dict[str, Variant] = {
     "raw": raw,
+    "raw, checked": checked,
     "engine": engine,
     "engine, unchecked": unchecked,
     "trainer": trainer,
@@ -57,6 +58,8 @@ VARIANTS: dict[str, Variant] = {
 }
 TRAINERS = {"trainer", "Lightning Trainer"}
 """Not measured with accumulation: they load batches between the micro-steps of a step."""
+CHECKS = {"raw, checked", "engine, unchecked"}
+"""Not measured with a loss scale or clipping, for which everyone reads the gradients."""
 
 
 def variants_of(setting: str, chosen: list[str]) -> dict[str, Variant]:
@@ -65,6 +68,8 @@ def variants_of(setting: str, chosen: list[str]) -> dict[str, Variant]:
     able = [name for name in chosen if kind.recipe not in REFUSES.get(name, ())]
     if kind.accumulates:
         able = [name for name in able if name not in TRAINERS]
+    if kind.clips or kind.recipe in {"fp16", "o2"}:
+        able = [name for name in able if name not in CHECKS]
     return {name: VARIANTS[name] for name in able if name not in missing(chosen)}
 
 
@@ -72,7 +77,7 @@ def table(record: dict[str, Any]) -> list[str]:
     """Return the table of the docs: the time of each variant relative to the raw loop."""
     rows = {(each["model"], each["setting"], each["variant"]): each for each in record["rows"]}
     kinds = list(dict.fromkeys((model, setting) for model, setting, _ in rows))
-    heads = ["raw loop" if name == "raw" else name for name in VARIANTS]
+    heads = [name.replace("raw", "raw loop") for name in VARIANTS]
     lines = [f"| step | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
     for model, setting in kinds:
         cells = [_cell(rows.get((model, setting, name))) for name in VARIANTS]

@@ -43,7 +43,7 @@ class Notes(StepObserver):
         self.told.append(f"unscales {float(optimizer.param_groups[0]['params'][0].grad.sum()):g}")
 
     @contextmanager
-    def steps(self, scaler, optimizer, found_inf, grad_norm):
+    def steps(self, scaler, optimizer, found_inf, grad_norm, *, finite=False):
         before = optimizer.param_groups[0]["params"][0].clone()
         yield
         moved = not torch.equal(before, optimizer.param_groups[0]["params"][0])
@@ -129,3 +129,22 @@ def test_to_tell_nobody_costs_no_tensor_and_no_decision() -> None:
     ]
     assert all(each is asked[0] for each in asked)
     assert nobody.calls(None, (), None) is nobody.scales(None, None, None, None) is None
+
+
+@pytest.mark.parametrize(("nonfinite", "expected"), [("skip", True), ("apply", False)])
+def test_checked_gradients_are_told_to_be_finite(nonfinite, expected) -> None:
+    known: list[bool] = []
+
+    class Steps(StepObserver):
+        @contextmanager
+        def steps(self, scaler, optimizer, found_inf, grad_norm, *, finite=False):
+            known.append(finite)
+            yield
+
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    end = observe(Steps())
+    with Engine(model, optimizer, recipe="fp32", nonfinite=nonfinite) as mine:
+        micro_step(mine, 1.0)
+    end()
+    assert known == [expected]

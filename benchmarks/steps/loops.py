@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def raw(task: Task) -> None:
-    """The loop of PyTorch's documentation."""
+def raw(task: Task, *, checks: bool = False) -> None:
+    """The loop of PyTorch's documentation.
+
+    Args:
+        task: What is trained.
+        checks: Skip the update if a gradient is inf or NaN, as the Engine does by default.
+    """
     model, optimizer = task.parts()
     setting, count = task.setting, task.setting.micro_steps
     if setting.recipe == "o2":
@@ -46,10 +51,20 @@ def raw(task: Task) -> None:
         if scaler:
             scaler.step(optimizer)
             scaler.update()
-        else:
+        elif not checks or _are_finite(model):
             optimizer.step()
 
     return task.forever(step)
+
+
+def checked(task: Task) -> None:
+    """The raw loop with a check for inf and NaN before the update."""
+    raw(task, checks=True)
+
+
+def _are_finite(model: nn.Module) -> bool:
+    grads = [param.grad for param in model.parameters() if param.grad is not None]
+    return bool(torch.nn.utils.get_total_norm(grads).isfinite())
 
 
 def _raw_o2(model: nn.Module) -> Callable[[Window], None]:

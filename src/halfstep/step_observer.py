@@ -76,6 +76,8 @@ class StepObserver:
         optimizer: Optimizer,
         found_inf: torch.Tensor | None,
         grad_norm: torch.Tensor | None,
+        *,
+        finite: bool = False,
     ) -> AbstractContextManager[None]:
         """Return a context in which an optimizer steps, or skips if a gradient is non-finite.
 
@@ -85,8 +87,9 @@ class StepObserver:
             found_inf: Scalar tensor, nonzero if a gradient is non-finite; None if not checked.
             grad_norm: 2-norm of the unscaled gradients before clipping, a scalar tensor; None if it
                 was not computed.
+            finite: Whether all gradients are known to be finite.
         """
-        del scaler, optimizer, found_inf, grad_norm
+        del scaler, optimizer, found_inf, grad_norm, finite
         return NOTHING
 
     def drops(self, optimizer: Optimizer) -> None:

@@ -121,11 +121,13 @@ class EngineObserver(Signal, StepObserver):
         optimizer: Optimizer,
         found_inf: torch.Tensor | None,
         grad_norm: torch.Tensor | None,
+        *,
+        finite: bool = False,
     ) -> AbstractContextManager[None]:
         """Return a context in which an optimizer steps, or skips the step."""
         if not self.watched.guard.is_here:
             return _NOTHING
-        return self._steps(scaler, optimizer, found_inf, grad_norm)
+        return self._steps(scaler, optimizer, found_inf, grad_norm, finite=finite)
 
     @contextmanager
     def _steps(
@@ -134,9 +136,11 @@ class EngineObserver(Signal, StepObserver):
         optimizer: Optimizer,
         found_inf: torch.Tensor | None,
         grad_norm: torch.Tensor | None,
+        *,
+        finite: bool,
     ) -> Iterator[None]:
         watched, measuring = self.watched, self.watched[Measuring]
-        measuring.known_norm = grad_norm
+        measuring.known_norm, measuring.series.finite = grad_norm, finite
         measuring.series.checked = scaler is None and found_inf is not None
         try:
             if scaler is None:
@@ -149,7 +153,8 @@ class EngineObserver(Signal, StepObserver):
             with watched[Scaling].step(scaler, optimizer, calling_line(), lambda: found_inf):
                 yield
         finally:
-            measuring.known_norm, measuring.series.checked = None, False
+            measuring.known_norm = None
+            measuring.series.checked = measuring.series.finite = False
 
     def _steps_of(self, optimizer: Optimizer) -> int:
         optimizers = self.watched.registry.optimizers

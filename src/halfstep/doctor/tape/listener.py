@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _ASKING = frozenset({"size", "dim", "stride", "numel", "__len__", "tolist", "item"})
 _SILENT = _ASKING | {"_set_grad_enabled", "untyped_storage", "storage_offset"}
 _PROFILING = "_record_function"
+_CASTS = frozenset({"to", "contiguous", "float", "half", "bfloat16", "double", "cpu", "cuda"})
+"""These return their argument itself where there is nothing to do, as for a norm on its device."""
 _SETTERS = {Tensor.data: "data", Tensor.requires_grad: "requires_grad"}
 REQUIRES = frozenset({"requires_grad", "requires_grad_"})
 READS = "grad"
@@ -102,6 +104,8 @@ class Listener(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if name == "__deepcopy__":  # Its memo holds all tensors that were copied before.
             args = (args[0], {})
+        if name in _CASTS and args and result is args[0]:
+            return result
         if name not in _SILENT and not name.startswith(_PROFILING):
             self.heard(Call(func, args, kwargs or {}, before), result)
         return result

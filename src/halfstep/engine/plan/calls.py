@@ -208,10 +208,15 @@ def update(step: Step) -> None:
 
 def update_observed(step: Step) -> None:
     """Step the optimizers in the observer's context."""
-    scaler = step.assembly.scales.shared
+    scaler, checked = step.assembly.scales.shared, step.assembly.checks and step.closure is None
     for window in step.moving:
+        found_inf = window.found_inf
         with step_observer.active.steps(
-            scaler, window.optimizer, window.found_inf, window.grad_norm
+            scaler,
+            window.optimizer,
+            found_inf,
+            window.grad_norm,
+            finite=checked and found_inf is None,
         ):
             _update_window(step, window)
 

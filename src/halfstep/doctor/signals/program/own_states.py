@@ -70,9 +70,8 @@ class KeptStates(Signal):
         yield Hook(nn.Module, "load_state_dict", self.watched.here(self._on_load))
 
     def _on_taken(self, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        state = original(module, *args, **kwargs)
-        if args or kwargs.get("destination") is not None:
-            return state  # The part of a submodule.
+        with self.watched.guard.inside():  # Each submodule adds its part, tensor by tensor.
+            state = original(module, *args, **kwargs)
         with self.watched.guard.own():
             first = _first(state)
             if first is not None:

@@ -116,7 +116,8 @@ class Routine(Signal):
         """
         if step != self._step:
             self._step = step
-            self._find()
+            if step % EVERY == 0 or step < 2 * STEPS:
+                self._find()
         line = self._line
         line.calls += 1
         weights, derived = self._weights, self._derived

@@ -65,6 +65,8 @@ class Series:
     Attributes:
         checked: Whether found_inf of the next step is the engine's check of gradients without a
             loss scale; the owner of the series sets it.
+        finite: Whether the gradients of the next step are known to be finite; the owner of the
+            series sets it.
         troubles: Number of steps that were skipped or not finite.
         bad_owners: See `Numbers`; the owner of the series sets it.
         spoiled: See `Numbers`; the owner of the series sets it.
@@ -88,7 +90,7 @@ class Series:
         self._first_bad: StepNumbers | None = None
         self._before_bad: tuple[StepNumbers, ...] = ()
         self.bad_owners: tuple[int, ...] = ()
-        self.spoiled = self.checked = False
+        self.spoiled = self.checked = self.finite = False
         self.troubles = 0
 
     def take(
@@ -145,7 +147,7 @@ class Series:
         if runs_behind(device) or self._whole or number % EVERY == 0:
             return True
         calm = number - self._troubled[optimizer]
-        return calm < FIRST or not sample_is_finite(gradients, number)
+        return calm < FIRST or not (self.finite or sample_is_finite(gradients, number))
 
     def _send(
         self,
