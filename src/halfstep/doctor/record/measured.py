@@ -183,16 +183,17 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class RoundedCount:
-    """A tensor of whole numbers (positions, timesteps) that a half format has rounded.
+    """A tensor of whole numbers (positions, timesteps), or of angles, that a half format has rounded.
 
     Attributes:
         format: The half format.
         largest: The largest of the rounded numbers.
         count: Number of elements.
         distinct: Number of different values after rounding.
-        changed: Number of elements that rounding changed.
+        changed: Number of elements that rounding changed; of angles, by half a radian or more.
         module: Path of the module that made the tensor; "" outside of modules.
         site: The line that made the tensor.
+        of_waves: Whether a sine or cosine was computed from the numbers.
     """
 
     format: str
@@ -202,6 +203,7 @@ class RoundedCount:
     changed: int
     module: str
     site: Site | None
+    of_waves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

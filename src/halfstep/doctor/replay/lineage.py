@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record import Maker
+from halfstep.doctor.record import HALVES, Maker
 from halfstep.doctor.record.sites import Mark, site
 from halfstep.formats import format_name
 
@@ -18,7 +18,8 @@ DISTANCE = 6
 MAKERS = 32
 _ADDITIONS = {"aten.add", "aten.add_", "aten.sub", "aten.sub_", "aten.rsub"}
 _SCALINGS = {"aten.mul", "aten.mul_", "aten.div", "aten.div_"}  # linear with a number as argument
-_LINEAR = {"aten._to_copy", "aten.neg", "aten.sum", "aten.mean", "aten.clone", "aten.index"}
+_CAST = "aten._to_copy"
+_LINEAR = {_CAST, "aten.neg", "aten.sum", "aten.mean", "aten.clone", "aten.index"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,13 @@ class Lineage:
     def op(self, key: int) -> str:
         """Return the operator that made a storage; "" if it came from outside."""
         return self._made[key].op if key in self._made else ""
+
+    def half(self, key: int) -> Made | None:
+        """Return the call that made a tensor in half precision, before a cast; None for none."""
+        made = self._made.get(key)
+        while made is not None and made.format not in HALVES:
+            made = made.parents[0] if made.op == _CAST and made.parents else None
+        return made
 
     def of(self, keys: Sequence[int]) -> tuple[Maker, ...]:
         """Return the operators upstream of these storages, nearest first."""

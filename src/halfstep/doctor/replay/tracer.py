@@ -37,6 +37,7 @@ from halfstep.doctor.replay.products import Products
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.operands import dead_rows, exact, floats, scalars_of
 from halfstep.doctor.tensors.summary import is_finite, summary
+from halfstep.formats import torch_dtype
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ _WRITES_NUMBERS = (
     "aten.index_put_",
 )
 _CAST = "aten._to_copy"
+_WAVES = {"aten.sin", "aten.cos"}
 COMPUTED = "computed"
 """The name of a tensor from outside the step whose -inf was not written on purpose."""
 _ON_PURPOSE = -1
@@ -172,6 +174,9 @@ class Tracer(TorchDispatchMode):
         if not caller.node:
             self._note_cast(op, func, args, kwargs, result, caller)
             self.products.take(op, args, caller)
+            half = self._lineage.half(storage_key(args[0])) if op in _WAVES else None
+            if half is not None:
+                self._positions.angles(args[0], torch_dtype(half.format), caller.module, half.mark)
         if op == "aten.lift_fresh":  # Another tensor may have used the same memory before.
             self._lineage.forget(storage_key(result))
         if not func.is_view and func.namespace != "prim":

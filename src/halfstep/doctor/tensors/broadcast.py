@@ -1,4 +1,4 @@
-"""Finds outputs and targets that broadcast against each other in a loss."""
+"""Finds outputs and targets, or their weights, that broadcast against each other in a loss."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ _SUBTRACTIONS = {
     *(torch.sub, torch.subtract, torch.rsub),
     *(torch.Tensor.sub, torch.Tensor.subtract, torch.Tensor.__sub__, torch.Tensor.__rsub__),
 }
+_PRODUCTS = {
+    *(torch.mul, torch.multiply, torch.div, torch.divide, torch.true_divide),
+    *(torch.Tensor.mul, torch.Tensor.multiply, torch.Tensor.__mul__, torch.Tensor.__rmul__),
+    *(torch.Tensor.div, torch.Tensor.divide, torch.Tensor.__truediv__),
+}
 _LOSSES = {
     *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
     functional.poisson_nll_loss,
@@ -32,11 +37,12 @@ def broadcast_of(function: Any, given: list[torch.Tensor]) -> Broadcast | None:
         function: The called function or module.
         given: The tensors in its arguments.
     """
-    is_subtraction = not isinstance(function, nn.Module) and function in _SUBTRACTIONS
-    is_loss = type(function) in _LOSS_MODULES or (not is_subtraction and function in _LOSSES)
-    if not (is_subtraction or is_loss) or not _are_output_and_targets(given):
+    is_module = isinstance(function, nn.Module)
+    is_operator = not is_module and (function in _SUBTRACTIONS or function in _PRODUCTS)
+    is_loss = type(function) in _LOSS_MODULES if is_module else function in _LOSSES
+    if not (is_operator or is_loss) or not _are_output_and_targets(given):
         return None
-    if is_subtraction and any(map(_has_gained_a_dimension, given)):
+    if is_operator and any(map(_has_gained_a_dimension, given)):
         return None
     at = int(given[0].requires_grad)
     outputs, targets = given[1 - at], given[at]

@@ -208,3 +208,50 @@ def healthy_product_outside_autocast() -> None:
             return outer(positions, frequencies)
 
     bf16_steps(Outer(angles))
+
+
+class Calendar(nn.Module):
+    """Repeats its inputs for days in no order, with waves of their phases.
+
+    Args:
+        largest: The largest day.
+        exact: Whether the phases are computed in fp32.
+    """
+
+    def __init__(self, largest: float, *, exact: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(9, 3)
+        self.days = torch.rand(64, 1) * largest
+        self.rates = torch.tensor([[0.9, 0.4, 0.02]])
+        self.exact = exact
+
+    def forward(self, images):
+        if self.exact:
+            with torch.autocast("cpu", enabled=False):
+                phases = self.days @ self.rates
+        else:
+            phases = self.days @ self.rates
+        long = images[:, None].expand(-1, 64, -1)
+        waves = phases.float().sin().expand(len(images), -1, -1)
+        return self.head(torch.cat([long, waves], -1)).mean(1)
+
+
+def broken_phases_in_a_product() -> None:
+    bf16_steps(Calendar(3000.0, exact=False))
+
+
+def mended_phases_in_a_product() -> None:
+    bf16_steps(Calendar(3000.0, exact=True))
+
+
+def healthy_small_phases() -> None:
+    bf16_steps(Calendar(6.0, exact=False))
+
+
+def healthy_waves_of_whole_numbers() -> None:
+    """bf16 represents whole numbers up to 256."""
+    model = Calendar(3.0, exact=False)
+    model.days = torch.arange(64.0)[torch.randperm(64), None]
+    model.rates = torch.ones(1, 3)
+    bf16_steps(model)

@@ -65,6 +65,28 @@ def broken_by_a_column_that_the_model_makes() -> None:
     train(criterion)
 
 
+def broken_weights_of_the_samples() -> None:
+    """As in a policy gradient: outputs of shape (8,) and advantages of shape (8, 1)."""
+
+    def criterion(outputs, targets):
+        columns = torch.tensor([[float(each)] for each in targets.tolist()])
+        return -(outputs.squeeze(-1).exp() * columns).mean()
+
+    train(criterion)
+
+
+def broken_weights_that_divide() -> None:
+    train(lambda outputs, targets: (outputs.square() / (targets + 1)).mean())
+
+
+def healthy_weights_of_the_same_shape() -> None:
+    train(lambda outputs, targets: -(outputs.squeeze(-1).exp() * targets).mean())
+
+
+def healthy_outer_product() -> None:
+    train(lambda outputs, targets: (outputs.squeeze(-1) * targets[:, None]).square().mean())
+
+
 class HuberLoss(nn.Module):
     """A loss of the program's own, with the name of one of torch."""
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import torch
+
 from halfstep.doctor.record.sites import place
 from halfstep.doctor.verdict import CERTAIN, POSSIBLE, Finding, Rule
+from halfstep.formats import torch_dtype
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, RoundedCount
 
 _EXACT = {"fp16": 2048, "bf16": 256}
 SHARE = 0.05
+MANY = 0.2
 _CHANGE = (
     "- positions = torch.arange(length, dtype=inputs.dtype)",
     "+ positions = torch.arange(length, dtype=torch.float32)",
@@ -26,6 +30,8 @@ def judge(evidence: Evidence) -> Finding | None:
     for each in evidence.rounded:
         if each.changed < SHARE * each.count:
             continue
+        if each.of_waves:
+            return _of_waves(each)
         return Finding(
             summary=f"{each.format} changes {each.changed} of these {each.count} whole numbers, "
             f"because it cannot represent all whole numbers above {_EXACT[each.format]}: different "
@@ -49,6 +55,20 @@ def judge(evidence: Evidence) -> Finding | None:
                 module=model.positions[0].rpartition(".")[0],
             )
     return None
+
+
+def _of_waves(rounded: RoundedCount) -> Finding:
+    apart = rounded.largest * torch.finfo(torch_dtype(rounded.format)).eps
+    return Finding(
+        summary=f"sines and cosines are computed from angles in {rounded.format}, which represents "
+        f"only every {apart:.2g} radians near {rounded.largest:g}, the largest: the waves of "
+        f"{rounded.changed} of {rounded.count} angles are noise",
+        facts=(f"angles computed {place(rounded.module, rounded.site)}",),
+        change=_change(rounded),
+        confidence=CERTAIN if rounded.changed > MANY * rounded.count else POSSIBLE,
+        site=rounded.site,
+        module=rounded.module,
+    )
 
 
 def _change(rounded: RoundedCount) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 _SUBTRACTIONS = {"sub", "rsub", "subtract"}
+_PRODUCTS = {"mul", "rmul", "multiply", "div", "divide", "truediv", "true_divide"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -25,11 +26,21 @@ def judge(evidence: Evidence) -> Finding | None:
         found = call.broadcast
         if found is None:
             continue
-        name = "a subtraction" if _is_subtraction(call) else call.name
+        weighs = _operator(call) in _PRODUCTS
+        name = "a subtraction" if _operator(call) in _SUBTRACTIONS else call.name
+        name = "a product" if weighs else name
+        others, effect = (
+            ("weights", "weighted with those of all samples, and the loss has one weight for all")
+            if weighs
+            else (
+                "targets",
+                "compared with the targets of all samples, and the model learns one output for "
+                "all samples",
+            )
+        )
         return Finding(
-            summary=f"{name} broadcasts outputs of shape {_text(found.outputs)} and targets of "
-            f"shape {_text(found.targets)} to {_text(found.together)}, so each output is compared "
-            "with the targets of all samples, and the model learns one output for all samples",
+            summary=f"{name} broadcasts outputs of shape {_text(found.outputs)} and {others} of "
+            f"shape {_text(found.targets)} to {_text(found.together)}, so each output is {effect}",
             facts=(f"both tensors have {math.prod(found.outputs)} elements",),
             change=_change(call, found),
             confidence=LIKELY,
@@ -38,20 +49,20 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _is_subtraction(call: Call) -> bool:
-    return call.name.strip("_") in _SUBTRACTIONS
+def _operator(call: Call) -> str:
+    return call.name.strip("_")
 
 
 def _change(call: Call, found: Broadcast) -> tuple[str, ...]:
     """Return the change, with the program's names of outputs and targets if they are known."""
     text = call.site.text if call.site else ""
     places = found.at, 1 - found.at
-    if _is_subtraction(call):
+    if _operator(call) in _SUBTRACTIONS | _PRODUCTS:
         targets, outputs = (operand(text, at) for at in places)
     else:  # The program's name of a loss module is unknown.
         targets, outputs = (argument(text, None, 2, at) for at in places)
     if not targets.isidentifier():
-        targets = "targets"
+        targets = "weights" if _operator(call) in _PRODUCTS else "targets"
     shape = ", ".join(map(str, (-1, *found.outputs[1:])))
     changed = f"view_as({outputs})" if outputs else f"view({shape})"
     return (

@@ -26,6 +26,8 @@ LOOKS = 4
 _PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum", "linear", "outer"}
 _CASTS = {"half", "bfloat16", "to", "type", "type_as"}
 MERGED = 0.9
+RADIAN = 0.5
+"""A sine is noise where the numbers that its format can represent are farther apart."""
 
 
 class Positions(Signal):
@@ -81,7 +83,29 @@ class Positions(Signal):
         if changed:
             self._add(result, changed, module, mark)
 
-    def _add(self, result: torch.Tensor, changed: int, module: str, mark: Mark | None) -> None:
+    def angles(
+        self, angles: torch.Tensor, dtype: torch.dtype, module: str, mark: Mark | None
+    ) -> None:
+        """Examine angles of a sine or cosine that were computed in a half-precision format."""
+        values = angles.detach().double()
+        apart = values.abs() * torch.finfo(dtype).eps
+        # Whole numbers up to the first that a format cannot represent are exact.
+        whole = (values == values.round()) & (apart <= 1)
+        rounded = int(((apart > RADIAN) & ~whole).sum())
+        if rounded:
+            self._add(angles.to(dtype), rounded, module, mark, of_waves=True)
+
+    def _add(
+        self,
+        result: torch.Tensor,
+        changed: int,
+        module: str,
+        mark: Mark | None,
+        *,
+        of_waves: bool = False,
+    ) -> None:
+        if of_waves and (module, mark) in self._found:  # The whole numbers say more.
+            return
         self._found[module, mark] = RoundedCount(
             format=format_name(result.dtype),
             largest=result.detach().abs().max().item(),
@@ -90,6 +114,7 @@ class Positions(Signal):
             changed=changed,
             module=module,
             site=site(mark),
+            of_waves=of_waves,
         )
 
     def freeze(self) -> dict[str, Any]:
