@@ -183,7 +183,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class RoundedCount:
-    """A tensor of whole numbers (positions, timesteps), or of angles, that a half format has rounded.
+    """Whole numbers (positions, timesteps), or angles, that a half format has rounded.
 
     Attributes:
         format: The half format.

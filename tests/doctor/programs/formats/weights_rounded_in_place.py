@@ -110,3 +110,30 @@ def healthy_copy_in_half() -> None:
         torch.save(copy.deepcopy(model).half().state_dict(), io.BytesIO())
 
     train_and_save(save)
+
+
+def distil(retrained: bool) -> None:
+    """Train a teacher, cast it, and train a student, possibly with the teacher."""
+    teacher, optimizer = model_and_optimizer()
+    for images, labels in batches(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(teacher(images), labels).backward()
+        optimizer.step()
+    teacher.bfloat16()
+    student, _ = model_and_optimizer()
+    trained = [*student.parameters(), *(teacher.parameters() if retrained else ())]
+    optimizer = torch.optim.SGD(trained, lr=0.1)
+    for images, _ in batches(3):
+        optimizer.zero_grad()
+        wanted = teacher(images.bfloat16()).float()
+        wanted = wanted if retrained else wanted.detach()
+        nn.functional.mse_loss(student(images), wanted).backward()
+        optimizer.step()
+
+
+def broken_by_another_optimizer() -> None:
+    distil(retrained=True)
+
+
+def healthy_teacher_in_half() -> None:
+    distil(retrained=False)

@@ -457,3 +457,30 @@ def healthy_features_that_another_optimizer_has_trained() -> None:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model.head(features), labels).backward()
         optimizer.step()
+
+
+class KeepsStatistics(nn.Sequential):
+    """Its norms stay in evaluation mode from some time on."""
+
+    keeps = False
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        if self.keeps:
+            for each in self:
+                if isinstance(each, nn.BatchNorm1d):
+                    each.eval()
+        return self
+
+
+def healthy_model_that_keeps_its_statistics() -> None:
+    model = KeepsStatistics(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for epoch in range(4):
+        model.train()
+        for images, labels in batches(3):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        evaluate(model)
+        model.keeps = epoch > 0

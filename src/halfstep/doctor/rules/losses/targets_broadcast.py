@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 _SUBTRACTIONS = {"sub", "rsub", "subtract"}
 _PRODUCTS = {"mul", "rmul", "multiply", "div", "divide", "truediv", "true_divide"}
+_WEIGHTED = "is weighted with those of all samples, and so all samples have the same weight"
+_COMPARED = (
+    "is compared with the targets of all samples, and the model learns one output for all samples"
+)
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -29,18 +33,11 @@ def judge(evidence: Evidence) -> Finding | None:
         weighs = _operator(call) in _PRODUCTS
         name = "a subtraction" if _operator(call) in _SUBTRACTIONS else call.name
         name = "a product" if weighs else name
-        others, effect = (
-            ("weights", "weighted with those of all samples, and the loss has one weight for all")
-            if weighs
-            else (
-                "targets",
-                "compared with the targets of all samples, and the model learns one output for "
-                "all samples",
-            )
-        )
+        others = "weights" if weighs else "targets"
         return Finding(
             summary=f"{name} broadcasts outputs of shape {_text(found.outputs)} and {others} of "
-            f"shape {_text(found.targets)} to {_text(found.together)}, so each output is {effect}",
+            f"shape {_text(found.targets)} to {_text(found.together)}, so each output "
+            + (_WEIGHTED if weighs else _COMPARED),
             facts=(f"both tensors have {math.prod(found.outputs)} elements",),
             change=_change(call, found),
             confidence=LIKELY,

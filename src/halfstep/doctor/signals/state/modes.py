@@ -38,6 +38,8 @@ class Modes:
         is_switched: Whether the loop has set evaluation mode since the last training call, and no
             mode after the evaluation that followed.
         switched: How often a training call in evaluation mode came after such an evaluation.
+        is_set: Whether the loop has set training mode for all these modules since the last
+            evaluation; those that are not in it then, such as frozen norms, leave it on purpose.
         calls: Number of training calls.
         trained: Number of training calls by the modes of `dependent`, with the first and the last
             of them.
@@ -62,6 +64,7 @@ class Modes:
     straight_after: Mark | None = None
     is_switched: bool = False
     switched: int = 0
+    is_set: bool = False
     calls: int = 0
     trained: dict[tuple[bool, ...], list[int]] = field(default_factory=dict)
     tested: Counter[tuple[bool, ...]] = field(default_factory=Counter)
@@ -121,10 +124,16 @@ class Modes:
         if not known.isdisjoint(map(id, called.dependent)):
             self.evaluated = self.evaluated or mark
             self.fresh = self.fresh or mark
+            self.is_set = False
 
-    def note_switch(self) -> None:
-        """Note that the loop has set a mode."""
+    def note_switch(self, *, sets: bool = False) -> None:
+        """Note that the loop has set a mode.
+
+        Args:
+            sets: Whether it was training mode, for all of these modules.
+        """
         self.is_switched = self.fresh is None and not self.is_training
+        self.is_set |= sets
 
     def note_training(self) -> str:
         """Note a training call, and return its mode.
@@ -152,7 +161,7 @@ class Modes:
             self.straight_after = self.straight_after or self.fresh
             self.fresh = None
         self.is_switched = False
-        if not (self.was_training and self.evaluated is not None):
+        if self.is_set or not (self.was_training and self.evaluated is not None):
             return "eval"
         if not self.is_left:
             self.left += 1

@@ -278,8 +278,9 @@ class Registry:
         switched = set(map(id, modules_of(module)))
         for model in self.models.alive().values():
             modes = self.models[model].modes
-            if any(id(each) in switched for each in modes.dependent):
-                modes.note_switch()
+            known = [id(each) in switched for each in modes.dependent]
+            if any(known):
+                modes.note_switch(sets=module.training and all(known))
 
     def optimizer(self, optimizer: Optimizer) -> OptimizerNotes:
         """Return the notes of an optimizer, which is registered if it is new."""
@@ -346,11 +347,18 @@ class Registry:
     def _trained(self) -> list[torch.Tensor]:
         return [each for model in self.models.alive().values() for each in model.parameters()]
 
-    def owns_any_of(self, module: nn.Module) -> bool:
-        """Return whether an optimizer updates a parameter of a module."""
-        optimizers = self.optimizers.alive().values()
-        moved = {id(each) for one in optimizers for each in self.moved_by(one)}
-        return any(id(each) in moved for each in module.parameters())
+    def owners(self, module: nn.Module) -> list[int]:
+        """Return the numbers of the optimizers that update parameters of a module."""
+        held = set(map(id, module.parameters()))
+        return [
+            number
+            for number, optimizer in self.optimizers.alive().items()
+            if not held.isdisjoint(map(id, self.moved_by(optimizer)))
+        ]
+
+    def steps_of(self, optimizers: Iterable[int]) -> int:
+        """Return how many steps some optimizers have made, by their numbers."""
+        return sum(self.optimizers.notes[number].steps for number in optimizers)
 
     def names(self) -> dict[str, torch.Tensor]:
         """Return every parameter by its name in a model, or by its position in an optimizer."""

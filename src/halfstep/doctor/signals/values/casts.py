@@ -6,7 +6,7 @@ does not bring the lost digits back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -20,7 +20,7 @@ from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import torch
 
@@ -46,10 +46,17 @@ class _Line:
 
 @dataclass(slots=True)
 class _Cast:
-    """The steps before a line casts a module, and whether an optimizer updates the module."""
+    """A line that casts modules.
+
+    Attributes:
+        steps_before: Number of optimizer steps before the first cast.
+        is_trained: Whether an optimizer updates the module.
+        owners: The steps of each optimizer that updates it then, by the optimizer's number.
+    """
 
     steps_before: int
     is_trained: bool = False
+    owners: dict[int, int] = field(default_factory=dict)
 
 
 class Casts(Signal):
@@ -76,7 +83,7 @@ class Casts(Signal):
                 module,
                 before,
                 steps=self.watched.grammar.made,
-                is_trained=self.watched.registry.owns_any_of(module),
+                owners=self.watched.registry.owners(module),
                 mark=calling_line(),
             )
         return result
@@ -87,7 +94,7 @@ class Casts(Signal):
         before: torch.dtype | None,
         *,
         steps: int,
-        is_trained: bool,
+        owners: Sequence[int],
         mark: Mark | None,
     ) -> None:
         """Record that the loop has cast a module.
@@ -96,9 +103,10 @@ class Casts(Signal):
             module: The module, after the cast.
             before: The format of its parameters before the cast, from `format_of`.
             steps: Number of optimizer steps before the cast.
-            is_trained: Whether an optimizer updates parameters of the module.
+            owners: Numbers of the optimizers that update parameters of the module.
             mark: The line of the cast.
         """
+        is_trained = bool(owners)
         after = format_of(module)
         if after == before or before is None or after is None:
             return
@@ -107,6 +115,8 @@ class Casts(Signal):
             followed.halved = mark, after
             cast = self._halved.setdefault((mark, after, type(module).__name__), _Cast(steps))
             cast.is_trained |= is_trained
+            for each in owners:
+                cast.owners.setdefault(each, self.watched.registry.steps_of([each]))
         elif followed.halved is not None and before == followed.halved[1]:
             key = *followed.halved, type(module).__name__, is_trained
             followed.trips, followed.halved = followed.trips + 1, None
@@ -148,7 +158,7 @@ class Casts(Signal):
                 format_name(form),
                 each.is_trained,
                 each.steps_before,
-                steps - each.steps_before,
+                self._steps_after(each, steps),
                 at,
                 statement(mark),
             )
@@ -157,12 +167,19 @@ class Casts(Signal):
         ]
         yield from sorted(found, key=lambda each: (each.site.file, each.site.line, each.kind))
 
+    def _steps_after(self, cast: _Cast, steps: int) -> int:
+        if not cast.owners:
+            return steps - cast.steps_before
+        return self.watched.registry.steps_of(cast.owners) - sum(cast.owners.values())
+
     def trained(self, parameters: Iterable[torch.Tensor]) -> None:
         """Note that an optimizer updates these parameters."""
         moved = set(map(id, parameters))
         for module, followed in self._followed.items():
             if followed.halved and any(id(each) in moved for each in module.parameters()):
-                self._halved[*followed.halved, type(module).__name__].is_trained = True
+                cast = self._halved[*followed.halved, type(module).__name__]
+                cast.is_trained = True
+                cast.owners.clear()  # All steps from then on count.
 
 
 def format_of(module: nn.Module) -> torch.dtype | None:
