@@ -59,3 +59,35 @@ def broken_in_a_norm_of_fp32_gradients() -> None:
         for each in model.parameters():
             each.grad.mul_((1 / (total + 1e-6)).clamp(max=1))
         optimizer.step()
+
+
+@torch.no_grad()
+def update(parameters, masters, wide: bool) -> None:
+    """Clip the gradients by a norm by hand, and step fp32 masters without an optimizer."""
+    if wide:
+        total = torch.stack([each.grad.float().pow(2).sum() for each in parameters]).sum().sqrt()
+    else:
+        total = torch.stack([each.grad.pow(2).sum() for each in parameters]).sum().sqrt()
+    factor = (1 / (total + 1e-3)).clamp(max=1)
+    for each, master in zip(parameters, masters, strict=True):
+        each.grad.mul_(factor)
+        master.sub_(each.grad.float(), alpha=0.5)
+        each.copy_(master)
+
+
+def train_masters(*, wide: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).half()
+    masters = [each.detach().float() for each in model.parameters()]
+    for images, labels in batches(4):
+        model.zero_grad()
+        (functional.cross_entropy(model(images.half()).float(), labels) * 3e3).backward()
+        update([*model.parameters()], masters, wide)
+
+
+def broken_without_an_optimizer() -> None:
+    train_masters(wide=False)
+
+
+def healthy_without_an_optimizer() -> None:
+    train_masters(wide=True)

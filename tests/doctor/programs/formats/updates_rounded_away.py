@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from doctor.loops import batches
+from doctor.loops import batches, classifier
 
 CODE = "UPDATES_ROUNDED_AWAY"
 
@@ -102,3 +102,16 @@ def healthy_with_fp32_copies_in_the_optimizer() -> None:
 
 def healthy_rounded_at_random() -> None:
     train_half("random")
+
+
+def healthy_weights_that_are_put_back() -> None:
+    """The best weights of an earlier part are put back after each part."""
+    model = classifier()
+    best = {name: each.clone() for name, each in model.state_dict().items()}
+    for _ in range(2):
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for images, labels in batches(70):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        model.load_state_dict(best)

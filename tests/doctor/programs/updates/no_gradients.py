@@ -195,3 +195,37 @@ def healthy_temperature_beside_a_probe() -> None:
         outputs = head(backbone(images).relu()) * temperature
         nn.functional.cross_entropy(outputs, labels).backward()
         optimizer.step()
+
+
+def train_and_restore(assign: bool, *, again: bool = False) -> None:
+    """Train, restore the weights of the tenth step, and train again."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def train(count: int) -> None:
+        for images, labels in batches(count):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+    train(10)
+    kept = {name: each.clone() for name, each in model.state_dict().items()}
+    train(5)
+    model.load_state_dict(kept, assign=assign)
+    if again:
+        for each in model.parameters():
+            each.requires_grad_()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    train(30)
+
+
+def broken_by_a_state_that_is_assigned() -> None:
+    train_and_restore(assign=True)
+
+
+def healthy_state_that_is_copied() -> None:
+    train_and_restore(assign=False)
+
+
+def healthy_assigned_state_with_its_own_optimizer() -> None:
+    train_and_restore(assign=True, again=True)

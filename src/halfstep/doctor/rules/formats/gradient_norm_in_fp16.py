@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, HalfOverflow
 
 LEAST = 2
+_GRADIENT = re.compile(r"\bgrad(s|ients?)?\b")
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -21,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
     written = evidence.loop.of("write")
     given = max((each.norm for each in evidence.precision.agreements), default=0.0)
     if not norms or not written or len(zero) < LEAST or not given > 0:
-        return None
+        return next(map(_overflow, filter(of_gradients, evidence.overflows)), None)
     return Finding(
         summary=f"in {counted(len(zero), 'step')}, clipping made every gradient 0: the loop "
         "computes the gradient norm in fp16, and the norm overflows",
@@ -44,12 +46,32 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
+def of_gradients(overflow: HalfOverflow) -> bool:
+    """Return whether a line that overflows computes with gradients."""
+    return overflow.site is not None and _GRADIENT.search(overflow.site.text) is not None
+
+
+def _overflow(found: HalfOverflow) -> Finding:
+    """Return the finding for a norm by hand, whose optimizer may be the program's own."""
+    return Finding(
+        summary=f"{found.name} of gradients is computed in {found.format} and is not finite; in "
+        f"fp32 it is {found.exact:.4g}. A norm that is inf makes the factor for clipping, and so "
+        "every gradient, 0",
+        facts=(f"this happened {counted(found.count, 'time')}",),
+        change=(
+            "+ # compute with each.grad.float() here, or divide by the loss scale in fp32 before;",
+            "+ norm = torch.stack([each.grad.float().norm() for each in parameters]).norm()",
+        ),
+        site=found.site,
+    )
+
+
 RULE = Rule(
     code="GRADIENT_NORM_IN_FP16",
     name="the norm of gradients in fp16",
     rows=(47,),
     citations=("NVIDIA-NeMo/Automodel#825",),
-    needs=frozenset({"calls", "numbers", "loop", "precision"}),
+    needs=frozenset({"calls", "numbers", "loop", "overflows", "precision"}),
     judge=judge,
     explains=("EVALUATION_LOSS_IN_HALF",),
 )

@@ -42,10 +42,17 @@ def _still(evidence: Evidence, owner: Owner) -> Finding | None:
     """Find parameters that have their first values at the end, although they have gradients."""
     if owner.steps < _STEPS or any(each.retained for each in evidence.samples):
         return None
+    # Those that did move have been put back, for example by a load of the best weights.
+    moved = {
+        each.parameter
+        for each in evidence.samples
+        if each.optimizer == owner.number and each.relative_update
+    }
     parts = [
         each
         for each in evidence.of(ParameterLedger).parts
         if each.optimizer == owner.number and each.fate == STILL and each.size >= _WORTH
+        if moved.isdisjoint(each.names)
     ]
     still = [each for each in parts if each.why in ("rounding", "eps")]
     half = [each for each in still if each.format in _TORCH]

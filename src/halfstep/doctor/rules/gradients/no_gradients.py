@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.order import optimizer_name, raised
+from halfstep.doctor.record.source import difference
 from halfstep.doctor.remedies import moved
 from halfstep.doctor.signals.ledgers.parameters import NEVER, ZERO, Owner, ParameterLedger
+from halfstep.doctor.signals.program.loads import Loads
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 _FEWEST = 8  # steps
 _SHARE = 0.5  # of the steps
 _REFUSED = "No inf checks were recorded for this optimizer"
+_ASSIGNS = re.compile(r",\s*assign\s*=\s*True")
 _LATER = "+ # after the last change to the model, and before a scheduler gets the optimizer:"
 _ANOTHER_MODEL = (
     "+ # create the optimizer after the last change to the model, from trainable parameters:",
@@ -92,6 +96,9 @@ def _without(evidence: Evidence, owner: Owner) -> Finding | None:
         )
     empty = owner.steps - owner.last
     if owner.last and empty >= max(_FEWEST, _SHARE * owner.steps):
+        assigned = evidence.of(Loads).assigned
+        if evidence.static.optimizers[owner.number].replaced and assigned is not None:
+            return _assigned(evidence, owner, *assigned)
         return Finding(
             summary=f"after its first {counted(owner.last, 'step')}, the optimizer made "
             f"{counted(empty, 'step')} without any gradient: since then, its parameters require "
@@ -102,6 +109,26 @@ def _without(evidence: Evidence, owner: Owner) -> Finding | None:
             site=site,
         )
     return None
+
+
+def _assigned(evidence: Evidence, owner: Owner, line: Site, text: str) -> Finding:
+    return Finding(
+        summary="load_state_dict(assign=True) has replaced the parameters of the model, but the "
+        "optimizer still has those of before: since then, its steps change nothing that the loss "
+        "depends on",
+        facts=(
+            (
+                f"after its first {counted(owner.last, 'step')}, the optimizer made "
+                f"{counted(owner.steps - owner.last, 'step')} without any gradient"
+            ),
+            _missing(evidence.static.optimizers[owner.number]),
+        ),
+        change=difference(text, _ASSIGNS.sub("", text))
+        if _ASSIGNS.search(text)
+        else ("+ # without assign, or create the optimizer again after this line",),
+        confidence=LIKELY,
+        site=line,
+    )
 
 
 def _site(loop: Loop, number: int) -> Site | None:
@@ -218,7 +245,7 @@ RULE = Rule(
     name="an optimizer that lacks gradients of the model",
     rows=(11,),
     citations=("nerfstudio-project/nerfstudio#1919", "ecmwf/WeatherGenerator#356"),
-    needs=frozenset({"loop", "static", "numbers", "parameters"}),
+    needs=frozenset({"loads", "loop", "static", "numbers", "parameters"}),
     judge=judge,
     explains=(
         "WEIGHT_CAST_WITHOUT_GRADIENT",

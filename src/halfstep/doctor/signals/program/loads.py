@@ -64,10 +64,17 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """All such loads whose parameters no other load has set."""
+    """All such loads whose parameters no other load has set.
+
+    Attributes:
+        empty: The loads.
+        assigned: The last line that has replaced the parameters of a module, with `assign=True`,
+            and its text; None without one.
+    """
 
     signal: ClassVar[str] = "loads"
     empty: tuple[Load, ...] = ()
+    assigned: tuple[Site, str] | None = None
 
 
 @dataclass(slots=True)
@@ -96,6 +103,7 @@ class StateLoads(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._notes: list[_Note] = []
+        self._assigned: Mark | None = None
         self._files: deque[dict[str, Any]] = deque(maxlen=_FILES)
 
     def hooks(self) -> Iterator[Hook]:
@@ -115,6 +123,8 @@ class StateLoads(Signal):
             own = _own_names(module, state) if isinstance(state, Mapping) else frozenset[str]()
         result = original(module, *args, **kwargs)
         with self.watched.guard.own():
+            if kwargs.get("assign") or any(args[2:3]):
+                self._assigned = calling_line()
             missing = getattr(result, "missing_keys", None)
             if isinstance(state, Mapping) and missing is not None and len(self._notes) < _MOST:
                 self._take(module, state, own, frozenset(missing))
@@ -170,7 +180,9 @@ class StateLoads(Signal):
         }
         empty = [note for note in self._notes if note.mark and self._is_lost(note, used, loaded)]
         found = {note.mark: _frozen(note) for note in empty}
-        return {Loads.signal: Loads(tuple(found.values()))}
+        line = site(self._assigned)
+        assigned = (line, statement(self._assigned)) if line is not None else None
+        return {Loads.signal: Loads(tuple(found.values()), assigned)}
 
     @staticmethod
     def _is_lost(note: _Note, used: set[int], loaded: set[int]) -> bool:
