@@ -92,21 +92,21 @@ def healthy_dropout_in_a_frozen_block() -> None:
         optimizer.step()
 
 
-def healthy_teacher_that_follows_its_student() -> None:
-    """A mean teacher keeps dropout and norms in training mode."""
+class Pair(nn.Module):
+    """A student and a teacher that follows it, both in training mode."""
 
-    class Pair(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.student = classifier()
-            self.teacher = copy.deepcopy(self.student).requires_grad_(requires_grad=False)
+    def __init__(self, student: nn.Module) -> None:
+        super().__init__()
+        self.student = student
+        self.teacher = copy.deepcopy(student).requires_grad_(requires_grad=False)
 
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            with torch.no_grad():
-                targets = self.teacher(images + 0.1)
-            return functional.mse_loss(self.student(images), targets)
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            targets = self.teacher(images + 0.1)
+        return functional.mse_loss(self.student(images), targets)
 
-    pair = Pair()
+
+def train_pair(pair: Pair, follow) -> None:
     optimizer = torch.optim.SGD(pair.student.parameters(), lr=0.05)
     for images, labels in batches(8):
         pair.train()
@@ -117,4 +117,19 @@ def healthy_teacher_that_follows_its_student() -> None:
         with torch.no_grad():
             students = pair.student.parameters()
             for mine, its in zip(pair.teacher.parameters(), students, strict=True):
-                mine.lerp_(its, 0.1)
+                follow(mine, its)
+
+
+def healthy_teacher_that_follows_its_student() -> None:
+    """A mean teacher keeps dropout and norms in training mode."""
+    train_pair(Pair(classifier()), lambda mine, its: mine.lerp_(its, 0.1))
+
+
+def healthy_teacher_whose_data_are_assigned() -> None:
+    """An assignment of `.data` does not count as a change in place."""
+
+    def follow(mine: torch.Tensor, its: torch.Tensor) -> None:
+        mine.data = 0.9 * mine.data + 0.1 * its.data
+
+    torch.manual_seed(0)
+    train_pair(Pair(nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))), follow)

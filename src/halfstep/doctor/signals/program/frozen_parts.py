@@ -16,6 +16,7 @@ from torch import nn
 
 from halfstep.doctor.internals import drops_values, tracks_statistics
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.signals.ledgers.followers import address
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.modules import unwrapped
 
@@ -69,6 +70,7 @@ class _Layer:
     module: weakref.ref[nn.Module]
     probe: weakref.ref[torch.Tensor]
     version: int
+    address: int
     mean: torch.Tensor | None
     spread: torch.Tensor | None
     looks: int = 0
@@ -146,11 +148,22 @@ class FrozenParts(Signal):
             weight = next(part.parameters())
             mean, spread = _statistics(layer)
             known = self._layers[id(layer)] = _Layer(
-                model, name, weakref.ref(layer), weakref.ref(weight), weight._version, mean, spread
+                model,
+                name,
+                weakref.ref(layer),
+                weakref.ref(weight),
+                weight._version,
+                address(weight),
+                mean,
+                spread,
             )
         probe = known.probe()
         known.looks += 1
-        known.trained |= probe is None or probe._version != known.version
+        known.trained |= (
+            probe is None
+            or probe._version != known.version
+            or address(probe) != known.address  # An assignment of `.data` keeps the version.
+        )
         for each, mark in self._undone.items():
             inside = any(one is layer for one in each.modules())
             if inside and not any(one.requires_grad for one in each.parameters()):
