@@ -36,4 +36,4 @@ def counts_twice(tensor: torch.Tensor) -> bool:
     if values[-1] <= exact or not is_whole(values):
         return False
     steps = values.diff()
-    return bool((steps >= 0).all() and (steps == 0).any())
+    return bool((steps >= 0).all() and (steps == 0).any() and (steps > 0).any())

@@ -310,6 +310,29 @@ class Stray:
 
 
 @dataclass(frozen=True, slots=True)
+class Rounded:
+    """A line whose half-precision results are mostly lost to rounding.
+
+    Attributes:
+        name: Name of the buffer that the line adds to; "" for a line of a backward.
+        format: The half format.
+        largest: Magnitude of the largest number of the buffer, or of the exact results.
+        lost: Number of elements that are lost.
+        count: Number of elements that could be lost: they are not 0 in fp32.
+        module: Path of the module that runs the line; "" outside of modules.
+        site: The line.
+    """
+
+    name: str
+    format: str
+    largest: float
+    lost: int
+    count: int
+    module: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """Matrix products of one size that a step computes in a half format.
 
@@ -343,6 +366,8 @@ class Precision:
         products: The matrix products of the forward in half precision, the largest first.
         cuts: Where it loses gradients of parameters.
         strays: The trainable parameters that neither a model nor an optimizer contains.
+        absorbed: The buffers that no longer change when the step adds to them.
+        vanished: The lines of a backward of the program's own whose results are mostly 0 in fp16.
         note: The reason why there is no comparison; "" if there is one.
     """
 
@@ -356,6 +381,8 @@ class Precision:
     products: tuple[Product, ...] = ()
     cuts: tuple[Cut, ...] = ()
     strays: tuple[Stray, ...] = ()
+    absorbed: tuple[Rounded, ...] = ()
+    vanished: tuple[Rounded, ...] = ()
     note: str = ""
 
     @property

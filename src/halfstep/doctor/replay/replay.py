@@ -140,6 +140,8 @@ class Replayer(Runs):
             products=tracer.products.freeze(),
             cuts=tracer.dependence.cuts,
             strays=tuple(tracer.dependence.strays()),
+            absorbed=tracer.rounding.absorbed,
+            vanished=tracer.rounding.vanished,
         )
         return precision, births
 

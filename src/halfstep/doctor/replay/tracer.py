@@ -34,6 +34,7 @@ from halfstep.doctor.replay.headroom import Headroom
 from halfstep.doctor.replay.lineage import Lineage
 from halfstep.doctor.replay.memory import Unfilled, is_whole, storage_key
 from halfstep.doctor.replay.products import Products
+from halfstep.doctor.replay.rounding import Rounding
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.operands import dead_rows, exact, floats, scalars_of
 from halfstep.doctor.tensors.summary import is_finite, summary
@@ -112,6 +113,7 @@ class Tracer(TorchDispatchMode):
         detached: Names of parameters that were cast to a half format outside autograd.
         products: The half-precision matrix products of the forward.
         dependence: The parameters whose values the step depends on.
+        rounding: The lines that lose most of what they compute in half precision.
         has_halves: Whether an operator was given or made a half-precision tensor.
     """
 
@@ -143,6 +145,7 @@ class Tracer(TorchDispatchMode):
         self.headroom = Headroom()
         self.products = Products()
         self.dependence = Dependence(parameters or {})
+        self.rounding = Rounding()
         self.has_halves = False
 
     def __torch_dispatch__(
@@ -164,6 +167,9 @@ class Tracer(TorchDispatchMode):
             self.recorder.made(written, result, caller)
         given, made = tensors_in((args, kwargs)), tensors_in(result)
         self.has_halves |= any(each.dtype in HALVES for each in (*given, *made))
+        if self.has_halves and given:
+            name = self._names.get(storage_key(given[0]), "")
+            self.rounding.take(op, func, args, kwargs, result, caller, name)
         if not caller.node:
             self.dependence.take(op, given, made, caller, enabled=torch.is_grad_enabled())
         inputs = [each for each in given if each.is_floating_point()]

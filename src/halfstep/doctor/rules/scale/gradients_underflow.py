@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.replayed import Rounded
 
 MOST = 0.3
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find gradient elements that are 0 in the program's formats, but not in fp32."""
+    if evidence.precision.vanished:
+        return _in_a_line(evidence.precision.vanished[0])
     if evidence.loop.of("scale"):
         return None
     in_fp16 = any(event.facts["autocast"] == "fp16" for _, event in evidence.loop.of("forward"))
@@ -42,6 +45,25 @@ def judge(evidence: Evidence) -> Finding | None:
             "+ scaler.update()",
         ),
         module=worst.parameter.rpartition(".")[0],
+    )
+
+
+def _in_a_line(lost: Rounded) -> Finding:
+    """Return the finding for a line of a backward that the program has written itself."""
+    line = lost.site.text if lost.site is not None else ""
+    return Finding(
+        summary=f"{lost.lost} of {lost.count} results of this line of a backward are 0 in fp16, "
+        f"but not in fp32, where the largest is {lost.largest:.3g}: a loss scale only helps what "
+        "is computed after it was multiplied in",
+        facts=("the smallest number that fp16 represents is 5.96e-08",),
+        change=(
+            f"  {line}",
+            "+ # compute it in fp32, from each.float(); or multiply by the incoming gradient, which",
+            "+ # contains the loss scale, before this division",
+        ),
+        confidence=LIKELY,
+        site=lost.site,
+        module=lost.module,
     )
 
 

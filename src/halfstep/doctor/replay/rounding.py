@@ -1,0 +1,106 @@
+"""Finds where a traced step rounds away what it computes in half precision.
+
+Two places lose it for good. A buffer that adds up numbers in a half format stays as it is as soon
+as they are less than half the distance to its next number. And a product, a quotient or a cast in
+a backward that the program has written itself gives 0 in fp16 where its exact result is smaller
+than the smallest fp16 number: the loss scale, which torch multiplies the loss with, may not have
+reached it yet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.record.replayed import Rounded
+from halfstep.doctor.record.sites import site
+from halfstep.formats import format_name
+from halfstep.formats.dtypes import HALVES
+
+if TYPE_CHECKING:
+    from halfstep.doctor.bundle.caller import Caller
+
+_ADDITIONS = frozenset({"aten.add_", "aten.sub_"})
+_SHRINK = frozenset({"aten.mul", "aten.div", "aten._to_copy"})
+_BUFFER = "buffer "
+_MOST = 16
+SHARE = 0.5
+_FEWEST = 16  # elements of a product that are 0 only in fp16
+
+
+class Rounding:
+    """Collects the lines that lose most of what they compute."""
+
+    def __init__(self) -> None:
+        self._absorbed: dict[str, Rounded] = {}
+        self._vanished: dict[Any, Rounded] = {}
+
+    def take(
+        self,
+        op: str,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        result: Any,
+        caller: Caller,
+        name: str,
+    ) -> None:
+        """Examine an operator, after it has run.
+
+        Args:
+            op: Its name.
+            func: Its overload.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+            result: Its result.
+            caller: Its caller.
+            name: Name of its first argument, if it is from outside the step.
+        """
+        if not isinstance(result, torch.Tensor) or result.dtype not in HALVES:
+            return
+        if op in _ADDITIONS and name.startswith(_BUFFER) and not result.requires_grad:
+            if not caller.node and len(args) > 1 and len(self._absorbed) < _MOST:
+                self._add_up(result, args[1], caller, name.removeprefix(_BUFFER))
+        elif op in _SHRINK and caller.node and caller.line and result.dtype == torch.float16:
+            self._shrink(func, args, kwargs, result, caller)
+
+    def _add_up(self, total: torch.Tensor, addend: Any, caller: Caller, name: str) -> None:
+        if not isinstance(addend, torch.Tensor | int | float) or not total.numel():
+            return
+        adds = torch.as_tensor(addend, device=total.device) != 0
+        lost = ((total + addend) == total) & adds & (total != 0)
+        count = int(adds.expand_as(total).sum()) if adds.ndim <= total.ndim else 0
+        if count and int(lost.sum()) >= SHARE * count:
+            self._absorbed[name] = _rounded(name, total, int(lost.sum()), count, caller)
+
+    def _shrink(
+        self, func: Any, args: Any, kwargs: Any, result: torch.Tensor, caller: Caller
+    ) -> None:
+        at = caller.user_line or caller.line
+        if at in self._vanished or len(self._vanished) >= _MOST:
+            return
+        wide = [each.float() if isinstance(each, torch.Tensor) else each for each in args]
+        same = {key: each for key, each in kwargs.items() if key != "dtype"}
+        exact = func(*wide, **same, **({"dtype": torch.float32} if "dtype" in kwargs else {}))
+        count = int((exact != 0).sum())
+        lost = int(((exact != 0) & (result == 0)).sum())
+        if lost >= max(_FEWEST, SHARE * count):
+            self._vanished[at] = _rounded("", exact, lost, count, caller)
+
+    @property
+    def absorbed(self) -> tuple[Rounded, ...]:
+        """The buffers that no longer change when numbers are added to them."""
+        return tuple(self._absorbed.values())
+
+    @property
+    def vanished(self) -> tuple[Rounded, ...]:
+        """The lines of a backward of the program's own whose results are mostly 0 in fp16."""
+        return tuple(self._vanished.values())
+
+
+def _rounded(name: str, tensor: torch.Tensor, lost: int, count: int, caller: Caller) -> Rounded:
+    form = format_name(tensor.dtype) if tensor.dtype in HALVES else "fp16"
+    largest = float(tensor.detach().abs().max())
+    where = site(caller.user_line or caller.line)
+    return Rounded(name, form, largest, lost, count, caller.module, where)
