@@ -1,0 +1,1 @@
+"""Signals about the data: which samples a training uses, in which order, and what they look like."""

@@ -1,0 +1,260 @@
+"""The ledger of passes: which samples the data loaders of a training have drawn, and in which order.
+
+A pass begins when a loop asks a loader for an iterator. Indices are drawn in the main process, also
+for a loader with workers. They are only kept while the program runs, and compared at its end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from halfstep.doctor.internals import loader_iterator
+from halfstep.doctor.record.sites import Mark, Site, calling_line, library_here, site
+from halfstep.doctor.signals.signal import Hook, Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from halfstep.doctor.record import Fact
+    from halfstep.doctor.signals.watched import Watched
+
+PASSES = 4096
+INDICES = 250_000
+_DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderPasses:
+    """The passes of a training that one line begins, over data sets of one length.
+
+    Attributes:
+        passes: Number of passes.
+        samples: Length of the data set; None if it has none.
+        batches: Largest length of a loader, in batches; 0 if it has none.
+        taken: The number of batches that each of the first 64 passes has given.
+        drawn: Number of different samples that all passes of the program over this data set have
+            drawn.
+        draws: Number of samples that these passes have drawn, with repetitions.
+        same: Number of passes that drew the same samples in the same order as the first one.
+        ordered: Whether each pass drew rising indices.
+        sampler: Class of the sampler.
+        draws_order: Whether this sampler is one of torch's that draw a random order.
+        weights: Number of weights of a WeightedRandomSampler; 0 for another one.
+        generator: Whether the sampler draws from a generator of its own.
+        loaders: Number of different loaders.
+        after_end: How often the line's iterators were asked for a batch although they were at
+            their end, once for each pass over them too many.
+        site: The line.
+    """
+
+    passes: int
+    samples: int | None
+    batches: int
+    taken: tuple[int, ...]
+    drawn: int
+    draws: int
+    same: int
+    ordered: bool
+    sampler: str
+    draws_order: bool
+    weights: int
+    generator: bool
+    loaders: int
+    after_end: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class PassLedger:
+    """All such passes."""
+
+    signal: ClassVar[str] = "passes"
+    lines: tuple[LoaderPasses, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Pass:
+    mark: Mark | None
+    loader: int
+    data: int
+    samples: int | None
+    batches: int
+    sampler: Any
+    drawn: list[Sequence[int]] = field(default_factory=list)
+    taken: int = 0
+    backwards: int = 0
+    evaluations: int = 0
+    reaches: str = ""
+    is_over: bool = False
+    after_end: int = 0
+
+    @property
+    def trains(self) -> bool:
+        """Whether backward passes followed its batches; the first may belong to another loader."""
+        return self.backwards > bool(self.evaluations)
+
+    @property
+    def indices(self) -> list[int]:
+        return [each for batch in self.drawn for each in batch]
+
+
+class Passes(Signal):
+    """Follows the iterators of data loaders."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._passes: list[_Pass] = []
+        self._open: WeakKeyDictionary[Any, _Pass] = WeakKeyDictionary()
+        self._given: list[_Pass] = []  # since the last backward
+        self._beginning: _Pass | None = None
+        self._room = INDICES
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hooks of loaders and their iterators."""
+        iterator = loader_iterator()
+        yield Hook(DataLoader, "__iter__", self.watched.here(self._on_iter))
+        yield Hook(iterator, "_next_index", self.watched.here(self._on_index))
+        yield Hook(iterator, "__next__", self.watched.here(self._on_next))
+
+    def _on_iter(self, original: Any, loader: Any) -> Any:
+        begun = None
+        with self.watched.guard.own():
+            begun = self._begin(loader)
+        if begun is None:
+            return original(loader)
+        # Workers prefetch: the first indices are drawn before the iterator is returned.
+        before, self._beginning = self._beginning, begun
+        try:
+            result = original(loader)
+        finally:
+            self._beginning = before
+        with self.watched.guard.own():
+            self._open[result] = begun
+        return result
+
+    def _begin(self, loader: Any) -> _Pass | None:
+        if len(self._passes) >= PASSES or isinstance(loader.dataset, IterableDataset):
+            return None
+        number = self._loaders.setdefault(loader, len(self._loaders))
+        sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        sampler = sampler.sampler if type(sampler) is BatchSampler else sampler
+        data = loader.dataset
+        begun = _Pass(calling_line(), number, id(data), _length(data), _length(loader) or 0, sampler)
+        self._passes.append(begun)
+        return begun
+
+    def _on_index(self, original: Any, iterator: Any) -> Any:
+        index = original(iterator)
+        begun = self._beginning or self._open.get(iterator)
+        if begun is not None and self._room > 0:
+            batch = index if isinstance(index, list | tuple) else [index]
+            self._room -= len(batch)
+            begun.drawn.append(batch)
+        return index
+
+    def _on_next(self, original: Any, iterator: Any) -> Any:
+        begun = self._open.get(iterator)
+        if begun is None:
+            return original(iterator)
+        if begun.is_over and not library_here():  # A library may know that it is at its end.
+            begun.after_end += 1
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            begun.is_over = True
+            raise
+        begun.taken += 1
+        if begun not in self._given:
+            self._given.append(begun)
+        return batch
+
+    def on_evaluation(self, module: torch.nn.Module, mark: Mark | None) -> None:
+        """Note that the last batch was evaluated."""
+        del module, mark
+        if self._given:
+            self._given[-1].evaluations += 1
+
+    def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
+        """Note that the last batches were used in a backward pass."""
+        del mark
+        if kind == "backward" and self._given:
+            for each in self._given:
+                each.backwards += 1
+                each.reaches = str(facts["reaches"])
+            self._given.clear()
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the passes of each line."""
+        used: defaultdict[int, set[int]] = defaultdict(set)
+        lines: defaultdict[Any, list[_Pass]] = defaultdict(list)
+        for each in self._passes:
+            used[each.data].update(_numbers(each.indices))
+            if each.trains:
+                lines[each.mark, each.samples, each.reaches].append(each)
+        whole = self._room > 0
+        found = [_line(passes, used, whole=whole) for passes in lines.values()]
+        return {PassLedger.signal: PassLedger(tuple(found))}
+
+
+def _line(passes: list[_Pass], used: Mapping[int, set[int]], *, whole: bool) -> LoaderPasses:
+    first = passes[0]
+    orders = [_numbers(each.indices) for each in passes]
+    drawn = set[int]().union(*(used[each.data] for each in passes))
+    weights = getattr(first.sampler, "weights", ())
+    return LoaderPasses(
+        passes=len(passes),
+        samples=first.samples if whole else None,
+        batches=max(each.batches for each in passes),
+        taken=tuple(each.taken for each in passes[:64]),
+        drawn=len(drawn),
+        draws=sum(map(len, orders)),
+        same=sum(_begins_alike(orders[0], each) for each in orders) if orders[0] else 0,
+        ordered=all(each == sorted(each) for each in orders),
+        sampler=type(first.sampler).__name__,
+        draws_order=_draws(first.sampler),
+        weights=len(weights) if isinstance(first.sampler, WeightedRandomSampler) else 0,
+        generator=getattr(first.sampler, "generator", None) is not None,
+        loaders=len({each.loader for each in passes}),
+        after_end=sum(each.after_end for each in passes),
+        site=site(first.mark),
+    )
+
+
+def _draws(sampler: Any) -> bool:
+    """Return whether a sampler draws a random order for each pass."""
+    if isinstance(sampler, SequentialSampler):
+        return False
+    moves = hasattr(sampler, "set_epoch") and getattr(sampler, "shuffle", True)
+    return isinstance(sampler, _DRAWING) and (getattr(sampler, "shuffle", True) or moves)
+
+
+def _begins_alike(first: list[int], other: list[int]) -> bool:
+    shorter = min(len(first), len(other))
+    return shorter > 0 and first[:shorter] == other[:shorter]
+
+
+def _numbers(indices: list[Any]) -> list[int]:
+    return [int(each) for each in indices if isinstance(each, int | torch.Tensor)]
+
+
+def _length(thing: Any) -> int | None:
+    try:
+        return len(thing)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
