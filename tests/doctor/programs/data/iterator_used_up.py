@@ -52,7 +52,7 @@ def healthy_one_epoch_of_an_iterator() -> None:
 
 
 def healthy_pairs_of_two_loaders() -> None:
-    training, loader = Training(), DataLoader(data(), batch_size=8)
+    training, loader = Training(), DataLoader(data(), batch_size=8, shuffle=True)
     short = DataLoader(data(16), batch_size=8, shuffle=True)
     for _ in range(3):
         for (inputs, targets), _ in zip(loader, short, strict=False):

@@ -30,10 +30,10 @@ def mended() -> None:
 
 
 def broken_by_a_loader_for_each_step() -> None:
-    training = Training()
+    training, known = Training(), data()
     for _ in range(8):
         for inputs, targets in islice(
-            DataLoader(data(), batch_size=8, shuffle=True, generator=torch.Generator()), 1
+            DataLoader(known, batch_size=8, shuffle=True, generator=torch.Generator()), 1
         ):
             training.step(inputs, targets)
 

@@ -12,7 +12,7 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
-_JUMPS = 1.5  # times the loss of the step before
+_JUMPS = 1.5  # times the loss at the end of a class
 _LEARNS_NOTHING = 0.8  # of the loss of a guess
 
 
@@ -44,20 +44,24 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _harm(order: SortedClasses, losses: dict[int, float]) -> str:
     """Return what the order costs, in words; "" if the losses do not show it."""
-    known = [(losses[step], first) for step, first in order.steps if step in losses]
-    later = known[len(known) // 3 :]
-    jumps = [
-        (before[0], after[0])
-        for before, after in zip(later, later[1:], strict=False)
-        if after[1] and not before[1]
-    ]
-    if jumps:
-        before, after = mean(each for each, _ in jumps), mean(each for _, each in jumps)
-        if after >= _JUMPS * before > 0:
-            return f"the loss is {before:.3g} at the end of a class and {after:.3g} at the next one"
+    runs: list[list[float]] = []
+    for step, is_first in order.steps:
+        if is_first or not runs:
+            runs.append([])
+        runs[-1] += [losses[step]] if step in losses else []
+    later = runs[len(runs) // 3 : -1]
+    long = [each for each in later if len(each) > 1]
+    if long:
+        begins = mean(max(each[: (len(each) + 1) // 2]) for each in long)
+        ends = mean(each[-1] for each in long)
+        if begins >= _JUMPS * ends > 0:
+            return (
+                f"the loss rises to {begins:.3g} when a class begins, and is {ends:.3g} when it ends"
+            )
         return ""
     guess = math.log(order.classes)
-    last = mean(loss for loss, _ in later) if later else 0.0
+    short = [loss for each in later for loss in each]
+    last = mean(short) if short else 0.0
     if last >= _LEARNS_NOTHING * guess:
         return f"the loss is {last:.3g} in the last steps, that of a guess is {guess:.3g}"
     return ""

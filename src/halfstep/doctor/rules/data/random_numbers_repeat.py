@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.data.draws import MASKS, RandomDraws
-from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
+from halfstep.doctor.verdict import CERTAIN, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -31,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 "+ # set the seed once, before the training; or another one each time: seed + step",
                 *((f"  {line.text}",) if line else ()),
             ),
-            confidence=CERTAIN if each.function else LIKELY,
+            confidence=CERTAIN if each.function else POSSIBLE,
             site=line,
         )
     return None

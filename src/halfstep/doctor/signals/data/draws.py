@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from torch import nn
 
 from halfstep.doctor.internals import drops_values
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from torch import nn
-
+    from halfstep.doctor.record import Fact
     from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
 
@@ -153,21 +152,20 @@ class Draws(Signal):
     def _optimizers(self) -> int:
         return len(self.watched.registry.optimizers.alive())
 
-    def on_model(
-        self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
-    ) -> None:
+    def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
         """Note the state before a call in training mode whose dropout draws."""
-        del given, made
-        if not torch.is_grad_enabled() or not module.training or len(self._draws) >= DRAWS:
+        del facts
+        entries = self.watched.tape.entries
+        if kind != "forward" or not entries or len(self._draws) >= DRAWS:
+            return
+        module, random_before = entries[-1].function, entries[-1].random
+        if not isinstance(module, nn.Module) or not module.training or random_before is None:
             return
         notes = self.watched.registry.model(module)
-        entry = self.watched.tape.entries[-1] if self.watched.tape.entries else None
-        if entry is None or entry.function is not module or entry.random is None:
-            return
         if notes.is_looked_at or module not in self._dropping:
             self._dropping[module] = any(map(drops_values, notes.modules_of(module)))
         if self._dropping[module]:
-            self._note(entry.mark, MASKS, _state(entry.random))
+            self._note(mark, MASKS, _state(random_before))
 
     def on_call(self, heard: Heard) -> None:
         """Note random numbers that the loop draws itself, and indices of samples."""
@@ -237,16 +235,19 @@ class Draws(Signal):
                 yield mark, what, len(intervals)
 
     def _repeated_without_seed(self) -> Iterator[tuple[Mark | None, str, int]]:
-        """Yield the lines that draw the same numbers each time from a generator of their own."""
+        """Yield the lines that draw the same numbers each time from a generator of their own.
+
+        Numbers are drawn for a step in most of the steps; data are made less often.
+        """
+        made = self.watched.grammar.made
         lines: defaultdict[Any, list[_Draw]] = defaultdict(list)
         for each in self._draws:
             if each.own:
                 lines[each.mark, each.what, each.optimizers].append(each)
         for (mark, what, _), draws in lines.items():
-            if (
-                len({each.step for each in draws}) >= _FEWEST
-                and len({each.key for each in draws}) == 1
-            ):
+            steps = len({each.step for each in draws})
+            fewest = _FEWEST if what == "randperm" else max(_FEWEST, made // 2)
+            if steps >= fewest and len({each.key for each in draws}) == 1:
                 yield mark, what, len(draws)
 
 

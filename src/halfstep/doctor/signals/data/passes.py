@@ -160,7 +160,12 @@ class Passes(Signal):
         return begun
 
     def _on_index(self, original: Any, iterator: Any) -> Any:
-        index = original(iterator)
+        listener = self.watched.listener
+        muted = listener.mute()
+        try:
+            index = original(iterator)
+        finally:
+            listener.unmute(muted)
         begun = self._beginning or self._open.get(iterator)
         if begun is not None and self._room > 0:
             batch = index if isinstance(index, list | tuple) else [index]
