@@ -49,3 +49,33 @@ def healthy_few_draws_from_many_samples() -> None:
 
 def healthy_small_last_batch_that_is_dropped() -> None:
     train(DataLoader(data(), batch_size=32, drop_last=True, shuffle=True))
+
+
+def index(batch_of, *, steps: int = 24, evaluated: slice | None = None) -> None:
+    inputs, targets = samples()
+    training = Training()
+    for step in range(steps):
+        batch = batch_of(step)
+        training.step(inputs[batch], targets[batch])
+    if evaluated is not None:
+        training.evaluate([(inputs[evaluated], targets[evaluated])])
+
+
+def broken_by_indices_below_the_size_of_a_batch() -> None:
+    index(lambda _: torch.randint(0, 8, (8,)))
+
+
+def broken_by_a_loop_over_a_part() -> None:
+    index(lambda step: slice(step % 4 * 6, step % 4 * 6 + 6))
+
+
+def healthy_part_for_the_training() -> None:
+    index(lambda step: slice(step % 4 * 6, step % 4 * 6 + 6), evaluated=slice(24, COUNT))
+
+
+def healthy_one_batch_on_purpose() -> None:
+    index(lambda _: slice(0, 8))
+
+
+def healthy_random_indices() -> None:
+    index(lambda _: torch.randint(0, COUNT, (8,)))

@@ -155,3 +155,66 @@ def healthy_one_pass() -> None:
     training = Training()
     for inputs, targets in DataLoader(data(), batch_size=8):
         training.step(inputs, targets)
+
+
+def broken_in_the_first_epoch() -> None:
+    inputs, targets = samples()
+    training = Training()
+    order, other = torch.randperm(COUNT), torch.randperm(COUNT)
+    for start in range(0, COUNT, 8):
+        batch = slice(start, start + 8)
+        training.step(inputs[order[batch]], targets[other[batch]])
+
+
+def broken_by_a_permutation_of_the_inputs_alone() -> None:
+    inputs, targets = samples()
+    inputs = inputs[torch.randperm(COUNT)]
+    training = Training()
+    for start in range(0, COUNT, 8):
+        training.step(inputs[start : start + 8], targets[start : start + 8])
+
+
+def broken_by_slices_of_the_targets() -> None:
+    inputs, targets = samples()
+    training = Training()
+    order = torch.randperm(COUNT)
+    for start in range(0, COUNT, 8):
+        training.step(inputs[order[start : start + 8]], targets[start : start + 8])
+
+
+def healthy_permutation_of_both() -> None:
+    inputs, targets = samples()
+    order = torch.randperm(COUNT)
+    inputs, targets = inputs[order], targets[order]
+    training = Training()
+    for start in range(0, COUNT, 8):
+        training.step(inputs[start : start + 8], targets[start : start + 8])
+
+
+def healthy_targets_of_permuted_inputs() -> None:
+    inputs = samples()[0][torch.randperm(COUNT)]
+    targets = inputs.argmax(1) % 3
+    training = Training()
+    for start in range(0, COUNT, 8):
+        training.step(inputs[start : start + 8], targets[start : start + 8])
+
+
+def healthy_order_before_the_targets() -> None:
+    inputs, _ = samples()
+    order = torch.randperm(COUNT)
+    targets = inputs[order].argmax(1) % 3
+    training = Training()
+    for start in range(0, COUNT, 8):
+        training.step(inputs[order[start : start + 8]], targets[start : start + 8])
+
+
+def healthy_forecast() -> None:
+    inputs, _ = samples()
+    head = Training().model
+    model = nn.Sequential(head, nn.Linear(3, 6))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for start in range(0, COUNT - 8, 8):
+        optimizer.zero_grad()
+        outputs = model(inputs[start : start + 8])
+        functional.mse_loss(outputs, inputs[start + 1 : start + 9]).backward()
+        optimizer.step()

@@ -1,18 +1,23 @@
-"""A sampler draws only the first samples of a data set, because it has too few weights."""
+"""A part of the data is never drawn: a sampler has too few weights, or a loop too small indices."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.signals.data.indexing import RowLedger
 from halfstep.doctor.signals.data.passes import PassLedger
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+_ROWS = 32
+_BATCHES = 4
+_AGAIN = 3  # times that each row was taken, on average
+
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a WeightedRandomSampler with fewer weights than samples."""
+    """Find samplers with fewer weights than samples, and tensors of which few rows are taken."""
     for line in evidence.of(PassLedger).lines:
         if line.samples is None or not 0 < 2 * line.weights <= line.samples:
             continue
@@ -29,6 +34,25 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             site=line.site,
         )
+    for each in evidence.of(RowLedger).sources:
+        if (
+            each.rows < _ROWS
+            or 2 * each.taken > each.rows
+            or each.takes < _AGAIN * each.taken
+            or min(each.steps, each.batches) < _BATCHES
+        ):
+            continue
+        return Finding(
+            summary=f"the loop takes only {each.taken} of {each.rows} rows: the other "
+            f"{each.rows - each.taken} were never given to a model",
+            facts=(f"rows were taken {each.takes} times, in {each.batches} different batches",),
+            change=(
+                "+ # draw indices from all rows: torch.randperm(len(inputs)), or a range up to it",
+                *((f"  {each.site.text}",) if each.site else ()),
+            ),
+            confidence=LIKELY,
+            site=each.site,
+        )
     return None
 
 
@@ -37,7 +61,7 @@ RULE = Rule(
     name="samples that no batch contains",
     rows=(60,),
     citations=("deep-voice/soundbay#49",),
-    needs=frozenset({"passes"}),
+    needs=frozenset({"indexing", "passes"}),
     judge=judge,
     harmless=True,
 )

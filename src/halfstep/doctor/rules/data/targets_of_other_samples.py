@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.signals.data.indexing import RowLedger, TwoOrders
 from halfstep.doctor.signals.data.pairs import PairLedger
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+_FEWEST = 3  # batches
+_ALIKE = 0.5  # of the rows
+
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find samples that get the targets of any sample each time that they are used."""
+    for order in evidence.of(RowLedger).orders:
+        if order.batches >= _FEWEST and order.alike <= _ALIKE:
+            return _of_orders(order)
     for each in evidence.of(PairLedger).lines:
         return Finding(
             summary=f"the same inputs have other targets each time: for {each.samples} samples that "
@@ -33,12 +40,28 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
+def _of_orders(order: TwoOrders) -> Finding:
+    return Finding(
+        summary=f"inputs and targets are taken with different indices: in {order.batches} batches, "
+        f"{order.alike:.0%} of the rows have the target of their own sample",
+        facts=(
+            f"both are taken from tensors of {order.rows} rows",
+            *((f"inputs: {order.inputs.text}",) if order.inputs else ()),
+        ),
+        change=(
+            "+ # take inputs and targets with the same permutation",
+            *((f"  {order.site.text}",) if order.site else ()),
+        ),
+        site=order.site,
+    )
+
+
 RULE = Rule(
     code="TARGETS_OF_OTHER_SAMPLES",
     name="targets that belong to other samples",
     rows=(60,),
     citations=("xudonmao/VMT#1",),
-    needs=frozenset({"pairs"}),
+    needs=frozenset({"indexing", "pairs"}),
     judge=judge,
     harmless=True,
 )
