@@ -218,3 +218,30 @@ def healthy_forecast() -> None:
         outputs = model(inputs[start : start + 8])
         functional.mse_loss(outputs, inputs[start + 1 : start + 9]).backward()
         optimizer.step()
+
+
+def broken_by_targets_of_the_batch_before() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8)
+    before = None
+    for _ in range(2):
+        for inputs, targets in loader:
+            if before is not None:
+                training.step(inputs, before)
+            before = targets
+
+
+def broken_by_two_batches() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8, shuffle=True)
+    for _ in range(6):
+        inputs = next(iter(loader))[0]
+        targets = next(iter(loader))[1]
+        training.step(inputs, targets)
+
+
+def healthy_batch_that_is_fetched_ahead() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8)
+    ahead = None
+    for batch in loader:
+        if ahead is not None:
+            training.step(*ahead)
+        ahead = batch

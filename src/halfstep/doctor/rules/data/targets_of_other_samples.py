@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.signals.data.batches import BatchLedger, CrossedBatches
 from halfstep.doctor.signals.data.indexing import RowLedger, TwoOrders
 from halfstep.doctor.signals.data.pairs import PairLedger
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
@@ -17,6 +18,9 @@ _ALIKE = 0.5  # of the rows
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find samples that get the targets of any sample each time that they are used."""
+    for batch in evidence.of(BatchLedger).crossed:
+        if batch.crossed >= _FEWEST and 2 * batch.crossed > batch.calls:
+            return _of_batches(batch)
     for order in evidence.of(RowLedger).orders:
         if order.batches >= _FEWEST and order.alike <= _ALIKE:
             return _of_orders(order)
@@ -56,12 +60,25 @@ def _of_orders(order: TwoOrders) -> Finding:
     )
 
 
+def _of_batches(batch: CrossedBatches) -> Finding:
+    return Finding(
+        summary=f"in {batch.crossed} of {batch.calls} calls of the loss, the targets are from "
+        "another batch of the loader than the inputs",
+        facts=("each batch of a loader has the targets of its own samples",),
+        change=(
+            "+ # use inputs and targets of one batch: inputs, targets = batch",
+            *((f"  {batch.site.text}",) if batch.site else ()),
+        ),
+        site=batch.site,
+    )
+
+
 RULE = Rule(
     code="TARGETS_OF_OTHER_SAMPLES",
     name="targets that belong to other samples",
     rows=(60,),
     citations=("xudonmao/VMT#1",),
-    needs=frozenset({"indexing", "pairs"}),
+    needs=frozenset({"batches", "indexing", "pairs"}),
     judge=judge,
     harmless=True,
 )

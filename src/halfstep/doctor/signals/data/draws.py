@@ -118,6 +118,7 @@ class Draws(Signal):
         super().__init__(watched)
         self._draws: list[_Draw] = []
         self._seeds: list[_Seed] = []
+        self._is_set_again = False  # after the first step
         self._dropping: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
     def hooks(self) -> Iterator[Hook]:
@@ -134,6 +135,7 @@ class Draws(Signal):
         def on_seed(original: Any, /, *args: Any, **kwargs: Any) -> Any:
             with self.watched.guard.own():
                 seed = args[0] if args else next(iter(kwargs.values()), None)
+                self._is_set_again |= self.watched.grammar.made > 0
                 if seed is not None and len(self._seeds) < SEEDINGS:
                     self._seeds.append(
                         _Seed(
@@ -150,13 +152,13 @@ class Draws(Signal):
         return on_seed
 
     def _optimizers(self) -> int:
-        return len(self.watched.registry.optimizers.alive())
+        return len(self.watched.registry.optimizers.notes)
 
     def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
         """Note the state before a call in training mode whose dropout draws."""
         del facts
         entries = self.watched.tape.entries
-        if kind != "forward" or not entries or len(self._draws) >= DRAWS:
+        if kind != "forward" or not entries or not self._is_set_again:
             return
         module, random_before = entries[-1].function, entries[-1].random
         if not isinstance(module, nn.Module) or not module.training or random_before is None:
@@ -170,14 +172,14 @@ class Draws(Signal):
     def on_call(self, heard: Heard) -> None:
         """Note random numbers that the loop draws itself, and indices of samples."""
         name = heard.name
-        if len(self._draws) >= DRAWS or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return
         if name in _NUMBERS:
             if heard.call.kwargs.get("generator") is not None:
                 self._note(calling_line(), name, _leading(heard.result), own=True)
-            elif heard.call.random is not None:
+            elif heard.call.random is not None and self._is_set_again:
                 self._note(calling_line(), name, _state(heard.call.random))
-        elif name == "__getitem__" and len(heard.call.args) > 1:
+        elif name == "__getitem__" and self._is_set_again and len(heard.call.args) > 1:
             index = heard.call.args[1]
             index = index[0] if isinstance(index, tuple) and index else index
             key = _leading(index)
@@ -189,7 +191,7 @@ class Draws(Signal):
     def _note(
         self, mark: Mark | None, what: str, key: Any, *, owner: Any = None, own: bool = False
     ) -> None:
-        if key is not None:
+        if key is not None and len(self._draws) < DRAWS:
             step = self.watched.grammar.made
             self._draws.append(_Draw(mark, what, step, key, owner, own, self._optimizers()))
 
@@ -216,6 +218,7 @@ class Draws(Signal):
 
     def _repeated(self, seeds: list[_Seed]) -> Iterator[tuple[Mark | None, str, int]]:
         """Yield the lines whose draws are the same after each seeding, with their numbers."""
+        seeds = [each for each in seeds if each.step]  # Draws are noted from the second on.
         ends = [*[each.draws for each in seeds[1:]], len(self._draws)]
         parts: defaultdict[Any, list[list[_Draw]]] = defaultdict(list)
         for seed, end in zip(seeds, ends, strict=True):
@@ -231,13 +234,13 @@ class Draws(Signal):
             steps = {draws[0].step for draws in intervals}
             owners = {id(draws[0].owner) for draws in intervals if draws[0].owner is not None}
             is_new = what != "indices" or len(owners) == len(intervals)
-            if len(steps) >= _FEWEST and is_new and all(each == keys[0] for each in keys):
+            if len(steps) >= _FEWEST - 1 and is_new and all(each == keys[0] for each in keys):
                 yield mark, what, len(intervals)
 
     def _repeated_without_seed(self) -> Iterator[tuple[Mark | None, str, int]]:
         """Yield the lines that draw the same numbers each time from a generator of their own.
 
-        Numbers are drawn for a step in most of the steps; data are made less often.
+        Noise is drawn in each step; data are made less often.
         """
         made = self.watched.grammar.made
         lines: defaultdict[Any, list[_Draw]] = defaultdict(list)
@@ -246,7 +249,7 @@ class Draws(Signal):
                 lines[each.mark, each.what, each.optimizers].append(each)
         for (mark, what, _), draws in lines.items():
             steps = len({each.step for each in draws})
-            fewest = _FEWEST if what == "randperm" else max(_FEWEST, made // 2)
+            fewest = _FEWEST if what == "randperm" else max(2 * _FEWEST, 0.9 * made)
             if steps >= fewest and len({each.key for each in draws}) == 1:
                 yield mark, what, len(draws)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
 
-TAKES = 4096
+TAKES = 2048
 INDICES = 250_000
 RECENT = 64
 _SHORTEST = 4  # rows of a batch
@@ -135,6 +135,7 @@ class Indexing(Signal):
         self._input: _Taken | None = None
         self._whole: set[int] = set()  # tensors that are given to a model as they are
         self._room = INDICES
+        self._takes = 0
         self._heard = 0
 
     def on_call(self, heard: Heard) -> None:
@@ -166,8 +167,9 @@ class Indexing(Signal):
         count = _count(index, len(source))
         if count < _SHORTEST or count != (len(result) if result.dim() else 0):
             return
-        if self._room < count:
+        if self._room < count or self._takes >= TAKES:
             return
+        self._takes += 1
         is_slice = isinstance(index, slice)
         base = getattr(index, "_base", getattr(index, "base", None))
         owner = None if is_slice else index if base is None else base

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _WIDEST = 4  # elements of a row, at least: of fewer, another range may be meant
 _ROWS = 16
 _APART = 2.0  # nats, the Kullback-Leibler divergence of two normal distributions
+_MOST = 1000.0  # times the deviation: pixels from 0 to 255 in place of normalised ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,9 @@ def _moments(calls: Sequence[Rows]) -> tuple[float, float]:
 
 
 def _apart(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Return how far two normal distributions are apart; 0 if one of them is constant."""
-    if min(one[1], other[1]) <= 0 or not all(map(math.isfinite, (*one, *other))):
+    """Return how far two normal distributions are apart; 0 if no scale relates them."""
+    low, high = sorted((one[1], other[1]))
+    if low <= 0 or high > _MOST * low or not all(map(math.isfinite, (*one, *other))):
         return 0.0
     return max(_divergence(one, other), _divergence(other, one))
 

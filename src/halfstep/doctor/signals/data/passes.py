@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -80,11 +81,43 @@ class LoaderPasses:
 
 
 @dataclass(frozen=True, slots=True)
+class EmptyLoader:
+    """A loader over some samples that has no batch.
+
+    Attributes:
+        samples: Length of its data set.
+        size: Size of its batches.
+        site: The line that goes over it.
+    """
+
+    samples: int
+    size: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnmatchedPasses:
+    """Passes of an evaluation, each beside a pass in another order that calls no model.
+
+    Attributes:
+        count: Number of such pairs of passes.
+        evaluated: The line that goes over the loader and calls a model.
+        site: The line that goes over the same loader without calling a model.
+    """
+
+    count: int
+    evaluated: Site | None
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class PassLedger:
     """All such passes."""
 
     signal: ClassVar[str] = "passes"
     lines: tuple[LoaderPasses, ...] = ()
+    empty: tuple[EmptyLoader, ...] = ()
+    unmatched: tuple[UnmatchedPasses, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -124,6 +157,7 @@ class Passes(Signal):
         self._given: list[_Pass] = []  # since the last backward
         self._beginning: _Pass | None = None
         self._room = INDICES
+        self._empty: dict[Mark | None, EmptyLoader] = {}
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of loaders and their iterators."""
@@ -155,6 +189,10 @@ class Passes(Signal):
         sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         sampler = sampler.sampler if type(sampler) is BatchSampler else sampler
         data = loader.dataset
+        count = _length(data)
+        if count and _length(loader) == 0 and loader.batch_size:
+            line = calling_line()
+            self._empty[line] = EmptyLoader(count, loader.batch_size, site(line))
         begun = _Pass(calling_line(), number, id(data), _length(data), _length(loader) or 0, sampler)
         self._passes.append(begun)
         return begun
@@ -214,7 +252,8 @@ class Passes(Signal):
                 lines[each.mark, each.samples, each.reaches].append(each)
         whole = self._room > 0
         found = [_line(passes, used, whole=whole) for passes in lines.values()]
-        return {PassLedger.signal: PassLedger(tuple(found))}
+        ledger = PassLedger(tuple(found), tuple(self._empty.values()), _unmatched(self._passes))
+        return {PassLedger.signal: ledger}
 
 
 def _line(passes: list[_Pass], used: Mapping[int, set[int]], *, whole: bool) -> LoaderPasses:
@@ -238,6 +277,23 @@ def _line(passes: list[_Pass], used: Mapping[int, set[int]], *, whole: bool) -> 
         loaders=len({each.loader for each in passes}),
         after_end=sum(each.after_end for each in passes),
         site=site(first.mark),
+    )
+
+
+def _unmatched(passes: Sequence[_Pass]) -> tuple[UnmatchedPasses, ...]:
+    """Return passes over one loader, one after the other: one calls a model, the other does not."""
+    pairs: defaultdict[tuple[Mark | None, Mark | None], int] = defaultdict(int)
+    for one, other in pairwise(passes):
+        same = one.loader == other.loader and one.taken == other.taken == one.batches > 0
+        if not same or one.backwards > 1 or other.backwards > 1:
+            continue
+        if bool(one.evaluations) == bool(other.evaluations) or one.indices == other.indices:
+            continue
+        evaluated, bare = (one, other) if one.evaluations else (other, one)
+        pairs[evaluated.mark, bare.mark] += 1
+    return tuple(
+        UnmatchedPasses(count, site(evaluated), site(bare))
+        for (evaluated, bare), count in pairs.items()
     )
 
 

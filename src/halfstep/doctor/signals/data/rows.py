@@ -30,10 +30,13 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
 
-CALLS = 4096
+FIRST = 256
+EVERY = 7
+CALLS = 16384
 BYTES = 16 * 2**20
-ROWS = 128
+ROWS = 64
 ELEMENTS = 64
+RUNS = 4
 _INPUTS = 3  # tensors of a call
 _LOSSES = frozenset(
     {
@@ -85,6 +88,7 @@ class RowSamples(Signal):
         self._training: list[Rows] = []
         self._evaluations: list[Rows] = []
         self._room = BYTES
+        self._calls = 0
         self._last: Rows | None = None
         self._since = 0  # calls with data since the last backward
         self._trains: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -96,17 +100,20 @@ class RowSamples(Signal):
         first = next((each for each in given if each.dim()), None)
         if first is None or is_loss(module):
             return
-        if is_in_graph(first):
-            self._take_targets(given)
+        if first.requires_grad:  # The output of another model, or an input that is trained.
+            self._take_targets(given if is_in_graph(first) else ())
             return
-        number = len(self._training) + len(self._evaluations)
-        if number >= CALLS or self._room <= 0 or not self._is_model(module):
+        self._calls += 1
+        if self._calls > FIRST and self._calls % EVERY:
+            self._since += 1
+            return
+        if self._calls >= CALLS or self._room <= 0 or not self._is_model(module):
             return
         is_training = torch.is_grad_enabled() and any(each.requires_grad for each in made)
         alike = [each for each in given if each.dim() and len(each) == len(first)]
         rows = Rows(
             self.watched.grammar.made,
-            len(self.watched.registry.optimizers.alive()),
+            len(self.watched.registry.optimizers.notes),
             self.watched.registry.models.number(module),
             calling_line(),
             len(first),
@@ -159,9 +166,17 @@ class RowSamples(Signal):
             return None
         if not tensor.numel() or tensor.is_complex():
             return None
-        copy = tensor.detach()[_places(tensor.shape)].clone(memory_format=torch.contiguous_format)
+        rows, width = min(len(tensor), ROWS), tensor.numel() // len(tensor)
+        part = tensor.detach()
+        if width <= ELEMENTS or not part.is_contiguous():
+            part = part[_places(tensor.shape)]
+        else:  # Runs of elements, each in one or two lines of the processor's cache.
+            distance = width // RUNS
+            begin = part.storage_offset() + (distance - ELEMENTS // RUNS) // 2
+            part = part.as_strided((rows, RUNS, ELEMENTS // RUNS), (width, distance, 1), begin)
+        copy = part.clone(memory_format=torch.contiguous_format)
         self._room -= copy.nbytes
-        return copy.view(len(copy), -1)
+        return copy.view(rows, -1)
 
     def _is_model(self, module: nn.Module) -> bool:
         """Return whether a module has parameters, and is not a transform of data."""
