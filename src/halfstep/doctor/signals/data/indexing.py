@@ -17,11 +17,12 @@ import torch
 
 from halfstep.doctor.internals import is_loss
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.signals.data.overlap import Overlap, mixed
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.nesting import is_in_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import nn
 
@@ -88,6 +89,7 @@ class RowLedger:
     signal: ClassVar[str] = "indexing"
     sources: tuple[TakenRows, ...] = ()
     orders: tuple[TwoOrders, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +117,13 @@ class _Taken:
         mine = not isinstance(self.index, torch.Tensor) or self.index._version == self.version
         return mine and (self.of is None or self.of.is_known())
 
+    def is_mixed(self) -> bool:
+        """Return whether the tensor is itself taken from another one, and not by a slice."""
+        part = self.of
+        while part is not None and part.owner is None:
+            part = part.of
+        return part is not None
+
     def root(self) -> tuple[int, int]:
         """Return the number of the outermost tensor, and its number of rows."""
         return (self.source, self.rows) if self.of is None else self.of.root()
@@ -130,7 +139,8 @@ class Indexing(Signal):
         self._sources: dict[int, tuple[Any, int]] = {}
         self._born: dict[int, tuple[Any, int]] = {}
         self._births: list[int | None] = []  # of the sources
-        self._given: list[tuple[_Taken, bool]] = []  # and whether for training
+        # Rows that a model is given, whether for training, and the number of the model.
+        self._given: list[tuple[_Taken, bool, int]] = []
         self._pairs: list[tuple[_Taken, _Taken]] = []
         self._input: _Taken | None = None
         self._whole: set[int] = set()  # tensors that are given to a model as they are
@@ -187,7 +197,8 @@ class Indexing(Signal):
             self._of(source),
         )
         entry = (_weak(result), taken)
-        if count == len(source) and len(self._kept) < RECENT:
+        is_early = self.watched.grammar.made == 0
+        if (count == len(source) or is_early) and len(self._kept) < RECENT:
             self._kept[id(result)] = entry
         self._results[id(result)] = entry
         while len(self._results) > RECENT:
@@ -227,17 +238,18 @@ class Indexing(Signal):
             if known is not None and known[0]() is first:
                 self._whole.add(known[1])
         elif len(self._given) < TAKES:
-            self._given.append((taken, is_training))
+            number = self.watched.registry.models.number(module)
+            self._given.append((taken, is_training, number))
         self._input = taken if is_training else None
 
     def freeze(self) -> dict[str, Any]:
         """Return the rows that are never taken, and inputs and targets of different indices."""
-        return {RowLedger.signal: RowLedger(tuple(self._few()), tuple(self._orders()))}
+        return {RowLedger.signal: RowLedger(tuple(self._few()), tuple(self._orders()), tuple(self._overlaps()))}
 
     def _few(self) -> list[TakenRows]:
         used: defaultdict[int, set[int]] = defaultdict(set)
         lines: defaultdict[int, list[_Taken]] = defaultdict(list)
-        for taken, is_training in self._given:
+        for taken, is_training, _ in self._given:
             if taken.is_known():
                 used[taken.source].update(_numbers(taken.index, taken.rows).tolist())
                 if is_training:
@@ -266,7 +278,7 @@ class Indexing(Signal):
             known = [(a, b) for a, b in pairs if a.is_known() and b.is_known()]
             if not all(self._is_older(b, a) and self._is_older(a, b) for a, b in known):
                 continue  # Targets that are computed from permuted inputs have their order.
-            if any(b.of is not None and a.of is None for a, b in known):
+            if any(b.is_mixed() and not a.is_mixed() for a, b in known):
                 continue  # Targets without meaning are drawn to see what a model can memorise.
             numbers = [(a.numbers(), b.numbers()) for a, b in known]
             numbers = [(a, b) for a, b in numbers if len(a) == len(b)]
@@ -278,6 +290,23 @@ class Indexing(Signal):
                 rows = known[0][0].root()[1]
                 found.append(TwoOrders(len(numbers), rows, alike, site(mark), site(other)))
         return found
+
+    def _overlaps(self) -> Iterator[Overlap]:
+        """Yield the evaluations of a model on rows that it trains on."""
+        trained: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        calls: defaultdict[tuple[int, int], list[tuple[Mark | None, list[int]]]] = defaultdict(list)
+        for taken, is_training, model in self._given:
+            key = taken.root()[0], model
+            if not taken.is_known():
+                continue
+            if is_training:
+                trained[key].update(taken.numbers().tolist())
+            elif key in trained and _count(taken.index, taken.rows) < taken.root()[1]:
+                calls[key].append((taken.mark, taken.numbers().tolist()))
+        for key, mine in calls.items():
+            shared = mixed(trained[key], mine)
+            if shared is not None:
+                yield shared
 
     def _is_older(self, one: _Taken, other: _Taken) -> bool:
         """Return whether a tensor was made before the order in which another one is taken."""

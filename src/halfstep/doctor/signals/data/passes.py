@@ -6,6 +6,7 @@ for a loader with workers. They are only kept while the program runs, and compar
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,6 +27,7 @@ from torch.utils.data import (
 
 from halfstep.doctor.internals import loader_iterator
 from halfstep.doctor.record.sites import Mark, Site, calling_line, library_here, site
+from halfstep.doctor.signals.data.overlap import Overlap, overlap, root_of
 from halfstep.doctor.signals.signal import Hook, Signal
 
 if TYPE_CHECKING:
@@ -118,6 +120,7 @@ class PassLedger:
     lines: tuple[LoaderPasses, ...] = ()
     empty: tuple[EmptyLoader, ...] = ()
     unmatched: tuple[UnmatchedPasses, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -135,6 +138,8 @@ class _Pass:
     reaches: str = ""
     is_over: bool = False
     after_end: int = 0
+    models: set[int] = field(default_factory=set)
+    data_set: Any = None  # a reference to it
 
     @property
     def trains(self) -> bool:
@@ -194,6 +199,7 @@ class Passes(Signal):
             line = calling_line()
             self._empty[line] = EmptyLoader(count, loader.batch_size, site(line))
         begun = _Pass(calling_line(), number, id(data), _length(data), _length(loader) or 0, sampler)
+        begun.data_set = _reference(data)
         self._passes.append(begun)
         return begun
 
@@ -229,14 +235,17 @@ class Passes(Signal):
 
     def on_evaluation(self, module: torch.nn.Module, mark: Mark | None) -> None:
         """Note that the last batch was evaluated."""
-        del module, mark
+        del mark
         if self._given:
             self._given[-1].evaluations += 1
+            self._given[-1].models.add(self.watched.registry.models.number(module))
 
     def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
         """Note that the last batches were used in a backward pass."""
         del mark
-        if kind == "backward" and self._given:
+        if kind == "forward" and self._given:
+            self._given[-1].models.add(int(str(facts["model"])))
+        elif kind == "backward" and self._given:
             for each in self._given:
                 each.backwards += 1
                 each.reaches = str(facts["reaches"])
@@ -252,7 +261,12 @@ class Passes(Signal):
                 lines[each.mark, each.samples, each.reaches].append(each)
         whole = self._room > 0
         found = [_line(passes, used, whole=whole) for passes in lines.values()]
-        ledger = PassLedger(tuple(found), tuple(self._empty.values()), _unmatched(self._passes))
+        ledger = PassLedger(
+            tuple(found),
+            tuple(self._empty.values()),
+            _unmatched(self._passes),
+            _overlaps(self._passes) if whole else (),
+        )
         return {PassLedger.signal: ledger}
 
 
@@ -297,6 +311,38 @@ def _unmatched(passes: Sequence[_Pass]) -> tuple[UnmatchedPasses, ...]:
     )
 
 
+def _overlaps(passes: Sequence[_Pass]) -> tuple[Overlap, ...]:
+    """Return the evaluations of a model on samples that it trains on."""
+    trained: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+    evaluated: defaultdict[tuple[int, int], dict[Any, set[int]]] = defaultdict(dict)
+    parts = set[tuple[int, int]]()
+    roots: dict[int, Any] = {}
+    for each in passes:
+        if not each.models or not (each.trains or each.evaluations):
+            continue
+        root, part = root_of(each.data_set())
+        if root is None:
+            continue
+        numbers = _numbers(each.indices)
+        samples = {*numbers} if part is None else {int(part[number]) for number in numbers}
+        roots[id(root)] = root
+        for model in each.models:
+            if each.trains:
+                trained[id(root), model] |= samples
+            elif (id(root), model) in trained:
+                mine = evaluated[id(root), model].setdefault((each.mark, each.data), set())
+                mine |= samples
+            if part is not None:
+                parts.add((id(root), model))
+    found = []
+    for key in parts & evaluated.keys():
+        lines = {place: samples for place, samples in evaluated[key].items()}
+        shared = overlap(trained[key], lines, _length(roots[key[0]]) or 0)
+        if shared is not None:
+            found.append(shared)
+    return tuple(found)
+
+
 def _draws(sampler: Any) -> bool:
     """Return whether a sampler draws a random order for each pass."""
     if isinstance(sampler, SequentialSampler):
@@ -312,6 +358,14 @@ def _begins_alike(first: list[int], other: list[int]) -> bool:
 
 def _numbers(indices: list[Any]) -> list[int]:
     return [int(each) for each in indices if isinstance(each, int | torch.Tensor)]
+
+
+def _reference(data: Any) -> Any:
+    """Return a function that returns the data set while it exists."""
+    try:
+        return weakref.ref(data)
+    except TypeError:  # such as a list
+        return lambda: None
 
 
 def _length(thing: Any) -> int | None:
