@@ -273,6 +273,11 @@ def fetchers() -> tuple[type[Any], ...]:
     return fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
 
 
+def base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor of which a tensor is a view; the tensor itself if it is none."""
+    return tensor if tensor._base is None else tensor._base
+
+
 def loader_iterator() -> type[Any]:
     """Return the base class of the iterators of data loaders."""
     return dataloader._BaseDataLoaderIter

@@ -111,7 +111,7 @@ def healthy_batch_of_a_loader() -> None:
     training, loader = Training(), DataLoader(Samples(lambda row: row), batch_size=8)
     for _ in range(EPOCHS):
         for inputs, targets in loader:
-            inputs -= 0.2
+            inputs.sub_(0.2)
             training.step(inputs, targets)
 
 

@@ -78,7 +78,9 @@ def healthy_folds() -> None:
     whole = data()
     for fold in range(3):
         test = range(16 * fold, 16 * fold + 16)
-        load(Subset(whole, [each for each in range(COUNT) if each not in test]), Subset(whole, test))
+        load(
+            Subset(whole, [each for each in range(COUNT) if each not in test]), Subset(whole, test)
+        )
 
 
 def healthy_evaluation_on_all_samples() -> None:

@@ -1,4 +1,4 @@
-"""The data are ordered by class and not shuffled: each step learns one class and unlearns others."""
+"""The data are ordered by class and not shuffled: a step learns one class and unlearns others."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ def judge(evidence: Evidence) -> Finding | None:
         harm = _harm(each, losses)
         if harm:
             return Finding(
-                summary=f"each step has targets of one class: two targets of a step are the same in "
+                summary="each step has targets of one class: two targets of a step are the same in "
                 f"{each.pure:.0%} of the cases, any two targets in {each.chance:.0%}. The data are "
                 "ordered by class and are not shuffled",
                 facts=(harm, f"the {each.classes} classes come in the same order in each epoch"),
                 change=(
-                    "+ # shuffle: DataLoader(..., shuffle=True), or index with torch.randperm(...) "
-                    "in each epoch",
+                    (
+                        "+ # shuffle: DataLoader(..., shuffle=True), or index with "
+                        "torch.randperm(...) in each epoch"
+                    ),
                     *((f"  {each.model_line.text}",) if each.model_line else ()),
                 ),
                 confidence=LIKELY,
@@ -55,9 +57,7 @@ def _harm(order: SortedClasses, losses: dict[int, float]) -> str:
         begins = mean(max(each[: (len(each) + 1) // 2]) for each in long)
         ends = mean(each[-1] for each in long)
         if begins >= _JUMPS * ends > 0:
-            return (
-                f"the loss rises to {begins:.3g} when a class begins, and is {ends:.3g} when it ends"
-            )
+            return f"the loss is {begins:.3g} when a class begins, and {ends:.3g} when it ends"
         return ""
     guess = math.log(order.classes)
     short = [loss for each in later for loss in each]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.passes import PassLedger
 from halfstep.doctor.signals.data.indexing import RowLedger
-from halfstep.doctor.signals.data.passes import PassLedger
 from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ def judge(evidence: Evidence) -> Finding | None:
         is_part = each.both < each.evaluated
         return Finding(
             summary=f"{each.both} of the {each.evaluated} samples of the evaluation are among the "
-            f"{each.trained} samples of the training, so the evaluation does not show how the model "
-            "does on new data",
+            f"{each.trained} samples of the training, so the evaluation does not show how the "
+            "model does on new data",
             facts=(
                 "both are parts of the same data"
                 if is_part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.data.passes import PassLedger
+from halfstep.doctor.record.passes import PassLedger
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
@@ -18,8 +18,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if not line.after_end:
             continue
         return Finding(
-            summary=f"the iterator of a data loader gave {counted(sum(line.taken), 'batch', 'batches')} "
-            f"and was at its end, but was asked for batches {counted(line.after_end, 'time')} "
+            summary="the iterator of a data loader gave "
+            f"{counted(sum(line.taken), 'batch', 'batches')} and was at its end, but was asked for batches {counted(line.after_end, 'time')} "
             "more: the later epochs make no step",
             facts=("iter(loader) gives an iterator for one pass; the loader itself begins anew",),
             change=(

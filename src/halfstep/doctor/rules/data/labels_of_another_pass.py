@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.data.passes import PassLedger
+from halfstep.doctor.record.passes import PassLedger
 from halfstep.doctor.verdict import POSSIBLE, Finding, Rule
 from halfstep.plurals import counted
 
@@ -24,8 +24,10 @@ def judge(evidence: Evidence) -> Finding | None:
                 *((f"the model is called in: {each.evaluated.text}",) if each.evaluated else ()),
             ),
             change=(
-                "+ # collect predictions and labels in the same pass, or make the loader with "
-                "shuffle=False",
+                (
+                    "+ # collect predictions and labels in the same pass, or make the loader with "
+                    "shuffle=False"
+                ),
                 *((f"  {each.site.text}",) if each.site else ()),
             ),
             confidence=POSSIBLE,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.passes import LoaderPasses, PassLedger
+from halfstep.doctor.record.sites import Site, site
 from halfstep.doctor.record.source import only_line_with
 from halfstep.doctor.signals.data.draws import RandomDraws
-from halfstep.doctor.signals.data.passes import LoaderPasses, PassLedger
-from halfstep.doctor.record.sites import Site, site
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
 if TYPE_CHECKING:

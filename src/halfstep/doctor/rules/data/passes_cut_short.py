@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.data.passes import PassLedger
+from halfstep.doctor.record.passes import PassLedger
 from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 from halfstep.plurals import counted
 

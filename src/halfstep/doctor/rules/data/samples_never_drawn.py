@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.passes import PassLedger
 from halfstep.doctor.signals.data.indexing import RowLedger
-from halfstep.doctor.signals.data.passes import PassLedger
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:

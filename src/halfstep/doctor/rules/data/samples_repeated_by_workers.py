@@ -15,13 +15,15 @@ def judge(evidence: Evidence) -> Finding | None:
     """Find loaders whose batches come once from each worker."""
     for each in evidence.of(BatchLedger).repeated:
         return Finding(
-            summary=f"each of the {each.workers} workers goes over the whole {each.data}: a pass has "
-            f"{each.batches} batches, and only {each.different} different ones",
+            summary=f"each of the {each.workers} workers goes over the whole {each.data}: a pass "
+            f"has {each.batches} batches, and only {each.different} different ones",
             facts=("a worker of an iterable data set has a copy of its own",),
             change=(
-                f"+ # in __iter__ of {each.data}, give each worker its part: "
-                "info = torch.utils.data.get_worker_info(), then samples[info.id :: "
-                "info.num_workers]",
+                (
+                    f"+ # in __iter__ of {each.data}, give each worker its part: "
+                    "info = torch.utils.data.get_worker_info(), then samples[info.id :: "
+                    "info.num_workers]"
+                ),
                 *((f"  {each.site.text}",) if each.site else ()),
             ),
             site=each.site,

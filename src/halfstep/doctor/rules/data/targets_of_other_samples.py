@@ -26,16 +26,18 @@ def judge(evidence: Evidence) -> Finding | None:
             return _of_orders(order)
     for each in evidence.of(PairLedger).lines:
         return Finding(
-            summary=f"the same inputs have other targets each time: for {each.samples} samples that "
-            f"were used several times, {each.alike:.0%} of their targets are the same, and "
+            summary=f"the same inputs have other targets each time: for {each.samples} samples "
+            f"that were used several times, {each.alike:.0%} of their targets are the same, and "
             f"{each.chance:.0%} of those of any two samples",
             facts=(
                 f"{each.pairs} pairs of uses of one sample were compared",
-                "inputs and targets are drawn in different orders, or one of them is shuffled alone",
+                "inputs and targets are drawn in two orders, or one of them is shuffled alone",
             ),
             change=(
-                "+ # index inputs and targets with the same permutation, or put both into one data "
-                "set: TensorDataset(inputs, targets)",
+                (
+                    "+ # index inputs and targets with the same permutation, or put both into one "
+                    "data set: TensorDataset(inputs, targets)"
+                ),
                 *((f"  {each.site.text}",) if each.site else ()),
             ),
             confidence=LIKELY,

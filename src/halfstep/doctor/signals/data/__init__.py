@@ -1,1 +1,1 @@
-"""Signals about the data: which samples a training uses, in which order, and what they look like."""
+"""Signals about the data: samples, their order, their targets and their size."""

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from halfstep.doctor.internals import loader_iterator
+from halfstep.doctor.internals import base_of, loader_iterator
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
 
@@ -116,7 +116,7 @@ class Changes(Signal):
 
     def _place(self, tensor: torch.Tensor) -> tuple[int, int]:
         """Return the number of the tensor that has the memory of a view, and its place in it."""
-        base = tensor if tensor._base is None else tensor._base
+        base = base_of(tensor)
         known = self._tensors.get(id(base))
         if known is None or known[0]() is not base:
             self._count += 1

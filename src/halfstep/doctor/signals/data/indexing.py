@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from halfstep.doctor.internals import is_loss
+from halfstep.doctor.record.passes import Overlap  # noqa: TC001  # pydantic reads it at run time
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
-from halfstep.doctor.signals.data.overlap import Overlap, mixed
+from halfstep.doctor.signals.data.overlap import mixed
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.nesting import is_in_graph
 
@@ -154,9 +155,12 @@ class Indexing(Signal):
         result = heard.result
         if heard.name == "__getitem__":
             self._take(heard)
-        elif self.watched.grammar.made == 0 and len(self._born) < TAKES:
-            if type(result) is torch.Tensor:
-                self._born[id(result)] = _weak(result), self._heard
+        elif (
+            type(result) is torch.Tensor
+            and self.watched.grammar.made == 0
+            and len(self._born) < TAKES
+        ):
+            self._born[id(result)] = _weak(result), self._heard
         if self._input is not None and (heard.name in _LOSSES or heard.module is not None):
             options = heard.call.kwargs
             args = [*heard.call.args, *(options.get("target"),)]
@@ -244,7 +248,11 @@ class Indexing(Signal):
 
     def freeze(self) -> dict[str, Any]:
         """Return the rows that are never taken, and inputs and targets of different indices."""
-        return {RowLedger.signal: RowLedger(tuple(self._few()), tuple(self._orders()), tuple(self._overlaps()))}
+        return {
+            RowLedger.signal: RowLedger(
+                tuple(self._few()), tuple(self._orders()), tuple(self._overlaps())
+            )
+        }
 
     def _few(self) -> list[TakenRows]:
         used: defaultdict[int, set[int]] = defaultdict(set)

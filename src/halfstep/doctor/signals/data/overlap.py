@@ -6,37 +6,21 @@ evaluation on exactly the samples of the training measures the training, and is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Subset
 
-from halfstep.doctor.record.sites import Site, site
+from halfstep.doctor.record.passes import Overlap
+from halfstep.doctor.record.sites import site
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence, Set
+    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from halfstep.doctor.record.sites import Mark
 
 _FEWEST = 8  # samples in both
 _SHARE = 0.05  # of the evaluated samples
-
-
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """An evaluation on samples of the training.
-
-    Attributes:
-        evaluated: Number of samples of the evaluation.
-        trained: Number of samples of the training.
-        both: Number of samples in both.
-        site: The line of the evaluation.
-    """
-
-    evaluated: int
-    trained: int
-    both: int
-    site: Site | None
 
 
 def root_of(data: Any) -> tuple[Any, Sequence[int] | None]:
@@ -50,7 +34,9 @@ def root_of(data: Any) -> tuple[Any, Sequence[int] | None]:
 
 
 def overlap(
-    trained: Set[int], evaluations: Mapping[tuple[Mark | None, int], Set[int]], length: int
+    trained: AbstractSet[int],
+    evaluations: Mapping[tuple[Mark | None, int], AbstractSet[int]],
+    length: int,
 ) -> Overlap | None:
     """Return the evaluation on a part of the trained samples, unless another one has new samples.
 
@@ -70,7 +56,9 @@ def overlap(
     return found
 
 
-def mixed(trained: Set[int], calls: Iterable[tuple[Mark | None, Sequence[int]]]) -> Overlap | None:
+def mixed(
+    trained: AbstractSet[int], calls: Iterable[tuple[Mark | None, Sequence[int]]]
+) -> Overlap | None:
     """Return the evaluation whose batches contain trained and new samples.
 
     Args:

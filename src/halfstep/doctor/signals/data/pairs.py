@@ -80,9 +80,7 @@ def _pairing(mark: Mark | None, calls: Sequence[Rows]) -> Pairing | None:
     recurring = sum(each for each in counts.values() if each > 1)
     several = [each for each in uses.values() if len(each) > 1]
     pairs = sum(len(each) * (len(each) - 1) // 2 for each in several)
-    same = sum(
-        count * (count - 1) // 2 for each in several for count in Counter(each).values()
-    )
+    same = sum(count * (count - 1) // 2 for each in several for count in Counter(each).values())
     if pairs < _FEWEST or len(several) < _SAMPLES or chance > _ALIKE:
         return None
     spread = _SPREAD * math.sqrt(chance * (1 - chance) / min(pairs, len(several) * 4))
@@ -120,7 +118,11 @@ def _depend(pairs: Sequence[tuple[bytes, bytes]], numbers: dict[bytes, float]) -
 
     Targets that are named anew, as the numbers of clusters, differ but depend on each other.
     """
-    table, first, second = Counter(pairs), Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    table, first, second = (
+        Counter(pairs),
+        Counter(a for a, _ in pairs),
+        Counter(b for _, b in pairs),
+    )
     count = len(pairs)
     degrees = (len(first) - 1) * (len(second) - 1)
     if len(first) ** 2 <= count:  # classes: Pearson's chi-squared test

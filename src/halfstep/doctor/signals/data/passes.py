@@ -1,4 +1,4 @@
-"""The ledger of passes: which samples the data loaders of a training have drawn, and in which order.
+"""The ledger of passes: which samples the data loaders of a program have drawn, in which order.
 
 A pass begins when a loop asks a loader for an iterator. Indices are drawn in the main process, also
 for a loader with workers. They are only kept while the program runs, and compared at its end.
@@ -10,7 +10,7 @@ import weakref
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,8 +26,15 @@ from torch.utils.data import (
 )
 
 from halfstep.doctor.internals import loader_iterator
-from halfstep.doctor.record.sites import Mark, Site, calling_line, library_here, site
-from halfstep.doctor.signals.data.overlap import Overlap, overlap, root_of
+from halfstep.doctor.record.passes import (
+    EmptyLoader,
+    LoaderPasses,
+    Overlap,
+    PassLedger,
+    UnmatchedPasses,
+)
+from halfstep.doctor.record.sites import Mark, calling_line, library_here, site
+from halfstep.doctor.signals.data.overlap import overlap, root_of
 from halfstep.doctor.signals.signal import Hook, Signal
 
 if TYPE_CHECKING:
@@ -39,88 +46,6 @@ if TYPE_CHECKING:
 PASSES = 4096
 INDICES = 250_000
 _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderPasses:
-    """The passes of a training that one line begins, over data sets of one length.
-
-    Attributes:
-        passes: Number of passes.
-        samples: Length of the data set; None if it has none.
-        batches: Largest length of a loader, in batches; 0 if it has none.
-        taken: The number of batches that each of the first 64 passes has given.
-        drawn: Number of different samples that all passes of the program over this data set have
-            drawn.
-        draws: Number of samples that these passes have drawn, with repetitions.
-        same: Number of passes that drew the same samples in the same order as the first one.
-        ordered: Whether each pass drew rising indices.
-        sampler: Class of the sampler.
-        draws_order: Whether this sampler is one of torch's that draw a random order.
-        weights: Number of weights of a WeightedRandomSampler; 0 for another one.
-        generator: Whether the sampler draws from a generator of its own.
-        loaders: Number of different loaders.
-        after_end: How often the line's iterators were asked for a batch although they were at
-            their end, once for each pass over them too many.
-        site: The line.
-    """
-
-    passes: int
-    samples: int | None
-    batches: int
-    taken: tuple[int, ...]
-    drawn: int
-    draws: int
-    same: int
-    ordered: bool
-    sampler: str
-    draws_order: bool
-    weights: int
-    generator: bool
-    loaders: int
-    after_end: int
-    site: Site | None
-
-
-@dataclass(frozen=True, slots=True)
-class EmptyLoader:
-    """A loader over some samples that has no batch.
-
-    Attributes:
-        samples: Length of its data set.
-        size: Size of its batches.
-        site: The line that goes over it.
-    """
-
-    samples: int
-    size: int
-    site: Site | None
-
-
-@dataclass(frozen=True, slots=True)
-class UnmatchedPasses:
-    """Passes of an evaluation, each beside a pass in another order that calls no model.
-
-    Attributes:
-        count: Number of such pairs of passes.
-        evaluated: The line that goes over the loader and calls a model.
-        site: The line that goes over the same loader without calling a model.
-    """
-
-    count: int
-    evaluated: Site | None
-    site: Site | None
-
-
-@dataclass(frozen=True, slots=True)
-class PassLedger:
-    """All such passes."""
-
-    signal: ClassVar[str] = "passes"
-    lines: tuple[LoaderPasses, ...] = ()
-    empty: tuple[EmptyLoader, ...] = ()
-    unmatched: tuple[UnmatchedPasses, ...] = ()
-    overlaps: tuple[Overlap, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -198,7 +123,9 @@ class Passes(Signal):
         if count and _length(loader) == 0 and loader.batch_size:
             line = calling_line()
             self._empty[line] = EmptyLoader(count, loader.batch_size, site(line))
-        begun = _Pass(calling_line(), number, id(data), _length(data), _length(loader) or 0, sampler)
+        begun = _Pass(
+            calling_line(), number, id(data), _length(data), _length(loader) or 0, sampler
+        )
         begun.data_set = _reference(data)
         self._passes.append(begun)
         return begun
@@ -336,8 +263,7 @@ def _overlaps(passes: Sequence[_Pass]) -> tuple[Overlap, ...]:
                 parts.add((id(root), model))
     found = []
     for key in parts & evaluated.keys():
-        lines = {place: samples for place, samples in evaluated[key].items()}
-        shared = overlap(trained[key], lines, _length(roots[key[0]]) or 0)
+        shared = overlap(trained[key], evaluated[key], _length(roots[key[0]]) or 0)
         if shared is not None:
             found.append(shared)
     return tuple(found)
