@@ -1,5 +1,8 @@
 """Inputs and targets are drawn with two permutations, so that no target fits its sample."""
 
+import random
+
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -245,3 +248,55 @@ def healthy_batch_that_is_fetched_ahead() -> None:
         if ahead is not None:
             training.step(*ahead)
         ahead = batch
+
+
+def in_arrays(shuffle) -> None:
+    """Train for one epoch on arrays that are shuffled before."""
+    inputs, targets = (each.numpy().copy() for each in samples())
+    inputs, targets = shuffle(inputs, targets)
+    inputs, targets = torch.from_numpy(np.asarray(inputs)), torch.tensor(np.asarray(targets))
+    training = Training()
+    for start in range(0, COUNT, 8):
+        training.step(inputs[start : start + 8], targets[start : start + 8])
+
+
+def broken_by_two_shuffles() -> None:
+    def shuffle(inputs, targets):
+        np.random.shuffle(inputs)  # noqa: NPY002
+        np.random.shuffle(targets)  # noqa: NPY002
+        return inputs, targets
+
+    in_arrays(shuffle)
+
+
+def broken_by_two_shuffles_of_lists() -> None:
+    def shuffle(inputs, targets):
+        inputs, targets = list(inputs), targets.tolist()
+        random.shuffle(inputs)
+        random.shuffle(targets)
+        return np.stack(inputs), targets
+
+    in_arrays(shuffle)
+
+
+def healthy_two_shuffles_after_the_same_seed() -> None:
+    def shuffle(inputs, targets):
+        random.seed(4)
+        inputs, targets = list(inputs), targets.tolist()
+        random.shuffle(inputs)
+        random.seed(4)
+        random.shuffle(targets)
+        return np.stack(inputs), targets
+
+    in_arrays(shuffle)
+
+
+def healthy_shuffles_of_two_domains() -> None:
+    def shuffle(inputs, targets):
+        other = inputs + 1
+        np.random.shuffle(other)  # noqa: NPY002
+        order = np.arange(COUNT)
+        np.random.shuffle(order)  # noqa: NPY002
+        return inputs[order], targets[order]
+
+    in_arrays(shuffle)

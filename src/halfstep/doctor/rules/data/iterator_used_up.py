@@ -19,8 +19,8 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary="the iterator of a data loader gave "
-            f"{counted(sum(line.taken), 'batch', 'batches')} and was at its end, but was asked for batches {counted(line.after_end, 'time')} "
-            "more: the later epochs make no step",
+            f"{counted(sum(line.taken), 'batch', 'batches')} and was at its end, but was asked for "
+            f"batches {counted(line.after_end, 'time')} more: the later epochs make no step",
             facts=("iter(loader) gives an iterator for one pass; the loader itself begins anew",),
             change=(
                 "+ # loop over the loader, not over its iterator: for batch in loader:",

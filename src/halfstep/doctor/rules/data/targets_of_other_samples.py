@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.signals.data.batches import BatchLedger, CrossedBatches
 from halfstep.doctor.signals.data.indexing import RowLedger, TwoOrders
 from halfstep.doctor.signals.data.pairs import PairLedger
+from halfstep.doctor.signals.data.shuffles import ShuffledApart, Shuffles
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ def judge(evidence: Evidence) -> Finding | None:
     for batch in evidence.of(BatchLedger).crossed:
         if batch.crossed >= _FEWEST and 2 * batch.crossed > batch.calls:
             return _of_batches(batch)
+    for pair in evidence.of(Shuffles).found:
+        return _of_shuffles(pair)
     for order in evidence.of(RowLedger).orders:
         if order.batches >= _FEWEST and order.alike <= _ALIKE:
             return _of_orders(order)
@@ -62,6 +65,20 @@ def _of_orders(order: TwoOrders) -> Finding:
     )
 
 
+def _of_shuffles(pair: ShuffledApart) -> Finding:
+    return Finding(
+        summary=f"{pair.length} samples and their {pair.length} labels are shuffled one after the "
+        f"other: each call of {pair.function}() draws an order of its own",
+        facts=(f"the other one: {pair.other.text}" if pair.other else "no seed was set between",),
+        change=(
+            "+ # shuffle both with one order: order = np.random.permutation(len(labels))",
+            *((f"  {pair.site.text}",) if pair.site else ()),
+        ),
+        confidence=LIKELY,
+        site=pair.site,
+    )
+
+
 def _of_batches(batch: CrossedBatches) -> Finding:
     return Finding(
         summary=f"in {batch.crossed} of {batch.calls} calls of the loss, the targets are from "
@@ -80,7 +97,7 @@ RULE = Rule(
     name="targets that belong to other samples",
     rows=(60,),
     citations=("xudonmao/VMT#1",),
-    needs=frozenset({"batches", "indexing", "pairs"}),
+    needs=frozenset({"batches", "indexing", "pairs", "shuffles"}),
     judge=judge,
     harmless=True,
 )

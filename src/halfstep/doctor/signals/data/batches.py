@@ -137,7 +137,7 @@ class Batches(Signal):
         if first is None or is_loss(module) or is_in_graph(first):
             return
         is_training = torch.is_grad_enabled() and any(each.requires_grad for each in made)
-        self._input = self._batch(first) if is_training and self._from else None
+        self._input = self.batch_of(first) if is_training and self._from else None
 
     def on_call(self, heard: Heard) -> None:
         """Compare the batch of the targets with that of the inputs."""
@@ -145,12 +145,12 @@ class Batches(Signal):
             return
         args = [*heard.call.args, *(heard.call.kwargs.get("target"),)]
         target = args[1] if len(args) > 1 else None
-        its = self._batch(target) if isinstance(target, torch.Tensor) else None
+        its = self.batch_of(target) if isinstance(target, torch.Tensor) else None
         if its is not None and its[0] == self._input[0]:
             self._calls[calling_line()][its[1] != self._input[1]] += 1
         self._input = None
 
-    def _batch(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+    def batch_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Return the data set and the number of the batch that a tensor comes from."""
         known = self._from.get(id(tensor))
         return known[1:] if known is not None and known[0]() is tensor else None

@@ -28,6 +28,7 @@ class Rows:
         targets: Elements of the rows of the targets; None before a loss is computed.
         dims: Number of dimensions of the targets.
         loss: The line of the loss.
+        is_loaded: Whether a data loader gave the targets.
     """
 
     step: int
@@ -42,3 +43,4 @@ class Rows:
     targets: torch.Tensor | None = None
     dims: int = 0
     loss: Mark | None = None
+    is_loaded: bool = False

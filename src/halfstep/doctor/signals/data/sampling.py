@@ -17,7 +17,9 @@ from torch import nn
 
 from halfstep.doctor.internals import is_loss
 from halfstep.doctor.record.sites import calling_line
+from halfstep.doctor.signals.data.batches import Batches
 from halfstep.doctor.signals.data.classes import ClassOrder, class_orders
+from halfstep.doctor.signals.data.constant import Constants, constants
 from halfstep.doctor.signals.data.inputs import InputScales, input_scales
 from halfstep.doctor.signals.data.pairs import PairLedger, pair_ledger
 from halfstep.doctor.signals.data.rows import Rows
@@ -55,6 +57,7 @@ class RowSamples(Signal):
         self._training: list[Rows] = []
         self._evaluations: list[Rows] = []
         self._room = BYTES
+        self._batches = watched[Batches]
         self._calls = 0
         self._last: Rows | None = None
         self._since = 0  # calls with data since the last backward
@@ -126,6 +129,7 @@ class RowSamples(Signal):
         if len(outputs) == len(targets) == 1 and len(targets[0]) == last.length:
             last.targets, last.dims = self._sample(targets[0]), targets[0].dim()
             last.loss = calling_line()
+            last.is_loaded = self._batches.batch_of(targets[0]) is not None
 
     def _sample(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return a copy of a few elements of the first rows, shape (rows, elements)."""
@@ -157,6 +161,7 @@ class RowSamples(Signal):
         return {
             PairLedger.signal: pair_ledger(self._training),
             ClassOrder.signal: class_orders(self._training),
+            Constants.signal: constants(self._training),
             InputScales.signal: input_scales(self._training, self._evaluations),
         }
 
