@@ -29,6 +29,8 @@ class LoaderPasses:
         loaders: Number of different loaders.
         after_end: How often the line's iterators were asked for a batch although they were at
             their end, once for each pass over them too many.
+        made: The line that makes the loader.
+        made_by: The statement of this line.
         site: The line.
     """
 
@@ -46,6 +48,8 @@ class LoaderPasses:
     generator: bool
     loaders: int
     after_end: int
+    made: Site | None
+    made_by: str
     site: Site | None
 
 
@@ -56,11 +60,15 @@ class EmptyLoader:
     Attributes:
         samples: Length of its data set.
         size: Size of its batches.
+        made: The line that makes the loader.
+        made_by: The statement of this line.
         site: The line that goes over it.
     """
 
     samples: int
     size: int
+    made: Site | None
+    made_by: str
     site: Site | None
 
 
@@ -71,11 +79,15 @@ class UnmatchedPasses:
     Attributes:
         count: Number of such pairs of passes.
         evaluated: The line that goes over the loader and calls a model.
+        made: The line that makes the loader.
+        made_by: The statement of this line.
         site: The line that goes over the same loader without calling a model.
     """
 
     count: int
     evaluated: Site | None
+    made: Site | None
+    made_by: str
     site: Site | None
 
 

@@ -6,6 +6,8 @@ import math
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.passes import PassLedger
+from halfstep.doctor.remedies import with_loader_argument
 from halfstep.doctor.signals.data.classes import ClassOrder, SortedClasses
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
@@ -31,7 +33,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"{each.pure:.0%} of the cases, any two targets in {each.chance:.0%}. The data are "
                 "ordered by class and are not shuffled",
                 facts=(harm, f"the {each.classes} classes come in the same order in each epoch"),
-                change=(
+                change=_shuffled(evidence)
+                or (
                     (
                         "+ # shuffle: DataLoader(..., shuffle=True), or index with "
                         "torch.randperm(...) in each epoch"
@@ -42,6 +45,14 @@ def judge(evidence: Evidence) -> Finding | None:
                 site=each.model_line,
             )
     return None
+
+
+def _shuffled(evidence: Evidence) -> tuple[str, ...]:
+    """Return the change of the only loader of the training; none if there are several."""
+    lines = [each for each in evidence.of(PassLedger).lines if not each.draws_order]
+    if len(lines) != 1 or lines[0].loaders != 1:
+        return ()
+    return with_loader_argument(lines[0].made, lines[0].made_by, "shuffle", value=True)
 
 
 def _harm(order: SortedClasses, losses: dict[int, float]) -> str:
@@ -72,7 +83,7 @@ RULE = Rule(
     name="classes that come one after the other",
     rows=(60,),
     citations=("Deci-AI/super-gradients#416", "BVLC/caffe#1445"),
-    needs=frozenset({"classes", "numbers"}),
+    needs=frozenset({"classes", "numbers", "passes"}),
     judge=judge,
     harmless=True,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.remedies import out_of_place
 from halfstep.doctor.signals.data.changed import ChangedData, DataChanges
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
@@ -23,10 +24,7 @@ def _of_loop(change: ChangedData) -> Finding:
         summary=f"{change.by} writes into the data, not into a copy: {change.places} parts of "
         f"them were changed at least {change.times} times, and each epoch changes them again",
         facts=("a slice of a tensor shares its memory: batch = inputs[:32]",),
-        change=(
-            "+ # do not write in place: batch = batch - mean; or copy the slice first: .clone()",
-            *((f"  {change.site.text}",) if change.site else ()),
-        ),
+        change=out_of_place(change.site),
         confidence=LIKELY,
         site=change.site,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.passes import PassLedger
+from halfstep.doctor.remedies import with_loader_argument
 from halfstep.doctor.verdict import POSSIBLE, Finding, Rule
 from halfstep.plurals import counted
 
@@ -23,7 +24,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"{counted(each.count, 'time')}, these passes had different orders",
                 *((f"the model is called in: {each.evaluated.text}",) if each.evaluated else ()),
             ),
-            change=(
+            change=with_loader_argument(each.made, each.made_by, "shuffle", value=False)
+            or (
                 (
                     "+ # collect predictions and labels in the same pass, or make the loader with "
                     "shuffle=False"

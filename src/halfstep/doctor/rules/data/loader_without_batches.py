@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.passes import PassLedger
+from halfstep.doctor.remedies import with_loader_argument
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
@@ -18,11 +19,12 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"a loader over {each.samples} samples has no batch: batches have {each.size} "
             "samples, and drop_last=True drops a smaller one",
             facts=("the loop over this loader never runs",),
-            change=(
+            change=with_loader_argument(each.made, each.made_by, "drop_last", value=False)
+            or (
                 "+ # make the loader with drop_last=False, or with a smaller batch_size",
                 *((f"  {each.site.text}",) if each.site else ()),
             ),
-            site=each.site,
+            site=each.made or each.site,
         )
     return None
 

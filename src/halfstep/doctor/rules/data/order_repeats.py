@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.record.passes import LoaderPasses, PassLedger
 from halfstep.doctor.record.sites import Site, site
 from halfstep.doctor.record.source import only_line_with
+from halfstep.doctor.remedies import with_epoch_of_sampler, without_seed
 from halfstep.doctor.signals.data.draws import RandomDraws
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
@@ -37,7 +38,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 summary=f"the loop draws the same order of samples {each.times} times, because "
                 f"{again} is set back before each of them",
                 facts=(f"drawn by: {each.site.text}" if each.site else "drawn by the loop",),
-                change=_seeded(each.seeded or _seed_line(each.site)),
+                change=without_seed(each.seeded) if each.seeded else _seeded(_seed_line(each.site)),
                 confidence=CERTAIN if each.function else LIKELY,
                 site=each.seeded or each.site,
             )
@@ -49,13 +50,10 @@ def _of_loader(line: LoaderPasses, draws: RandomDraws) -> Finding:
     place = line.site
     if line.sampler == "DistributedSampler":
         why = "set_epoch() was not called with the number of the epoch"
-        change: tuple[str, ...] = (
-            "+ # before each epoch: loader.sampler.set_epoch(epoch)",
-            f"  {line.site.text if line.site else 'for batch in loader:'}",
-        )
+        change = with_epoch_of_sampler(line.site)
     elif seeding is not None:
         why = f"{seeding.function}({seeding.seed}) is called before each of them"
-        change, place = _seeded(seeding.site), seeding.site
+        change, place = without_seed(seeding.site), seeding.site
     else:
         why = "its generator has the same state at the begin of each of them"
         change = _seeded(_seed_line(line.site))

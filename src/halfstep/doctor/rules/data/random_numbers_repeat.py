@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.remedies import without_seed
 from halfstep.doctor.signals.data.draws import MASKS, RandomDraws
 from halfstep.doctor.verdict import CERTAIN, POSSIBLE, Finding, Rule
 
@@ -27,10 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary=f"{what} were the same {each.times} times, {again}",
             facts=(f"drawn in: {each.site.text}" if each.site else "drawn in the training",),
-            change=(
-                "+ # set the seed once, before the training; or another one each time: seed + step",
-                *((f"  {line.text}",) if line else ()),
-            ),
+            change=without_seed(line if each.seeded else None),
             confidence=CERTAIN if each.function else POSSIBLE,
             site=line,
         )

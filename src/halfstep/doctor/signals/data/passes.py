@@ -34,6 +34,7 @@ from halfstep.doctor.record.passes import (
     UnmatchedPasses,
 )
 from halfstep.doctor.record.sites import Mark, calling_line, library_here, site
+from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.data.overlap import overlap, root_of
 from halfstep.doctor.signals.signal import Hook, Signal
 
@@ -65,6 +66,7 @@ class _Pass:
     after_end: int = 0
     models: set[int] = field(default_factory=set)
     data_set: Any = None  # a reference to it
+    made: Mark | None = None
 
     @property
     def trains(self) -> bool:
@@ -82,6 +84,7 @@ class Passes(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[Any, Mark | None] = WeakKeyDictionary()
         self._passes: list[_Pass] = []
         self._open: WeakKeyDictionary[Any, _Pass] = WeakKeyDictionary()
         self._given: list[_Pass] = []  # since the last backward
@@ -92,9 +95,15 @@ class Passes(Signal):
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of loaders and their iterators."""
         iterator = loader_iterator()
+        yield Hook(DataLoader, "__init__", self.watched.here(self._on_loader))
         yield Hook(DataLoader, "__iter__", self.watched.here(self._on_iter))
         yield Hook(iterator, "_next_index", self.watched.here(self._on_index))
         yield Hook(iterator, "__next__", self.watched.here(self._on_next))
+
+    def _on_loader(self, original: Any, loader: Any, /, *args: Any, **kwargs: Any) -> None:
+        original(loader, *args, **kwargs)
+        with self.watched.guard.own():
+            self._made[loader] = calling_line()
 
     def _on_iter(self, original: Any, loader: Any) -> Any:
         begun = None
@@ -122,11 +131,14 @@ class Passes(Signal):
         count = _length(data)
         if count and _length(loader) == 0 and loader.batch_size:
             line = calling_line()
-            self._empty[line] = EmptyLoader(count, loader.batch_size, site(line))
+            made = self._made.get(loader)
+            self._empty[line] = EmptyLoader(
+                count, loader.batch_size, site(made), statement(made), site(line)
+            )
         begun = _Pass(
             calling_line(), number, id(data), _length(data), _length(loader) or 0, sampler
         )
-        begun.data_set = _reference(data)
+        begun.data_set, begun.made = _reference(data), self._made.get(loader)
         self._passes.append(begun)
         return begun
 
@@ -217,13 +229,15 @@ def _line(passes: list[_Pass], used: Mapping[int, set[int]], *, whole: bool) -> 
         generator=getattr(first.sampler, "generator", None) is not None,
         loaders=len({each.loader for each in passes}),
         after_end=sum(each.after_end for each in passes),
+        made=site(passes[-1].made),
+        made_by=statement(passes[-1].made),
         site=site(first.mark),
     )
 
 
 def _unmatched(passes: Sequence[_Pass]) -> tuple[UnmatchedPasses, ...]:
     """Return passes over one loader, one after the other: one calls a model, the other does not."""
-    pairs: defaultdict[tuple[Mark | None, Mark | None], int] = defaultdict(int)
+    pairs: defaultdict[tuple[Mark | None, Mark | None, Mark | None], int] = defaultdict(int)
     for one, other in pairwise(passes):
         same = one.loader == other.loader and one.taken == other.taken == one.batches > 0
         if not same or one.backwards > 1 or other.backwards > 1:
@@ -231,10 +245,10 @@ def _unmatched(passes: Sequence[_Pass]) -> tuple[UnmatchedPasses, ...]:
         if bool(one.evaluations) == bool(other.evaluations) or one.indices == other.indices:
             continue
         evaluated, bare = (one, other) if one.evaluations else (other, one)
-        pairs[evaluated.mark, bare.mark] += 1
+        pairs[evaluated.mark, bare.mark, bare.made] += 1
     return tuple(
-        UnmatchedPasses(count, site(evaluated), site(bare))
-        for (evaluated, bare), count in pairs.items()
+        UnmatchedPasses(count, site(evaluated), site(made), statement(made), site(bare))
+        for (evaluated, bare, made), count in pairs.items()
     )
 
 
