@@ -183,5 +183,5 @@ def out_of_place(line: Site | None) -> tuple[str, ...]:
         words = "+ # do not write in place: batch = batch - mean; or copy the slice first: .clone()"
         return (words, *((f"  {text}",) if text else ()))
     name, sign, value = found.groups()
-    value = value if re.fullmatch(r"[\w.]+", value) else f"({value})"
+    value = value if re.fullmatch(r"[\w.]+(\([^()]*\))?", value) else f"({value})"
     return (f"- {text}", f"+ {name} = {name} {sign} {value}")

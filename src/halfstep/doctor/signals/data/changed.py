@@ -96,7 +96,7 @@ class Changes(Signal):
             return
         place = self._place(tensor)
         if name in _ARITHMETIC:
-            self._written[place] = calling_line(), name
+            self._written.setdefault(place, (calling_line(), name))  # The first line is to blame.
         else:  # A buffer that is filled again has new data.
             self._written.pop(place, None)
             self._refilled.add(place)

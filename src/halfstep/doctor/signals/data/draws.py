@@ -7,6 +7,7 @@ the masks of a dropout, the noise or the order of the samples repeat.
 
 from __future__ import annotations
 
+import linecache
 import random
 from collections import defaultdict
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 
 from halfstep.doctor.internals import drops_values
-from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.record.sites import Mark, Site, calling_line, calling_lines, site
 from halfstep.doctor.signals.signal import Hook, Signal
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class Draws(Signal):
                 if seed is not None and len(self._seeds) < SEEDINGS:
                     self._seeds.append(
                         _Seed(
-                            calling_line(),
+                            _line_with(seed),
                             title,
                             repr(seed),
                             self.watched.grammar.made,
@@ -252,6 +253,13 @@ class Draws(Signal):
             fewest = _FEWEST if what == "randperm" else max(2 * _FEWEST, 0.9 * made)
             if steps >= fewest and len({each.key for each in draws}) == 1:
                 yield mark, what, len(draws)
+
+
+def _line_with(seed: Any) -> Mark | None:
+    """Return the innermost line of the user that contains the seed itself, not a variable."""
+    lines = calling_lines()
+    numbers = (each for each in lines if f"({seed!r}" in linecache.getline(each[0], each[1]))
+    return next(numbers, calling_line() if not lines else lines[0])
 
 
 def _state(state: Any) -> int:
