@@ -23,7 +23,9 @@ class LoaderPasses:
         same: Number of passes that drew the same samples in the same order as the first one.
         ordered: Whether each pass drew rising indices.
         sampler: Class of the sampler.
-        draws_order: Whether this sampler is one of torch's that draw a random order.
+        draws_order: Whether this sampler draws a random order: one of torch's does, or it is told
+            the number of an epoch.
+        has_epoch: Whether it is told this number by `set_epoch`.
         weights: Number of weights of a WeightedRandomSampler; 0 for another one.
         generator: Whether the sampler draws from a generator of its own.
         loaders: Number of different loaders.
@@ -44,6 +46,7 @@ class LoaderPasses:
     ordered: bool
     sampler: str
     draws_order: bool
+    has_epoch: bool
     weights: int
     generator: bool
     loaders: int

@@ -1,6 +1,7 @@
 """A loader without shuffle over data that are ordered by class."""
 
 import torch
+from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from doctor.programs.data.samples import COUNT, Training, samples
@@ -66,7 +67,7 @@ def healthy_batch_of_parts_that_have_one_class_each() -> None:
     for _ in range(8):
         training.optimizer.zero_grad()
         for mine, wanted in parts:
-            torch.nn.functional.cross_entropy(training.model(mine), wanted).backward()
+            functional.cross_entropy(training.model(mine), wanted).backward()
         training.optimizer.step()
 
 
@@ -87,3 +88,28 @@ def healthy_order_that_does_no_harm() -> None:
     for _ in range(EPOCHS):
         for batch, wanted in loader:
             training.step(batch, wanted)
+
+
+def broken_in_a_binary_loss() -> None:
+    inputs, _ = samples()
+    targets = (inputs[:, 0] > 0).float()
+    order = targets.argsort()
+    training = Training(rate=0.5)
+    for _ in range(EPOCHS):
+        for batch in order.split(4):
+            training.optimizer.zero_grad()
+            outputs = training.model(inputs[batch])[:, 0]
+            functional.binary_cross_entropy_with_logits(outputs, targets[batch]).backward()
+            training.optimizer.step()
+
+
+def healthy_adversary() -> None:
+    """A judge gets real and made samples in turn."""
+    inputs, _ = samples()
+    training = Training()
+    for step in range(24):
+        mine = inputs[:8] if step % 2 else torch.randn(8, 6)
+        training.optimizer.zero_grad()
+        outputs, wanted = training.model(mine)[:, 0], torch.full((8,), float(step % 2))
+        functional.binary_cross_entropy_with_logits(outputs, wanted).backward()
+        training.optimizer.step()

@@ -1,7 +1,7 @@
 """The data are split for an evaluation, but the training goes on using all of them."""
 
 import torch
-from torch.utils.data import DataLoader, Subset, random_split
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
 
 from doctor.programs.data.samples import COUNT, Training, data, samples
 
@@ -86,3 +86,30 @@ def healthy_folds() -> None:
 def healthy_evaluation_on_all_samples() -> None:
     whole = data()
     load(Subset(whole, range(32)), whole)
+
+
+def arrays(*places: slice) -> list[TensorDataset]:
+    """Return data sets of parts of one array, which share no memory."""
+    inputs, targets = (each.numpy() for each in samples())
+    return [TensorDataset(torch.tensor(inputs[at]), torch.tensor(targets[at])) for at in places]
+
+
+def broken_in_two_data_sets_of_one_array() -> None:
+    load(*arrays(slice(0, 40), slice(24, COUNT)))
+
+
+def healthy_two_parts_of_one_array() -> None:
+    """The accuracy on the training data beside that on the test data."""
+    train_set, test_set = arrays(slice(0, 32), slice(32, COUNT))
+    load(train_set, train_set, test_set)
+
+
+def healthy_policy() -> None:
+    """A policy acts on each state once, and trains on a part of the states later."""
+    states = [row[None] for row in samples()[0]]
+    training = Training()
+    for step in range(8, COUNT):
+        with torch.no_grad():
+            training.model(states[step])
+        batch = torch.cat([states[each] for each in torch.randint(step, (8,)).tolist()])
+        training.step(batch, batch.argmax(1) % 3)

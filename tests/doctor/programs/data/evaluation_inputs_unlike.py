@@ -118,3 +118,14 @@ def healthy_probe_before_the_training() -> None:
     training.model.train()
     for _ in range(4):
         training.step(inputs / 255, targets)
+
+
+def broken_in_a_model_without_modes() -> None:
+    inputs, targets = raw()
+    training = Training()
+    for _ in range(3):
+        for start in range(0, 32, 8):
+            batch = slice(start, start + 8)
+            training.step(normalised(inputs[batch]), targets[batch])
+        with torch.no_grad():
+            training.model(inputs[32:] / 255).argmax(1)

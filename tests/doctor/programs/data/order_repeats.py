@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler
 
 from doctor.programs.data.samples import COUNT, Training, data, samples
 
@@ -86,6 +86,16 @@ def broken_by_a_seed_of_numpy() -> None:
     permuted(order_of)
 
 
+def broken_by_a_generator_of_numpy_in_each_epoch() -> None:
+    inputs, targets = samples()
+    training = Training()
+    for _ in range(4):
+        order = np.random.RandomState(3).permutation(COUNT)
+        for start in range(0, COUNT, 8):
+            batch = order[start : start + 8]
+            training.step(inputs[batch], targets[batch])
+
+
 def healthy_one_permutation_for_all_epochs() -> None:
     order = torch.randperm(COUNT)
     permuted(lambda _: order)
@@ -128,3 +138,41 @@ def healthy_order_of_an_evaluation() -> None:
             torch.manual_seed(0)
             part = DataLoader(data(), batch_size=8, shuffle=True)
             training.evaluate([next(iter(part))])
+
+
+class Order(Sampler):
+    """A sampler of its own, which is told the number of the epoch."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(self.epoch)
+        return iter(torch.randperm(COUNT, generator=generator).tolist())
+
+
+def broken_by_a_sampler_that_is_not_told_the_epoch() -> None:
+    loader = DataLoader(data(), batch_size=8, sampler=Order())
+    train(lambda _: loader)
+
+
+def healthy_sampler_that_is_told_the_epoch() -> None:
+    sampler = Order()
+    loader = DataLoader(data(), batch_size=8, sampler=sampler)
+    train(lambda _: loader, sampler=sampler)
+
+
+def healthy_order_of_a_sort_in_each_epoch() -> None:
+    inputs, targets = samples()
+    training = Training()
+    for _ in range(4):
+        order = inputs.norm(dim=1).argsort()
+        for start in range(0, COUNT, 8):
+            batch = order[start : start + 8]
+            training.step(inputs[batch], targets[batch])

@@ -69,3 +69,12 @@ def healthy_constant_inputs_and_targets() -> None:
     training = Training()
     for _ in range(12):
         training.step(torch.ones(8, 6), torch.zeros(8, dtype=torch.int64))
+
+
+def broken_by_another_column_of_the_targets() -> None:
+    inputs, targets = samples()
+    both = torch.stack([targets, torch.zeros_like(targets)], 1)
+    training = Training()
+    for _ in range(3):
+        for batch, wanted in DataLoader(TensorDataset(inputs, both), batch_size=8):
+            training.step(batch, wanted[:, 1])

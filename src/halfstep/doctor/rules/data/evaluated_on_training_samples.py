@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.passes import PassLedger
 from halfstep.doctor.signals.data.indexing import RowLedger
+from halfstep.doctor.signals.data.pairs import PairLedger
 from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find parts of the data for an evaluation whose samples are in the training, too."""
-    for each in (*evidence.of(PassLedger).overlaps, *evidence.of(RowLedger).overlaps):
+    for each in (
+        *evidence.of(PassLedger).overlaps,
+        *evidence.of(RowLedger).overlaps,
+        *evidence.of(PairLedger).overlaps,
+    ):
         is_part = each.both < each.evaluated
         return Finding(
             summary=f"{each.both} of the {each.evaluated} samples of the evaluation are among the "
@@ -40,7 +45,7 @@ RULE = Rule(
     name="an evaluation on samples of the training",
     rows=(60,),
     citations=("ratschlab/aestetik#8", "marin-community/marin#2700"),
-    needs=frozenset({"indexing", "passes"}),
+    needs=frozenset({"indexing", "pairs", "passes"}),
     judge=judge,
     harmless=True,
 )

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.passes import LoaderPasses, PassLedger
 from halfstep.doctor.record.sites import Site, site
-from halfstep.doctor.record.source import only_line_with
 from halfstep.doctor.remedies import with_epoch_of_sampler, without_seed
 from halfstep.doctor.signals.data.draws import RandomDraws
+from halfstep.doctor.signals.data.indexing import RowLedger
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 _FEWEST = 8  # samples of a pass; fewer may have the same order by chance
+_NEAR = 40  # lines
+_SEEDS = re.compile(r"\bmanual_seed\(|RandomState\(\w|default_rng\(\w|Random\(\w|random\.seed\(")
 _PERMUTED = frozenset({"randperm", "indices"})
 
 
@@ -31,6 +35,17 @@ def judge(evidence: Evidence) -> Finding | None:
             and any(taken > 1 for taken in line.taken)
         ):
             return _of_loader(line, draws)
+    for order in evidence.of(RowLedger).same:
+        seeded = _seed_line(order.site)
+        if seeded is not None:  # Without a seed, the order may be that of a sort.
+            return Finding(
+                summary=f"the loop makes {order.times} orders of its {order.rows} rows, and all "
+                "are the same: their generator begins with the same seed each time",
+                facts=(f"the seed is set in: {seeded.text}",),
+                change=_seeded(seeded),
+                confidence=LIKELY,
+                site=order.site,
+            )
     for each in draws.repetitions:
         if each.what in _PERMUTED:
             again = f"{each.function}({each.seed})" if each.function else "its generator"
@@ -48,7 +63,7 @@ def judge(evidence: Evidence) -> Finding | None:
 def _of_loader(line: LoaderPasses, draws: RandomDraws) -> Finding:
     seeding = None if line.generator else next(iter(draws.seedings), None)
     place = line.site
-    if line.sampler == "DistributedSampler":
+    if line.has_epoch:
         why = "set_epoch() was not called with the number of the epoch"
         change = with_epoch_of_sampler(line.site)
     elif seeding is not None:
@@ -72,9 +87,14 @@ def _of_loader(line: LoaderPasses, draws: RandomDraws) -> Finding:
 
 
 def _seed_line(near: Site | None) -> Site | None:
-    """Return the only line of a file that sets a seed."""
-    mark = (near.file, near.line, near.function) if near else None
-    return site(only_line_with(r"\bmanual_seed\(|RandomState\(|default_rng\(", mark))
+    """Return the last line before another one in its function that sets a seed."""
+    for number in range(near.line, max(0, near.line - _NEAR), -1) if near else ():
+        text = linecache.getline(near.file, number) if near else ""
+        if near and _SEEDS.search(text):
+            return site((near.file, number, near.function))
+        if text.lstrip().startswith("def "):
+            break
+    return None
 
 
 def _seeded(seeded: Site | None) -> tuple[str, ...]:
@@ -95,7 +115,7 @@ RULE = Rule(
         "kan-bayashi/ParallelWaveGAN#177",
         "pytorch/pytorch#31771",
     ),
-    needs=frozenset({"draws", "passes"}),
+    needs=frozenset({"draws", "indexing", "passes"}),
     judge=judge,
     harmless=True,
 )

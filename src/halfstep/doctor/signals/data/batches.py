@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data import IterableDataset
 
-from halfstep.doctor.internals import is_loss, loader_iterator
+from halfstep.doctor.internals import base_of, is_loss, loader_iterator
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
@@ -152,8 +152,9 @@ class Batches(Signal):
 
     def batch_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Return the data set and the number of the batch that a tensor comes from."""
-        known = self._from.get(id(tensor))
-        return known[1:] if known is not None and known[0]() is tensor else None
+        whole = base_of(tensor)
+        known = self._from.get(id(whole))
+        return known[1:] if known is not None and known[0]() is whole else None
 
     def freeze(self) -> dict[str, Any]:
         """Return the losses and loaders; reads the samples of batches."""

@@ -121,7 +121,7 @@ class Changes(Signal):
         if known is None or known[0]() is not base:
             self._count += 1
             known = self._tensors[id(base)] = weakref.ref(base), self._count
-        return known[1], tensor.storage_offset()
+        return known[1], int(tensor.storage_offset())
 
     def _on_next(self, original: Any, iterator: Any) -> Any:
         tensors: list[tuple[str, torch.Tensor]] = []

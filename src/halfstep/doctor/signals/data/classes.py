@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.data.rows import Rows
 
 _FEWEST = 6  # steps
+_DIMS = 2  # of targets, of which the second has one element
 _MOST_OF_ONE = 0.7  # probability that two targets are the same; beyond, one class is most of them
 _PURE = 0.5  # of the way from this probability to 1
 _IN_TURN = 0.8  # of the classes that follow each other
@@ -55,7 +56,7 @@ def class_orders(calls: Sequence[Rows]) -> ClassOrder:
     lines: defaultdict[tuple[Mark | None, int], list[Rows]] = defaultdict(list)
     for each in calls:
         targets = each.targets
-        if targets is not None and each.dims == 1 and not targets.is_floating_point():
+        if targets is not None and targets.shape[1] == 1 and each.dims <= _DIMS:
             lines[each.loss, each.optimizers].append(each)
     found = [_sorted(mark, mine) for (mark, _), mine in lines.items()]
     return ClassOrder(tuple(each for each in found if each is not None))
@@ -67,6 +68,8 @@ def _sorted(mark: Mark | None, calls: Sequence[Rows]) -> SortedClasses | None:
         assert each.targets is not None
         steps[each.step].update(each.targets[:, 0].tolist())
     total = sum(steps.values(), Counter[int]())
+    if any(each not in {0, 1} for each in total if isinstance(each, float)):
+        return None  # numbers of a regression
     chance = sum((each / total.total()) ** 2 for each in total.values())
     several = [each for each in steps.values() if each.total() > 1]
     if len(several) < _FEWEST or chance > _MOST_OF_ONE:
@@ -78,6 +81,8 @@ def _sorted(mark: Mark | None, calls: Sequence[Rows]) -> SortedClasses | None:
     most = [steps[number].most_common(1)[0][0] for number in numbers]
     begins = [at for at in range(len(most)) if at == 0 or most[at] != most[at - 1]]
     runs = [most[at] for at in begins]
+    if isinstance(most[0], float) and len(begins) > len(most) / 2:
+        return None  # An adversary gets real and made samples in turn.
     period = len({*runs})
     again = [a == b for a, b in zip(runs, runs[period:], strict=False)]
     if period < 2 or not again or sum(again) < _IN_TURN * len(again):

@@ -34,7 +34,8 @@ TAKES = 2048
 INDICES = 250_000
 RECENT = 64
 _SHORTEST = 4  # rows of a batch
-_DEPTH = 3
+_EPOCHS = 3
+_LONGEST = 16  # an order; shorter ones may be the same by chance
 _LOSSES = frozenset(
     {
         *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
@@ -84,6 +85,21 @@ class TwoOrders:
 
 
 @dataclass(frozen=True, slots=True)
+class SameOrder:
+    """Indices that a loop draws anew, and that are the same each time.
+
+    Attributes:
+        times: How often.
+        rows: Number of rows of the tensor.
+        site: The line that takes the rows.
+    """
+
+    times: int
+    rows: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class RowLedger:
     """All such tensors."""
 
@@ -91,6 +107,7 @@ class RowLedger:
     sources: tuple[TakenRows, ...] = ()
     orders: tuple[TwoOrders, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
+    same: tuple[SameOrder, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -250,7 +267,10 @@ class Indexing(Signal):
         """Return the rows that are never taken, and inputs and targets of different indices."""
         return {
             RowLedger.signal: RowLedger(
-                tuple(self._few()), tuple(self._orders()), tuple(self._overlaps())
+                tuple(self._few()),
+                tuple(self._orders()),
+                tuple(self._overlaps()),
+                tuple(self._same()),
             )
         }
 
@@ -298,6 +318,20 @@ class Indexing(Signal):
                 rows = known[0][0].root()[1]
                 found.append(TwoOrders(len(numbers), rows, alike, site(mark), site(other)))
         return found
+
+    def _same(self) -> Iterator[SameOrder]:
+        """Yield orders of which each epoch has an array of its own, with the same indices."""
+        lines: defaultdict[Any, dict[int, Any]] = defaultdict(dict)
+        for taken, is_training, _ in self._given:
+            # An order of torch is known by its draw, and others are those of a sort.
+            if is_training and isinstance(taken.owner, np.ndarray):
+                lines[taken.mark, taken.source, taken.rows][id(taken.owner)] = taken.owner
+        for (mark, _, rows), owners in lines.items():
+            orders = [_numbers(each, rows) for each in owners.values() if _count(each, rows)]
+            first = orders[0] if orders else np.arange(1)
+            alike = all(np.array_equal(first, each) for each in orders)
+            if len(orders) >= _EPOCHS and len(first) >= _LONGEST and _is_mixed(first) and alike:
+                yield SameOrder(len(orders), rows, site(mark))
 
     def _overlaps(self) -> Iterator[Overlap]:
         """Yield the evaluations of a model on rows that it trains on."""

@@ -82,7 +82,7 @@ def _compared(model: int, training: list[Rows], evaluations: list[Rows]) -> Inpu
         rows < _ROWS
         or not all(each.alone and each.inputs[0].is_floating_point() for each in calls)
         or min(each.width for each in calls) < _WIDEST
-        or any(each.training for each in evaluations)
+        or (any(each.training for each in evaluations) and len({e.step for e in evaluations}) < 2)
     ):
         return None
     mean, deviation = _moments(training)

@@ -57,7 +57,7 @@ def overlap(
 
 
 def mixed(
-    trained: AbstractSet[int], calls: Iterable[tuple[Mark | None, Sequence[int]]]
+    trained: AbstractSet[Any], calls: Iterable[tuple[Mark | None, Sequence[Any]]]
 ) -> Overlap | None:
     """Return the evaluation whose batches contain trained and new samples.
 
@@ -65,8 +65,8 @@ def mixed(
         trained: The samples of the training.
         calls: The line and the samples of each batch of an evaluation.
     """
-    total, part, both = 0, 0, set[int]()
-    evaluated = set[int]()
+    total, part, both = 0, 0, set[Any]()
+    evaluated = set[Any]()
     line = None
     for mark, samples in calls:
         mine = {*samples}

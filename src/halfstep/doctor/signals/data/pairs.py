@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from halfstep.doctor.record.passes import Overlap  # noqa: TC001  # pydantic reads it at run time
 from halfstep.doctor.record.sites import Mark, Site, site
+from halfstep.doctor.signals.data.overlap import mixed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _FEWEST = 32  # pairs of uses of one sample
 _SAMPLES = 8  # different samples
+_WIDEST = 4  # elements of a row, at least: rows of fewer may be alike by chance
 _RECURRING = 0.9  # of the targets; others are computed anew in each step
 _ALIKE = 0.6  # of the pairs, or of the samples: beyond, targets cannot be told apart
 _SPREAD = 4.0  # standard deviations
@@ -53,6 +56,51 @@ class PairLedger:
 
     signal: ClassVar[str] = "pairs"
     lines: tuple[Pairing, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
+
+
+def overlaps(training: Sequence[Rows], evaluations: Sequence[Rows]) -> tuple[Overlap, ...]:
+    """Return the evaluations whose batches contain samples of the training, and new ones.
+
+    Args:
+        training: The calls of the training, in their order.
+        evaluations: The calls of evaluations.
+    """
+    known: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
+    for call in training:
+        for key in _samples(call):
+            known[call.model].setdefault(key, call.step)
+    # The batches of one pass over a loader count as one.
+    calls: defaultdict[int, dict[Any, list[bytes]]] = defaultdict(dict)
+    before: defaultdict[int, set[bytes]] = defaultdict(set)
+    for number, call in enumerate(evaluations):
+        mine = _samples(call)
+        its = known[call.model]
+        # A policy acts on states before it trains on them.
+        before[call.model].update(key for key in mine if its.get(key, call.step) < call.step)
+        if mine and call.step:
+            batch = call.mark, call.source, number if call.source < 0 else 0
+            calls[call.model].setdefault(batch, []).extend(mine)
+    found = []
+    for model, batches in calls.items():
+        is_whole = len(before[model]) > _RECURRING * len(known[model])
+        shared = (
+            None
+            if is_whole
+            else mixed(before[model], [(mark, keys) for (mark, *_), keys in batches.items()])
+        )
+        if shared is not None:
+            found.append(replace(shared, trained=len(known[model])))
+    return tuple(found)
+
+
+def _samples(call: Rows) -> list[bytes]:
+    """Return the samples of a batch; none if they cannot be told apart, or are not all known."""
+    first = call.inputs[0]
+    if not first.is_floating_point() or call.width < _WIDEST or call.length > len(first):
+        return []
+    keys = [key for key, _ in _keys(call)]
+    return keys if len({*keys}) == len(keys) else []
 
 
 def pair_ledger(calls: Sequence[Rows]) -> PairLedger:
@@ -103,14 +151,19 @@ def _are_of_places(calls: Sequence[Rows]) -> bool:
 def _rows(call: Rows) -> Iterator[tuple[bytes, bytes, float]]:
     """Yield each row once: its inputs, its targets, and the first number of these."""
     assert call.targets is not None
-    inputs = torch.cat([each.cpu().double() for each in call.inputs], 1).numpy()
     targets = call.targets.cpu().double().numpy()
-    keys = [each.tobytes() for each in inputs]
-    counts = Counter(keys)
-    for key, row, target in zip(keys, inputs, targets, strict=True):
+    rows = _keys(call)
+    counts = Counter(key for key, _ in rows)
+    for (key, row), target in zip(rows, targets, strict=True):
         # Two samples that look the same cannot be told apart, and a row of zeros is no sample.
         if counts[key] == 1 and (len(row) == 1 or row.min() != row.max()):
             yield key, target.tobytes(), float(target[0])
+
+
+def _keys(call: Rows) -> list[tuple[bytes, Any]]:
+    """Return the elements of each row of the inputs, as bytes and as numbers."""
+    inputs = torch.cat([each.cpu().double() for each in call.inputs], 1).numpy()
+    return [(each.tobytes(), each) for each in inputs]
 
 
 def _depend(pairs: Sequence[tuple[bytes, bytes]], numbers: dict[bytes, float]) -> bool:

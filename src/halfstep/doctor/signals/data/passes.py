@@ -66,6 +66,7 @@ class _Pass:
     after_end: int = 0
     models: set[int] = field(default_factory=set)
     data_set: Any = None  # a reference to it
+    number: int = -1
     made: Mark | None = None
 
     @property
@@ -138,6 +139,7 @@ class Passes(Signal):
         begun = _Pass(
             calling_line(), number, id(data), _length(data), _length(loader) or 0, sampler
         )
+        begun.number = len(self._passes)
         begun.data_set, begun.made = _reference(data), self._made.get(loader)
         self._passes.append(begun)
         return begun
@@ -190,6 +192,11 @@ class Passes(Signal):
                 each.reaches = str(facts["reaches"])
             self._given.clear()
 
+    @property
+    def latest(self) -> int:
+        """Number of the pass that has given a batch since the last backward; -1 for none."""
+        return self._given[-1].number if self._given else -1
+
     def freeze(self) -> dict[str, Any]:
         """Return the passes of each line."""
         used: defaultdict[int, set[int]] = defaultdict(set)
@@ -225,6 +232,7 @@ def _line(passes: list[_Pass], used: Mapping[int, set[int]], *, whole: bool) -> 
         ordered=all(each == sorted(each) for each in orders),
         sampler=type(first.sampler).__name__,
         draws_order=_draws(first.sampler),
+        has_epoch=hasattr(first.sampler, "set_epoch"),
         weights=len(weights) if isinstance(first.sampler, WeightedRandomSampler) else 0,
         generator=getattr(first.sampler, "generator", None) is not None,
         loaders=len({each.loader for each in passes}),
@@ -284,11 +292,12 @@ def _overlaps(passes: Sequence[_Pass]) -> tuple[Overlap, ...]:
 
 
 def _draws(sampler: Any) -> bool:
-    """Return whether a sampler draws a random order for each pass."""
+    """Return whether a sampler draws a random order for each pass, as its class tells."""
     if isinstance(sampler, SequentialSampler):
         return False
-    moves = hasattr(sampler, "set_epoch") and getattr(sampler, "shuffle", True)
-    return isinstance(sampler, _DRAWING) and (getattr(sampler, "shuffle", True) or moves)
+    if not getattr(sampler, "shuffle", True):
+        return False
+    return isinstance(sampler, _DRAWING) or hasattr(sampler, "set_epoch")
 
 
 def _begins_alike(first: list[int], other: list[int]) -> bool:

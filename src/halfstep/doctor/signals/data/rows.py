@@ -28,6 +28,7 @@ class Rows:
         targets: Elements of the rows of the targets; None before a loss is computed.
         dims: Number of dimensions of the targets.
         loss: The line of the loss.
+        source: Number of the pass over a data loader that gave the last batch; -1 for none.
         is_loaded: Whether a data loader gave the targets.
     """
 
@@ -43,4 +44,5 @@ class Rows:
     targets: torch.Tensor | None = None
     dims: int = 0
     loss: Mark | None = None
+    source: int = -1
     is_loaded: bool = False

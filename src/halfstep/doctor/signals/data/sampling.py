@@ -7,6 +7,7 @@ compare the samples at its end.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ from halfstep.doctor.signals.data.batches import Batches
 from halfstep.doctor.signals.data.classes import ClassOrder, class_orders
 from halfstep.doctor.signals.data.constant import Constants, constants
 from halfstep.doctor.signals.data.inputs import InputScales, input_scales
-from halfstep.doctor.signals.data.pairs import PairLedger, pair_ledger
+from halfstep.doctor.signals.data.pairs import PairLedger, overlaps, pair_ledger
+from halfstep.doctor.signals.data.passes import Passes
 from halfstep.doctor.signals.data.rows import Rows
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.nesting import is_in_graph
@@ -57,7 +59,7 @@ class RowSamples(Signal):
         self._training: list[Rows] = []
         self._evaluations: list[Rows] = []
         self._room = BYTES
-        self._batches = watched[Batches]
+        self._batches, self._passes = watched[Batches], watched[Passes]
         self._calls = 0
         self._last: Rows | None = None
         self._since = 0  # calls with data since the last backward
@@ -91,6 +93,7 @@ class RowSamples(Signal):
             len(given) == 1,
             first.numel() // max(1, len(first)),
             module.training,
+            source=self._passes.latest,
         )
         if not rows.inputs:
             return
@@ -159,7 +162,10 @@ class RowSamples(Signal):
     def freeze(self) -> dict[str, Any]:
         """Return what the samples tell; reads them."""
         return {
-            PairLedger.signal: pair_ledger(self._training),
+            PairLedger.signal: replace(
+                pair_ledger(self._training),
+                overlaps=overlaps(self._training, self._evaluations),
+            ),
             ClassOrder.signal: class_orders(self._training),
             Constants.signal: constants(self._training),
             InputScales.signal: input_scales(self._training, self._evaluations),
