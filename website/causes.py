@@ -33,6 +33,7 @@ ROOMS = {
     "formats": "Formats",
     "overflow": "Overflow",
     "losses": "Losses",
+    "data": "Data",
     "numerics": "Numerics",
     "autocast": "Autocast and compiler",
 }

@@ -11,6 +11,12 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep.doctor import Watch
+from halfstep.doctor.signals.data.batches import Batches
+from halfstep.doctor.signals.data.changed import Changes
+from halfstep.doctor.signals.data.draws import Draws
+from halfstep.doctor.signals.data.indexing import Indexing
+from halfstep.doctor.signals.data.passes import Passes
+from halfstep.doctor.signals.data.sampling import FIRST, RowSamples
 from halfstep.doctor.signals.ledgers.clipping import Clipping
 from halfstep.doctor.signals.ledgers.left_out import LeavingOut
 from halfstep.doctor.signals.ledgers.parameters import Bookkeeping
@@ -36,9 +42,13 @@ class Operators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(
-    "kind", [Bookkeeping, Cancelling, Clipping, FrozenParts, LeavingOut, Rebuilding, Uneven, Writes]
-)
+KINDS = [
+    *(Batches, Changes, Draws, Indexing, Passes, RowSamples),
+    *(Bookkeeping, Cancelling, Clipping, FrozenParts, LeavingOut, Rebuilding, Uneven, Writes),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_usual_step_costs_a_ledger_few_calls_no_operator_and_no_read(kind) -> None:
     torch.manual_seed(0)
     model = timm.create_model("resnet18", num_classes=10)
@@ -74,6 +84,7 @@ def test_a_usual_step_costs_a_ledger_few_calls_no_operator_and_no_read(kind) -> 
         bus.registry.optimizer(optimizer).steps = EVERY + 1
         bus[Bookkeeping]._accounts[0].steps = EVERY  # the next step is a usual one
         bus[Cancelling]._count, bus[Uneven]._calls = EVERY, CALLS
+        bus[RowSamples]._calls = FIRST
         for event in EVENTS:
             hears = bus.hear[event]
             hears[:] = [counted(each) if type(each.__self__) is kind else each for each in hears]

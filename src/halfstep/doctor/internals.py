@@ -15,6 +15,7 @@ import torch
 from torch import nn, overrides
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
+from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch
 
 from halfstep.doctor.tensors.nesting import tensors_in
@@ -270,6 +271,16 @@ def is_of_files(operator: Any) -> bool:
 def fetchers() -> tuple[type[Any], ...]:
     """Return the classes whose `fetch` reads a batch for a data loader without workers."""
     return fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor of which a tensor is a view; the tensor itself if it is none."""
+    return tensor if tensor._base is None else tensor._base
+
+
+def loader_iterator() -> type[Any]:
+    """Return the base class of the iterators of data loaders."""
+    return dataloader._BaseDataLoaderIter
 
 
 def is_cast(operator: Any) -> bool:

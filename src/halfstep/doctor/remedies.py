@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.blocks import counter_around
 from halfstep.doctor.record.source import difference, is_only_call, with_argument
 
 if TYPE_CHECKING:
@@ -125,3 +126,62 @@ def copied_state(kept_by: str) -> tuple[str, ...]:
     if equals and value.endswith(".state_dict()") and value.count("(") == 1:
         return difference(kept_by, f"{target} = copy.deepcopy({value})")
     return ("+ # keep a copy of the state: copy.deepcopy(model.state_dict())",)
+
+
+_OF_LOADERS = {"shuffle": 2, "drop_last": 8}
+"""Positions of arguments of a DataLoader."""
+
+
+def with_loader_argument(
+    made: Site | None, made_by: str, name: str, *, value: bool
+) -> tuple[str, ...]:
+    """Return a change of the statement that makes a data loader; none if its call is unknown.
+
+    Args:
+        made: The line that makes it.
+        made_by: The statement.
+        name: Name of the argument: "shuffle" or "drop_last".
+        value: Its new value.
+    """
+    if made is None or "sampler" in made_by or "**" in made_by:
+        return ()
+    new = with_argument(made_by, "DataLoader", name, str(value), position=_OF_LOADERS[name])
+    return () if new is None or new == made_by else (f"@ {made}", *difference(made_by, new))
+
+
+def without_seed(seeded: Site | None) -> tuple[str, ...]:
+    """Return the change that sets a seed once, and not again and again.
+
+    Args:
+        seeded: The line that sets it in a loop.
+    """
+    if seeded is not None and is_only_call(seeded.text):
+        return (f"- {seeded.text}",)
+    words = "+ # set the seed once, before the training; or another one each time: seed + epoch"
+    return (words, f"  {seeded.text}") if seeded else (words,)
+
+
+def with_epoch_of_sampler(line: Site | None) -> tuple[str, ...]:
+    """Return the change that tells the sampler of a loader the number of the epoch.
+
+    Args:
+        line: The line that goes over the loader: "for images, labels in loader:".
+    """
+    text = line.text if line else ""
+    found = re.match(r"for .+ in (?:\w+\()?([\w.]+)\)?:$", text)
+    epoch = counter_around((line.file, line.line, line.function)) if line else ""
+    if found is None or not epoch:
+        return ("+ # before each epoch: loader.sampler.set_epoch(epoch)", f"  {text}")
+    return (f"+ {found[1]}.sampler.set_epoch({epoch})", f"  {text}")
+
+
+def out_of_place(line: Site | None) -> tuple[str, ...]:
+    """Return the change of a statement that writes in place, such as "batch -= mean"."""
+    text = line.text if line else ""
+    found = re.match(r"(\w+) (\*\*|[-+*/])= (.+)$", text)
+    if found is None:
+        words = "+ # do not write in place: batch = batch - mean; or copy the slice first: .clone()"
+        return (words, *((f"  {text}",) if text else ()))
+    name, sign, value = found.groups()
+    value = value if re.fullmatch(r"[\w.]+(\([^()]*\))?", value) else f"({value})"
+    return (f"- {text}", f"+ {name} = {name} {sign} {value}")

@@ -86,6 +86,15 @@ def outermost(mark: Mark | None, names: set[str], without: Iterable[Mark] = ()) 
     )
 
 
+def counter_around(mark: Mark) -> str:
+    """Return the variable that the loop around the loop of a line counts; "" if there is none."""
+    loops = [each for each in _around(mark) if isinstance(each, _LOOPS)]
+    counting = loops[-2] if len(loops) > 1 and loops[-1].lineno == mark[1] else None
+    if not isinstance(counting, ast.For) or not isinstance(counting.target, ast.Name):
+        return ""
+    return counting.target.id if "range(" in ast.unparse(counting.iter) else ""
+
+
 def following(mark: Mark | None) -> Mark | None:
     """Return the next statement in the block of a statement; None for the last one."""
     around = _around(mark)

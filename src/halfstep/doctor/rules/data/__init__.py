@@ -1,0 +1,1 @@
+"""Causes in the data: samples, their order, and how they are given to a model."""

@@ -1,0 +1,103 @@
+"""The targets of a loss belong to other samples than the inputs of the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.signals.data.batches import BatchLedger, CrossedBatches
+from halfstep.doctor.signals.data.indexing import RowLedger, TwoOrders
+from halfstep.doctor.signals.data.pairs import PairLedger
+from halfstep.doctor.signals.data.shuffles import ShuffledApart, Shuffles
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_FEWEST = 3  # batches
+_ALIKE = 0.5  # of the rows
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find samples that get the targets of any sample each time that they are used."""
+    for batch in evidence.of(BatchLedger).crossed:
+        if batch.crossed >= _FEWEST and 2 * batch.crossed > batch.calls:
+            return _of_batches(batch)
+    for pair in evidence.of(Shuffles).found:
+        return _of_shuffles(pair)
+    for order in evidence.of(RowLedger).orders:
+        if order.batches >= _FEWEST and order.alike <= _ALIKE:
+            return _of_orders(order)
+    for each in evidence.of(PairLedger).lines:
+        return Finding(
+            summary=f"the same inputs have other targets each time: for {each.samples} samples "
+            f"that were used several times, {each.alike:.0%} of their targets are the same, and "
+            f"{each.chance:.0%} of those of any two samples",
+            facts=(
+                f"{each.pairs} pairs of uses of one sample were compared",
+                "inputs and targets are drawn in two orders, or one of them is shuffled alone",
+            ),
+            change=(
+                (
+                    "+ # index inputs and targets with the same permutation, or put both into one "
+                    "data set: TensorDataset(inputs, targets)"
+                ),
+                *((f"  {each.site.text}",) if each.site else ()),
+            ),
+            confidence=LIKELY,
+            site=each.site,
+        )
+    return None
+
+
+def _of_orders(order: TwoOrders) -> Finding:
+    return Finding(
+        summary=f"inputs and targets are taken with different indices: in {order.batches} batches, "
+        f"{order.alike:.0%} of the rows have the target of their own sample",
+        facts=(
+            f"both are taken from tensors of {order.rows} rows",
+            *((f"inputs: {order.inputs.text}",) if order.inputs else ()),
+        ),
+        change=(
+            "+ # take inputs and targets with the same permutation",
+            *((f"  {order.site.text}",) if order.site else ()),
+        ),
+        site=order.site,
+    )
+
+
+def _of_shuffles(pair: ShuffledApart) -> Finding:
+    return Finding(
+        summary=f"{pair.length} samples and their {pair.length} labels are shuffled one after the "
+        f"other: each call of {pair.function}() draws an order of its own",
+        facts=(f"the other one: {pair.other.text}" if pair.other else "no seed was set between",),
+        change=(
+            "+ # shuffle both with one order: order = np.random.permutation(len(labels))",
+            *((f"  {pair.site.text}",) if pair.site else ()),
+        ),
+        confidence=LIKELY,
+        site=pair.site,
+    )
+
+
+def _of_batches(batch: CrossedBatches) -> Finding:
+    return Finding(
+        summary=f"in {batch.crossed} of {batch.calls} calls of the loss, the targets are from "
+        "another batch of the loader than the inputs",
+        facts=("each batch of a loader has the targets of its own samples",),
+        change=(
+            "+ # use inputs and targets of one batch: inputs, targets = batch",
+            *((f"  {batch.site.text}",) if batch.site else ()),
+        ),
+        site=batch.site,
+    )
+
+
+RULE = Rule(
+    code="TARGETS_OF_OTHER_SAMPLES",
+    name="targets that belong to other samples",
+    rows=(60,),
+    citations=("xudonmao/VMT#1",),
+    needs=frozenset({"batches", "indexing", "pairs", "shuffles"}),
+    judge=judge,
+    harmless=True,
+)

@@ -1,0 +1,1 @@
+"""Signals about the data: samples, their order, their targets and their size."""

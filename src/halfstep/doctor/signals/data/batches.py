@@ -1,0 +1,178 @@
+"""From which batch of a data loader inputs and targets come, and what workers give twice."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter, OrderedDict, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils.data import IterableDataset
+
+from halfstep.doctor.internals import base_of, is_loss, loader_iterator
+from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import nn
+
+    from halfstep.doctor.signals.signal import Heard
+    from halfstep.doctor.signals.watched import Watched
+
+RECENT = 32
+BATCHES = 2048
+_ELEMENTS = 16
+_FEWEST = 4  # different batches of workers
+_LOSSES = frozenset(
+    {
+        *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
+        *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CrossedBatches:
+    """A loss whose inputs and targets come from different batches of one loader.
+
+    Attributes:
+        crossed: Number of calls in which they do.
+        calls: Number of calls whose inputs and targets both come from this loader.
+        site: The line of the loss.
+    """
+
+    crossed: int
+    calls: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedBatches:
+    """A loader each of whose workers gives the same samples.
+
+    Attributes:
+        workers: Number of workers.
+        batches: Number of batches of a pass.
+        different: Number of different ones among them.
+        data: Class of the data set.
+        site: The line that goes over the loader.
+    """
+
+    workers: int
+    batches: int
+    different: int
+    data: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLedger:
+    """All such losses and loaders."""
+
+    signal: ClassVar[str] = "batches"
+    crossed: tuple[CrossedBatches, ...] = ()
+    repeated: tuple[RepeatedBatches, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """The batches of a pass over the data of several workers."""
+
+    workers: int
+    data: str
+    mark: Mark | None
+    samples: list[torch.Tensor] = field(default_factory=list)
+
+
+class Batches(Signal):
+    """Follows the tensors that a loader gives to the loss."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._from: OrderedDict[int, tuple[weakref.ref[torch.Tensor], int, int]] = OrderedDict()
+        self._number = 0
+        self._input: tuple[int, int] | None = None
+        self._calls: defaultdict[Mark | None, Counter[bool]] = defaultdict(Counter)
+        self._streams: list[_Stream] = []
+        self._open: WeakKeyDictionary[Any, _Stream] = WeakKeyDictionary()
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hook of the iterators of data loaders."""
+        yield Hook(loader_iterator(), "__next__", self.watched.here(self._on_next))
+
+    def _on_next(self, original: Any, iterator: Any) -> Any:
+        batch = original(iterator)
+        with self.watched.guard.own():
+            self._take(iterator, batch)
+        return batch
+
+    def _take(self, iterator: Any, batch: Any) -> None:
+        self._number += 1
+        tensors = tensors_in(batch)[:4]
+        data = getattr(iterator, "_dataset", None)
+        for each in tensors:
+            self._from[id(each)] = weakref.ref(each), id(data), self._number
+        while len(self._from) > RECENT:
+            self._from.popitem(last=False)
+        workers = getattr(iterator, "_num_workers", 0)
+        if workers > 1 and tensors and isinstance(data, IterableDataset):
+            stream = self._open.get(iterator)
+            if stream is None:
+                stream = _Stream(workers, type(data).__name__, calling_line())
+                self._open[iterator] = stream
+                self._streams.append(stream)
+            if len(stream.samples) < BATCHES:
+                stream.samples.append(tensors[0].detach().reshape(-1)[:_ELEMENTS].clone())
+
+    def on_model(
+        self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> None:
+        """Note the batch of the inputs."""
+        first = given[0] if given else None
+        if first is None or is_loss(module) or is_in_graph(first):
+            return
+        is_training = torch.is_grad_enabled() and any(each.requires_grad for each in made)
+        self._input = self.batch_of(first) if is_training and self._from else None
+
+    def on_call(self, heard: Heard) -> None:
+        """Compare the batch of the targets with that of the inputs."""
+        if self._input is None or not (heard.name in _LOSSES or heard.module is not None):
+            return
+        args = [*heard.call.args, *(heard.call.kwargs.get("target"),)]
+        target = args[1] if len(args) > 1 else None
+        its = self.batch_of(target) if isinstance(target, torch.Tensor) else None
+        if its is not None and its[0] == self._input[0]:
+            self._calls[calling_line()][its[1] != self._input[1]] += 1
+        self._input = None
+
+    def batch_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """Return the data set and the number of the batch that a tensor comes from."""
+        whole = base_of(tensor)
+        known = self._from.get(id(whole))
+        return known[1:] if known is not None and known[0]() is whole else None
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the losses and loaders; reads the samples of batches."""
+        crossed = [
+            CrossedBatches(counts[True], counts.total(), site(mark))
+            for mark, counts in self._calls.items()
+            if counts[True]
+        ]
+        repeated = {each.mark: found for each in self._streams if (found := _repeated(each))}
+        return {BatchLedger.signal: BatchLedger(tuple(crossed), tuple(repeated.values()))}
+
+
+def _repeated(stream: _Stream) -> RepeatedBatches | None:
+    """Return a pass in which each batch came once from each worker."""
+    counts = Counter(each.cpu().numpy().tobytes() for each in stream.samples)
+    whole = [each for each in counts.values() if each % stream.workers == 0]
+    if len(counts) < _FEWEST or len(whole) < 0.9 * len(counts):
+        return None
+    return RepeatedBatches(
+        stream.workers, counts.total(), len(counts), stream.data, site(stream.mark)
+    )

@@ -1,0 +1,394 @@
+"""Which rows of its tensors a loop takes itself: `inputs[batch]`, `targets[start : start + 32]`.
+
+Rows that are given to a model are followed back to the tensor from which they were taken, also
+through a permutation of the whole tensor. So rows that are never taken are known, and inputs and
+targets that are taken with different indices.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from halfstep.doctor.internals import is_loss
+from halfstep.doctor.record.passes import Overlap  # noqa: TC001  # pydantic reads it at run time
+from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.signals.data.overlap import mixed
+from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.tensors.nesting import is_in_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import nn
+
+    from halfstep.doctor.signals.signal import Heard
+    from halfstep.doctor.signals.watched import Watched
+
+TAKES = 2048
+INDICES = 250_000
+RECENT = 64
+_SHORTEST = 4  # rows of a batch
+_EPOCHS = 3
+_LONGEST = 16  # an order; shorter ones may be the same by chance
+_LOSSES = frozenset(
+    {
+        *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
+        *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRows:
+    """The rows of a tensor that a loop gives to a model.
+
+    Attributes:
+        rows: Number of rows of the tensor.
+        taken: Number of different rows that were taken, in training and evaluation.
+        takes: Number of rows that were taken for the training, with repetitions.
+        steps: Number of steps before which they were taken.
+        batches: Number of different batches among them.
+        site: The line that takes them.
+    """
+
+    rows: int
+    taken: int
+    takes: int
+    steps: int
+    batches: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class TwoOrders:
+    """Inputs and targets that are taken with different indices.
+
+    Attributes:
+        batches: Number of such batches.
+        rows: Number of rows of both tensors.
+        alike: Share of the rows of these batches with the same index.
+        inputs: The line that takes the inputs.
+        site: The line that takes the targets.
+    """
+
+    batches: int
+    rows: int
+    alike: float
+    inputs: Site | None
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class SameOrder:
+    """Indices that a loop draws anew, and that are the same each time.
+
+    Attributes:
+        times: How often.
+        rows: Number of rows of the tensor.
+        site: The line that takes the rows.
+    """
+
+    times: int
+    rows: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowLedger:
+    """All such tensors."""
+
+    signal: ClassVar[str] = "indexing"
+    sources: tuple[TakenRows, ...] = ()
+    orders: tuple[TwoOrders, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
+    same: tuple[SameOrder, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Taken:
+    """Rows that were taken from a tensor."""
+
+    source: int
+    rows: int
+    index: Any
+    mark: Mark | None
+    step: int
+    version: int
+    at: int  # number of the call
+    drawn: int | None  # number of the call that has made the indices; None if it is unknown
+    owner: Any  # the indices of which these are a part
+    of: _Taken | None = None  # if the tensor is itself taken from another one
+
+    def numbers(self) -> np.ndarray[Any, Any]:
+        """Return the indices into the outermost tensor."""
+        mine = _numbers(self.index, self.rows)
+        return mine if self.of is None else self.of.numbers()[mine]
+
+    def is_known(self) -> bool:
+        """Return whether the indices are still those that were used."""
+        mine = not isinstance(self.index, torch.Tensor) or self.index._version == self.version
+        return mine and (self.of is None or self.of.is_known())
+
+    def is_mixed(self) -> bool:
+        """Return whether the tensor is itself taken from another one, and not by a slice."""
+        part = self.of
+        while part is not None and part.owner is None:
+            part = part.of
+        return part is not None
+
+    def root(self) -> tuple[int, int]:
+        """Return the number of the outermost tensor, and its number of rows."""
+        return (self.source, self.rows) if self.of is None else self.of.root()
+
+
+class Indexing(Signal):
+    """Follows the rows that the loop takes."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._results: OrderedDict[int, tuple[Any, _Taken]] = OrderedDict()
+        self._kept: dict[int, tuple[Any, _Taken]] = {}  # permuted as a whole
+        self._sources: dict[int, tuple[Any, int]] = {}
+        self._born: dict[int, tuple[Any, int]] = {}
+        self._births: list[int | None] = []  # of the sources
+        # Rows that a model is given, whether for training, and the number of the model.
+        self._given: list[tuple[_Taken, bool, int]] = []
+        self._pairs: list[tuple[_Taken, _Taken]] = []
+        self._input: _Taken | None = None
+        self._whole: set[int] = set()  # tensors that are given to a model as they are
+        self._room = INDICES
+        self._takes = 0
+        self._heard = 0
+
+    def on_call(self, heard: Heard) -> None:
+        """Note rows that are taken, and the targets of a loss."""
+        self._heard += 1
+        result = heard.result
+        if heard.name == "__getitem__":
+            self._take(heard)
+        elif (
+            type(result) is torch.Tensor
+            and self.watched.grammar.made == 0
+            and len(self._born) < TAKES
+        ):
+            self._born[id(result)] = _weak(result), self._heard
+        if self._input is not None and (heard.name in _LOSSES or heard.module is not None):
+            options = heard.call.kwargs
+            args = [*heard.call.args, *(options.get("target"),)]
+            target = args[1] if len(args) > 1 else None
+            taken = self._of(target) if isinstance(target, torch.Tensor) else None
+            if taken is not None and len(self._pairs) < TAKES:
+                self._pairs.append((self._input, taken))
+            self._input = None
+
+    def _take(self, heard: Heard) -> None:
+        args, result = heard.call.args, heard.result
+        source = args[0] if args else None
+        if type(source) is not torch.Tensor or type(result) is not torch.Tensor:
+            return
+        if not source.dim() or source.requires_grad or len(args) < 2:
+            return
+        index = args[1][0] if isinstance(args[1], tuple) and args[1] else args[1]
+        count = _count(index, len(source))
+        if count < _SHORTEST or count != (len(result) if result.dim() else 0):
+            return
+        if self._room < count or self._takes >= TAKES:
+            return
+        self._takes += 1
+        is_slice = isinstance(index, slice)
+        base = getattr(index, "_base", getattr(index, "base", None))
+        owner = None if is_slice else index if base is None else base
+        self._room -= 0 if is_slice else count
+        taken = _Taken(
+            self._number(source),
+            len(source),
+            index,
+            calling_line(),
+            self.watched.grammar.made,
+            index._version if isinstance(index, torch.Tensor) else 0,
+            self._heard,
+            self._birth(owner) if isinstance(owner, torch.Tensor) else None,
+            owner,
+            self._of(source),
+        )
+        entry = (_weak(result), taken)
+        is_early = self.watched.grammar.made == 0
+        if (count == len(source) or is_early) and len(self._kept) < RECENT:
+            self._kept[id(result)] = entry
+        self._results[id(result)] = entry
+        while len(self._results) > RECENT:
+            self._results.popitem(last=False)
+
+    def _of(self, tensor: torch.Tensor) -> _Taken | None:
+        """Return what is known of a tensor that consists of taken rows."""
+        for known in (self._results, self._kept):
+            entry = known.get(id(tensor))
+            if entry is not None and entry[0]() is tensor:
+                return entry[1]
+        return None
+
+    def _number(self, source: torch.Tensor) -> int:
+        known = self._sources.get(id(source))
+        if known is None or known[0]() is not source:
+            known = self._sources[id(source)] = _weak(source), len(self._births)
+            self._births.append(self._birth(source))
+        return known[1]
+
+    def _birth(self, tensor: torch.Tensor) -> int | None:
+        """Return the number of the call that has made a tensor before the first step."""
+        known = self._born.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
+
+    def on_model(
+        self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> None:
+        """Note the rows that a model is given."""
+        first = next((each for each in given if each.dim()), None)
+        if first is None or is_loss(module) or is_in_graph(first):
+            return
+        is_training = torch.is_grad_enabled() and any(each.requires_grad for each in made)
+        taken = self._of(first)
+        if taken is None:
+            known = self._sources.get(id(first))
+            if known is not None and known[0]() is first:
+                self._whole.add(known[1])
+        elif len(self._given) < TAKES:
+            number = self.watched.registry.models.number(module)
+            self._given.append((taken, is_training, number))
+        self._input = taken if is_training else None
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the rows that are never taken, and inputs and targets of different indices."""
+        return {
+            RowLedger.signal: RowLedger(
+                tuple(self._few()),
+                tuple(self._orders()),
+                tuple(self._overlaps()),
+                tuple(self._same()),
+            )
+        }
+
+    def _few(self) -> list[TakenRows]:
+        used: defaultdict[int, set[int]] = defaultdict(set)
+        lines: defaultdict[int, list[_Taken]] = defaultdict(list)
+        for taken, is_training, _ in self._given:
+            if taken.is_known():
+                used[taken.source].update(_numbers(taken.index, taken.rows).tolist())
+                if is_training:
+                    lines[taken.source].append(taken)
+        return [
+            TakenRows(
+                rows=mine[0].rows,
+                taken=len(used[source]),
+                takes=sum(_count(each.index, each.rows) for each in mine),
+                steps=len({each.step for each in mine}),
+                batches=len({_numbers(each.index, each.rows).tobytes() for each in mine}),
+                site=site(mine[-1].mark),
+            )
+            for source, mine in lines.items()
+            if source not in self._whole and 2 * len(used[source]) <= mine[0].rows
+        ]
+
+    def _orders(self) -> list[TwoOrders]:
+        lines: defaultdict[Any, list[tuple[_Taken, _Taken]]] = defaultdict(list)
+        for inputs, targets in self._pairs:
+            roots = inputs.root(), targets.root()
+            if roots[0][0] != roots[1][0] and roots[0][1] == roots[1][1]:
+                lines[inputs.mark, targets.mark].append((inputs, targets))
+        found = []
+        for (mark, other), pairs in lines.items():
+            known = [(a, b) for a, b in pairs if a.is_known() and b.is_known()]
+            if not all(self._is_older(b, a) and self._is_older(a, b) for a, b in known):
+                continue  # Targets that are computed from permuted inputs have their order.
+            if any(b.is_mixed() and not a.is_mixed() for a, b in known):
+                continue  # Targets without meaning are drawn to see what a model can memorise.
+            numbers = [(a.numbers(), b.numbers()) for a, b in known]
+            numbers = [(a, b) for a, b in numbers if len(a) == len(b)]
+            if not numbers or not any(_is_mixed(a) or _is_mixed(b) for a, b in numbers):
+                continue  # Slices that are shifted are meant, as in forecasts.
+            alike = float(np.mean(np.concatenate([a == b for a, b in numbers])))
+            apart = [not (a == b).all() for a, b in numbers]
+            if all(apart):
+                rows = known[0][0].root()[1]
+                found.append(TwoOrders(len(numbers), rows, alike, site(mark), site(other)))
+        return found
+
+    def _same(self) -> Iterator[SameOrder]:
+        """Yield orders of which each epoch has an array of its own, with the same indices."""
+        lines: defaultdict[Any, dict[int, Any]] = defaultdict(dict)
+        for taken, is_training, _ in self._given:
+            # An order of torch is known by its draw, and others are those of a sort.
+            if is_training and isinstance(taken.owner, np.ndarray):
+                lines[taken.mark, taken.source, taken.rows][id(taken.owner)] = taken.owner
+        for (mark, _, rows), owners in lines.items():
+            orders = [_numbers(each, rows) for each in owners.values() if _count(each, rows)]
+            first = orders[0] if orders else np.arange(1)
+            alike = all(np.array_equal(first, each) for each in orders)
+            if len(orders) >= _EPOCHS and len(first) >= _LONGEST and _is_mixed(first) and alike:
+                yield SameOrder(len(orders), rows, site(mark))
+
+    def _overlaps(self) -> Iterator[Overlap]:
+        """Yield the evaluations of a model on rows that it trains on."""
+        trained: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        calls: defaultdict[tuple[int, int], list[tuple[Mark | None, list[int]]]] = defaultdict(list)
+        for taken, is_training, model in self._given:
+            key = taken.root()[0], model
+            if not taken.is_known():
+                continue
+            if is_training:
+                trained[key].update(taken.numbers().tolist())
+            elif key in trained and _count(taken.index, taken.rows) < taken.root()[1]:
+                calls[key].append((taken.mark, taken.numbers().tolist()))
+        for key, mine in calls.items():
+            shared = mixed(trained[key], mine)
+            if shared is not None:
+                yield shared
+
+    def _is_older(self, one: _Taken, other: _Taken) -> bool:
+        """Return whether a tensor was made before the order in which another one is taken."""
+        birth = self._births[one.root()[0]]
+        part: _Taken | None = other
+        while part is not None:
+            if part.owner is not None:
+                made = part.drawn if part.drawn is not None or part.step else part.at
+                if birth is None or (made is not None and birth > made):
+                    return False
+            part = part.of
+        return True
+
+
+def _is_mixed(numbers: np.ndarray[Any, Any]) -> bool:
+    return bool((np.diff(numbers) < 0).any())
+
+
+def _count(index: Any, rows: int) -> int:
+    """Return how many rows an index takes; 0 if it is no index of rows."""
+    if isinstance(index, slice):
+        return len(range(*index.indices(rows)))
+    if isinstance(index, torch.Tensor):
+        is_index = index.dim() == 1 and index.dtype in {torch.int64, torch.int32}
+        return len(index) if is_index else 0
+    if isinstance(index, np.ndarray):
+        return len(index) if index.ndim == 1 and index.dtype.kind in "iu" else 0
+    if isinstance(index, list):
+        return len(index) if index and all(type(each) is int for each in index) else 0
+    return 0
+
+
+def _numbers(index: Any, rows: int) -> np.ndarray[Any, Any]:
+    if isinstance(index, slice):
+        return np.arange(*index.indices(rows))
+    if isinstance(index, torch.Tensor):
+        index = index.cpu().numpy()
+    numbers = np.asarray(index, dtype=np.int64)
+    return np.where(numbers < 0, numbers + rows, numbers)
+
+
+def _weak(tensor: torch.Tensor) -> weakref.ref[torch.Tensor]:
+    return weakref.ref(tensor)

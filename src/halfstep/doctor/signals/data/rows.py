@@ -1,0 +1,48 @@
+"""The sampled rows of one call of a model, which `pairs`, `classes` and `inputs` compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from halfstep.doctor.record.sites import Mark
+
+
+@dataclass(slots=True, eq=False)
+class Rows:
+    """Samples of the rows of one call of a model.
+
+    Attributes:
+        step: Number of steps before the call.
+        optimizers: Number of optimizers at that time.
+        model: Number of the model.
+        mark: The line of the call.
+        length: Number of rows of the batch.
+        inputs: For each tensor of inputs, elements of its first rows, shape (rows, elements).
+        alone: Whether the call has only one tensor of inputs.
+        width: Number of elements of a row of the first tensor.
+        training: Whether the model was in training mode.
+        targets: Elements of the rows of the targets; None before a loss is computed.
+        dims: Number of dimensions of the targets.
+        loss: The line of the loss.
+        source: Number of the pass over a data loader that gave the last batch; -1 for none.
+        is_loaded: Whether a data loader gave the targets.
+    """
+
+    step: int
+    optimizers: int
+    model: int
+    mark: Mark | None
+    length: int
+    inputs: tuple[torch.Tensor, ...]
+    alone: bool
+    width: int
+    training: bool
+    targets: torch.Tensor | None = None
+    dims: int = 0
+    loss: Mark | None = None
+    source: int = -1
+    is_loaded: bool = False

@@ -1,0 +1,1 @@
+"""Programs about samples, their order, and how they are given to a model."""

@@ -1,0 +1,115 @@
+"""A loader without shuffle over data that are ordered by class."""
+
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from doctor.programs.data.samples import COUNT, Training, samples
+
+CODE = "CLASSES_IN_TURN"
+EPOCHS = 6
+
+
+def ordered() -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, targets = samples()
+    order = targets.argsort()
+    return inputs[order], targets[order]
+
+
+def train(loader: DataLoader, epochs: int = EPOCHS) -> None:
+    training = Training(rate=0.3)
+    for _ in range(epochs):
+        for inputs, targets in loader:
+            training.step(inputs, targets)
+
+
+def broken() -> None:
+    train(DataLoader(TensorDataset(*ordered()), batch_size=4))
+
+
+def mended() -> None:
+    train(DataLoader(TensorDataset(*ordered()), batch_size=4, shuffle=True))
+
+
+def broken_in_slices_of_the_loop() -> None:
+    inputs, targets = ordered()
+    training = Training(rate=0.3)
+    for _ in range(EPOCHS):
+        for start in range(0, COUNT, 4):
+            training.step(inputs[start : start + 4], targets[start : start + 4])
+
+
+def broken_with_one_batch_of_each_class() -> None:
+    inputs, _ = samples(24)
+    targets = torch.arange(3).repeat_interleave(8)
+    train(DataLoader(TensorDataset(inputs, targets), batch_size=8), epochs=8)
+
+
+def healthy_ordered_data_in_large_batches() -> None:
+    train(DataLoader(TensorDataset(*ordered()), batch_size=COUNT))
+
+
+def healthy_tasks_one_after_the_other() -> None:
+    inputs, targets = ordered()
+    training = Training(rate=0.3)
+    for task in range(3):
+        mine = targets == task
+        for _ in range(4):
+            for batch in mine.nonzero()[:, 0].split(4):
+                training.step(inputs[batch], targets[batch])
+
+
+def healthy_batch_of_parts_that_have_one_class_each() -> None:
+    """Each step accumulates over a batch of each class."""
+    inputs, targets = ordered()
+    training = Training(rate=0.3)
+    parts = [(inputs[targets == kind], targets[targets == kind]) for kind in range(3)]
+    for _ in range(8):
+        training.optimizer.zero_grad()
+        for mine, wanted in parts:
+            functional.cross_entropy(training.model(mine), wanted).backward()
+        training.optimizer.step()
+
+
+def healthy_nearly_one_class() -> None:
+    inputs, targets = samples()
+    targets = torch.where(torch.arange(COUNT) < 44, 0, targets)
+    train(DataLoader(TensorDataset(inputs, targets), batch_size=4))
+
+
+def healthy_order_that_does_no_harm() -> None:
+    """A small rate: what a batch learns, the others do not unlearn."""
+    inputs, targets = ordered()
+    training = Training(rate=1e-4)
+    with torch.no_grad():  # a model that is trained already
+        training.model[0].weight.mul_(0.1)
+        training.model[2].weight.mul_(0)
+    loader = DataLoader(TensorDataset(inputs, targets), batch_size=4)
+    for _ in range(EPOCHS):
+        for batch, wanted in loader:
+            training.step(batch, wanted)
+
+
+def broken_in_a_binary_loss() -> None:
+    inputs, _ = samples()
+    targets = (inputs[:, 0] > 0).float()
+    order = targets.argsort()
+    training = Training(rate=0.5)
+    for _ in range(EPOCHS):
+        for batch in order.split(4):
+            training.optimizer.zero_grad()
+            outputs = training.model(inputs[batch])[:, 0]
+            functional.binary_cross_entropy_with_logits(outputs, targets[batch]).backward()
+            training.optimizer.step()
+
+
+def healthy_adversary() -> None:
+    """A judge gets real and made samples in turn."""
+    inputs, _ = samples()
+    training = Training()
+    for step in range(24):
+        mine = inputs[:8] if step % 2 else torch.randn(8, 6)
+        training.optimizer.zero_grad()
+        outputs, wanted = training.model(mine)[:, 0], torch.full((8,), float(step % 2))
+        functional.binary_cross_entropy_with_logits(outputs, wanted).backward()
+        training.optimizer.step()

@@ -1,0 +1,69 @@
+"""The epochs share one iterator of the loader, so that only the first has batches."""
+
+from torch.utils.data import DataLoader
+
+from doctor.programs.data.samples import Training, data
+
+CODE = "ITERATOR_USED_UP"
+
+
+def broken() -> None:
+    training = Training()
+    batches = iter(DataLoader(data(), batch_size=8))
+    for _ in range(3):
+        for inputs, targets in batches:
+            training.step(inputs, targets)
+
+
+def mended() -> None:
+    training = Training()
+    batches = DataLoader(data(), batch_size=8)
+    for _ in range(3):
+        for inputs, targets in batches:
+            training.step(inputs, targets)
+
+
+def broken_beside_an_evaluation() -> None:
+    training = Training()
+    loader = DataLoader(data(), batch_size=8, shuffle=True)
+    iterator = enumerate(iter(loader))
+    for _ in range(4):
+        for _, (inputs, targets) in iterator:
+            training.step(inputs, targets)
+        training.evaluate(loader)
+
+
+def healthy_iterator_that_begins_again_at_its_end() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8)
+    batches = iter(loader)
+    for _ in range(20):
+        try:
+            batch = next(batches)
+        except StopIteration:
+            batches = iter(loader)
+            batch = next(batches)
+        training.step(*batch)
+
+
+def healthy_one_epoch_of_an_iterator() -> None:
+    training = Training()
+    for inputs, targets in iter(DataLoader(data(), batch_size=8)):
+        training.step(inputs, targets)
+
+
+def healthy_pairs_of_two_loaders() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8, shuffle=True)
+    short = DataLoader(data(16), batch_size=8, shuffle=True)
+    for _ in range(3):
+        for (inputs, targets), _ in zip(loader, short, strict=False):
+            training.step(inputs, targets)
+
+
+def healthy_stream_without_end() -> None:
+    def stream(loader: DataLoader):
+        while True:
+            yield from loader
+
+    training, batches = Training(), stream(DataLoader(data(), batch_size=8))
+    for _ in range(20):
+        training.step(*next(batches))

@@ -1,0 +1,81 @@
+"""A sampler has a weight for each class, not for each sample, and draws only the first samples."""
+
+import torch
+from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, WeightedRandomSampler
+
+from doctor.programs.data.samples import COUNT, Training, data, samples
+
+CODE = "SAMPLES_NEVER_DRAWN"
+
+
+def train(loader: DataLoader) -> None:
+    training = Training()
+    for _ in range(3):
+        for inputs, targets in loader:
+            training.step(inputs, targets)
+
+
+def weights() -> torch.Tensor:
+    return 1.0 / samples()[1].bincount(minlength=3).clamp(min=1)
+
+
+def broken() -> None:
+    train(DataLoader(data(), batch_size=8, sampler=WeightedRandomSampler(weights(), COUNT)))
+
+
+def mended() -> None:
+    sampler = WeightedRandomSampler(weights()[samples()[1]], COUNT)
+    train(DataLoader(data(), batch_size=8, sampler=sampler))
+
+
+def broken_by_weights_of_another_data_set() -> None:
+    sampler = WeightedRandomSampler(torch.ones(16), COUNT)
+    train(DataLoader(data(), batch_size=8, sampler=sampler))
+
+
+def healthy_sampler_of_a_part() -> None:
+    train(DataLoader(data(), batch_size=8, sampler=SubsetRandomSampler(range(12))))
+
+
+def healthy_weights_of_a_subset() -> None:
+    part = Subset(data(), range(12))
+    train(DataLoader(part, batch_size=4, sampler=WeightedRandomSampler(torch.ones(12), 24)))
+
+
+def healthy_few_draws_from_many_samples() -> None:
+    sampler = WeightedRandomSampler(torch.ones(COUNT), 8)
+    train(DataLoader(data(), batch_size=4, sampler=sampler))
+
+
+def healthy_small_last_batch_that_is_dropped() -> None:
+    train(DataLoader(data(), batch_size=32, drop_last=True, shuffle=True))
+
+
+def index(batch_of, *, steps: int = 24, evaluated: slice | None = None) -> None:
+    inputs, targets = samples()
+    training = Training()
+    for step in range(steps):
+        batch = batch_of(step)
+        training.step(inputs[batch], targets[batch])
+    if evaluated is not None:
+        training.evaluate([(inputs[evaluated], targets[evaluated])])
+
+
+def broken_by_indices_below_the_size_of_a_batch() -> None:
+    index(lambda _: torch.randint(0, 8, (8,)))
+
+
+def broken_by_a_loop_over_a_part() -> None:
+    index(lambda step: slice(step % 4 * 6, step % 4 * 6 + 6))
+
+
+def healthy_part_for_the_training() -> None:
+    index(lambda step: slice(step % 4 * 6, step % 4 * 6 + 6), evaluated=slice(24, COUNT))
+
+
+def healthy_one_batch_on_purpose() -> None:
+    index(lambda _: slice(0, 8))
+
+
+def healthy_random_indices() -> None:
+    index(lambda _: torch.randint(0, COUNT, (8,)))

@@ -1,0 +1,302 @@
+"""Inputs and targets are drawn with two permutations, so that no target fits its sample."""
+
+import random
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+from doctor.programs.data.samples import COUNT, Training, data, samples
+
+CODE = "TARGETS_OF_OTHER_SAMPLES"
+EPOCHS = 5
+
+
+def broken() -> None:
+    inputs, targets = samples()
+    training = Training()
+    for _ in range(EPOCHS):
+        for start in range(0, COUNT, 8):
+            training.step(
+                inputs[torch.randperm(COUNT)][start : start + 8],
+                targets[torch.randperm(COUNT)][start : start + 8],
+            )
+
+
+def mended() -> None:
+    inputs, targets = samples()
+    training = Training()
+    for _ in range(EPOCHS):
+        order = torch.randperm(COUNT)
+        for start in range(0, COUNT, 8):
+            batch = order[start : start + 8]
+            training.step(inputs[batch], targets[batch])
+
+
+def broken_by_two_loaders() -> None:
+    inputs, targets = samples()
+    training = Training()
+    first = DataLoader(inputs, batch_size=8, shuffle=True)
+    second = DataLoader(targets, batch_size=8, shuffle=True)
+    for _ in range(EPOCHS):
+        for batch, wanted in zip(first, second, strict=True):
+            training.step(batch, wanted)
+
+
+def regress(targets_of, loss_of, epochs: int = 8) -> None:
+    inputs, _ = samples()
+    targets = inputs[:, :1] * 3
+    model = Training().model
+    head = nn.Sequential(model, nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+    for _ in range(epochs):
+        for batch in torch.randperm(COUNT).split(8):
+            optimizer.zero_grad()
+            loss_of(head(inputs[batch]), targets_of(targets, batch)).backward()
+            optimizer.step()
+
+
+def broken_in_a_regression() -> None:
+    def any_of(targets: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        return targets[torch.randint(COUNT, (len(batch),))]
+
+    regress(any_of, functional.mse_loss)
+
+
+def broken_before_a_difference_by_hand() -> None:
+    def shuffled(targets: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        return targets[batch[torch.randperm(len(batch))]]
+
+    regress(shuffled, lambda outputs, targets: ((outputs - targets) ** 2).mean(), epochs=12)
+
+
+class RandomLabels(Dataset):
+    """A data set that looks up the label with another index."""
+
+    def __init__(self) -> None:
+        self.inputs, self.targets = samples()
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int):
+        other = int(torch.randint(COUNT, ()))
+        return self.inputs[index], self.targets[other]
+
+
+def broken_in_a_data_set() -> None:
+    training, loader = Training(), DataLoader(RandomLabels(), batch_size=8, shuffle=True)
+    for _ in range(EPOCHS):
+        for inputs, targets in loader:
+            training.step(inputs, targets)
+
+
+def healthy_labels_without_meaning() -> None:
+    """Labels at random, but the same ones in each epoch, to see what a model can memorise."""
+    inputs, targets = samples()
+    targets = targets[torch.randperm(COUNT)]
+    training = Training()
+    for _ in range(EPOCHS):
+        for batch in torch.randperm(COUNT).split(8):
+            training.step(inputs[batch], targets[batch])
+
+
+def healthy_labels_with_noise() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8, shuffle=True)
+    for _ in range(EPOCHS):
+        for inputs, targets in loader:
+            noise = torch.rand(len(targets)) < 0.3
+            training.step(inputs, torch.where(noise, torch.randint(3, targets.shape), targets))
+
+
+def healthy_contrast_within_a_batch() -> None:
+    model = Training().model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    inputs, _ = samples()
+    for _ in range(EPOCHS):
+        for batch in torch.randperm(COUNT).split(8):
+            outputs = functional.normalize(model(inputs[batch]), dim=1)
+            optimizer.zero_grad()
+            functional.cross_entropy(outputs @ outputs.T / 0.1, torch.arange(8)).backward()
+            optimizer.step()
+
+
+def healthy_clusters_with_new_numbers() -> None:
+    inputs, targets = samples()
+    training = Training()
+    for _ in range(EPOCHS):
+        names = torch.randperm(3)
+        for batch in torch.randperm(COUNT).split(8):
+            training.step(inputs[batch], names[targets[batch]])
+
+
+def healthy_mixed_samples() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8, shuffle=True)
+    for _ in range(EPOCHS):
+        for inputs, targets in loader:
+            other = torch.randperm(len(inputs))
+            outputs = training.model(0.7 * inputs + 0.3 * inputs[other])
+            loss = 0.7 * functional.cross_entropy(outputs, targets)
+            loss = loss + 0.3 * functional.cross_entropy(outputs, targets[other])
+            training.optimizer.zero_grad()
+            loss.backward()
+            training.optimizer.step()
+
+
+def healthy_values_of_a_policy() -> None:
+    """The same states, with targets that the model itself computes."""
+
+    def bootstrapped(targets: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        return torch.randn(len(batch), 1) + targets[batch].sign()
+
+    regress(bootstrapped, functional.smooth_l1_loss)
+
+
+def healthy_one_pass() -> None:
+    training = Training()
+    for inputs, targets in DataLoader(data(), batch_size=8):
+        training.step(inputs, targets)
+
+
+def broken_in_the_first_epoch() -> None:
+    inputs, targets = samples()
+    training = Training()
+    order, other = torch.randperm(COUNT), torch.randperm(COUNT)
+    for start in range(0, COUNT, 8):
+        batch = slice(start, start + 8)
+        training.step(inputs[order[batch]], targets[other[batch]])
+
+
+def broken_by_a_permutation_of_the_inputs_alone() -> None:
+    inputs, targets = samples()
+    inputs = inputs[torch.randperm(COUNT)]
+    training = Training()
+    for start in range(0, COUNT, 8):
+        training.step(inputs[start : start + 8], targets[start : start + 8])
+
+
+def broken_by_slices_of_the_targets() -> None:
+    inputs, targets = samples()
+    training = Training()
+    order = torch.randperm(COUNT)
+    for start in range(0, COUNT, 8):
+        training.step(inputs[order[start : start + 8]], targets[start : start + 8])
+
+
+def healthy_permutation_of_both() -> None:
+    inputs, targets = samples()
+    order = torch.randperm(COUNT)
+    inputs, targets = inputs[order], targets[order]
+    training = Training()
+    for start in range(0, COUNT, 8):
+        training.step(inputs[start : start + 8], targets[start : start + 8])
+
+
+def healthy_targets_of_permuted_inputs() -> None:
+    inputs = samples()[0][torch.randperm(COUNT)]
+    targets = inputs.argmax(1) % 3
+    training = Training()
+    for start in range(0, COUNT, 8):
+        training.step(inputs[start : start + 8], targets[start : start + 8])
+
+
+def healthy_order_before_the_targets() -> None:
+    inputs, _ = samples()
+    order = torch.randperm(COUNT)
+    targets = inputs[order].argmax(1) % 3
+    training = Training()
+    for start in range(0, COUNT, 8):
+        training.step(inputs[order[start : start + 8]], targets[start : start + 8])
+
+
+def healthy_forecast() -> None:
+    inputs, _ = samples()
+    head = Training().model
+    model = nn.Sequential(head, nn.Linear(3, 6))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for start in range(0, COUNT - 8, 8):
+        optimizer.zero_grad()
+        outputs = model(inputs[start : start + 8])
+        functional.mse_loss(outputs, inputs[start + 1 : start + 9]).backward()
+        optimizer.step()
+
+
+def broken_by_targets_of_the_batch_before() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8)
+    before = None
+    for _ in range(2):
+        for inputs, targets in loader:
+            if before is not None:
+                training.step(inputs, before)
+            before = targets
+
+
+def broken_by_two_batches() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8, shuffle=True)
+    for _ in range(6):
+        inputs = next(iter(loader))[0]
+        targets = next(iter(loader))[1]
+        training.step(inputs, targets)
+
+
+def healthy_batch_that_is_fetched_ahead() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8)
+    ahead = None
+    for batch in loader:
+        if ahead is not None:
+            training.step(*ahead)
+        ahead = batch
+
+
+def in_arrays(shuffle) -> None:
+    """Train for one epoch on arrays that are shuffled before."""
+    inputs, targets = (each.numpy().copy() for each in samples())
+    inputs, targets = shuffle(inputs, targets)
+    inputs, targets = torch.from_numpy(np.asarray(inputs)), torch.tensor(np.asarray(targets))
+    training = Training()
+    for start in range(0, COUNT, 8):
+        training.step(inputs[start : start + 8], targets[start : start + 8])
+
+
+def broken_by_two_shuffles() -> None:
+    def shuffle(inputs, targets):
+        np.random.shuffle(inputs)  # noqa: NPY002
+        np.random.shuffle(targets)  # noqa: NPY002
+        return inputs, targets
+
+    in_arrays(shuffle)
+
+
+def broken_by_two_shuffles_of_lists() -> None:
+    def shuffle(inputs, targets):
+        inputs, targets = list(inputs), targets.tolist()
+        random.shuffle(inputs)
+        random.shuffle(targets)
+        return np.stack(inputs), targets
+
+    in_arrays(shuffle)
+
+
+def healthy_two_shuffles_after_the_same_seed() -> None:
+    def shuffle(inputs, targets):
+        random.seed(4)
+        inputs, targets = list(inputs), targets.tolist()
+        random.shuffle(inputs)
+        random.seed(4)
+        random.shuffle(targets)
+        return np.stack(inputs), targets
+
+    in_arrays(shuffle)
+
+
+def healthy_shuffles_of_two_domains() -> None:
+    def shuffle(inputs, targets):
+        other = inputs + 1
+        np.random.shuffle(other)  # noqa: NPY002
+        order = np.arange(COUNT)
+        np.random.shuffle(order)  # noqa: NPY002
+        return inputs[order], targets[order]
+
+    in_arrays(shuffle)
