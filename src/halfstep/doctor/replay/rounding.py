@@ -15,6 +15,7 @@ import torch
 
 from halfstep.doctor.record.replayed import Rounded
 from halfstep.doctor.record.sites import site
+from halfstep.doctor.replay.memory import storage_key
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 
@@ -30,22 +31,18 @@ _FEWEST = 16  # elements of a product that are 0 only in fp16
 
 
 class Rounding:
-    """Collects the lines that lose most of what they compute."""
+    """Collects the lines that lose most of what they compute.
 
-    def __init__(self) -> None:
+    Args:
+        names: Names of the tensors from outside the step, by key of their storage.
+    """
+
+    def __init__(self, names: dict[int, str]) -> None:
+        self._names = names
         self._absorbed: dict[str, Rounded] = {}
         self._vanished: dict[Any, Rounded] = {}
 
-    def take(
-        self,
-        op: str,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        result: Any,
-        caller: Caller,
-        name: str,
-    ) -> None:
+    def take(self, op: str, func: Any, args: Any, kwargs: Any, result: Any, caller: Caller) -> None:
         """Examine an operator, after it has run.
 
         Args:
@@ -55,12 +52,12 @@ class Rounding:
             kwargs: Its keyword arguments.
             result: Its result.
             caller: Its caller.
-            name: Name of its first argument, if it is from outside the step.
         """
         if not isinstance(result, torch.Tensor) or result.dtype not in HALVES:
             return
-        if op in _ADDITIONS and name.startswith(_BUFFER) and not result.requires_grad:
-            if not caller.node and len(args) > 1 and len(self._absorbed) < _MOST:
+        if op in _ADDITIONS and not caller.node and not result.requires_grad:
+            name = self._names.get(storage_key(args[0]), "")
+            if name.startswith(_BUFFER) and len(self._absorbed) < _MOST:
                 self._add_up(result, args[1], caller, name.removeprefix(_BUFFER))
         elif op in _SHRINK and caller.node and caller.line and result.dtype == torch.float16:
             self._shrink(func, args, kwargs, result, caller)

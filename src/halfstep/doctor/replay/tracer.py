@@ -145,7 +145,7 @@ class Tracer(TorchDispatchMode):
         self.headroom = Headroom()
         self.products = Products()
         self.dependence = Dependence(parameters or {})
-        self.rounding = Rounding()
+        self.rounding = Rounding(names)
         self.has_halves = False
 
     def __torch_dispatch__(
@@ -167,9 +167,7 @@ class Tracer(TorchDispatchMode):
             self.recorder.made(written, result, caller)
         given, made = tensors_in((args, kwargs)), tensors_in(result)
         self.has_halves |= any(each.dtype in HALVES for each in (*given, *made))
-        if self.has_halves and given:
-            name = self._names.get(storage_key(given[0]), "")
-            self.rounding.take(op, func, args, kwargs, result, caller, name)
+        self.rounding.take(op, func, args, kwargs, result, caller)
         if not caller.node:
             self.dependence.take(op, given, made, caller, enabled=torch.is_grad_enabled())
         inputs = [each for each in given if each.is_floating_point()]

@@ -25,8 +25,10 @@ def judge(evidence: Evidence) -> Finding | None:
         f"{first.largest:g}: {first.format} has {digits} significant bits, so what each step adds "
         "is less than half the distance to the next number",
         facts=(
-            f"in the last step, {first.lost} of {first.count} elements of {first.name} did not "
-            "change although something was added",
+            (
+                f"in the last step, {first.lost} of {first.count} elements of {first.name} did not "
+                "change although something was added"
+            ),
             f"buffers: {names}; added to {place(first.module, first.site)}",
         ),
         change=(

@@ -58,8 +58,8 @@ def _in_a_line(lost: Rounded) -> Finding:
         facts=("the smallest number that fp16 represents is 5.96e-08",),
         change=(
             f"  {line}",
-            "+ # compute it in fp32, from each.float(); or multiply by the incoming gradient, which",
-            "+ # contains the loss scale, before this division",
+            "+ # compute it in fp32; or multiply by the incoming gradient, which contains the loss",
+            "+ # scale, before this division",
         ),
         confidence=LIKELY,
         site=lost.site,
