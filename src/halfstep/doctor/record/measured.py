@@ -11,7 +11,7 @@ from statistics import median
 
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
 
-_FEWEST, _ENDS = 16, 5  # losses
+_FEWEST = 16  # losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class Numbers:
         """Return the loss at the beginning and at the end of an optimizer's steps, as medians.
 
         Returns:
-            The medians of the first and the last losses; None for fewer than 16 finite ones.
+            The medians of the first and the last quarter of the losses; None for fewer than 16
+            finite ones.
         """
         losses = [
             each.loss
@@ -79,7 +80,8 @@ class Numbers:
         ]
         if len(losses) < _FEWEST:
             return None
-        return median(losses[:_ENDS]), median(losses[-_ENDS:])
+        quarter = len(losses) // 4
+        return median(losses[:quarter]), median(losses[-quarter:])
 
     @property
     def left_out(self) -> bool:

@@ -70,8 +70,8 @@ def _finding(
         else:
             change = (f"+ # give {optimizer.kind} a smaller weight_decay, such as 1e-4",)
     return Finding(
-        summary=f"the weights shrink from a norm of {norms[0]:.3g} to {norms[1]:.3g}, because their "
-        "decay is much stronger than the gradient of the loss, which does not fall: it is "
+        summary=f"the weights shrink from a norm of {norms[0]:.3g} to {norms[1]:.3g}, because "
+        "their decay is much stronger than the gradient of the loss, which does not fall: it is "
         f"{losses[0]:.3g} at first and {losses[1]:.3g} at the end",
         facts=tuple(facts),
         change=change,

@@ -39,8 +39,8 @@ def _betas(optimizer: OptimizerFacts) -> Finding | None:
     made = optimizer.made_by
     swapped = _BETAS.sub(r"betas=(\2, \1)", made)
     return Finding(
-        summary=f"{optimizer.kind} has betas=({first:g}, {second:g}): its average of gradients goes "
-        f"over {1 / max(1e-12, 1 - first):.0f} steps, longer than that of their squares over "
+        summary=f"{optimizer.kind} has betas=({first:g}, {second:g}): its average of gradients "
+        f"goes over {1 / max(1e-12, 1 - first):.0f} steps, longer than that of their squares over "
         f"{1 / max(1e-12, 1 - second):.0f}; the betas are swapped",
         facts=("the usual betas are (0.9, 0.999)",),
         change=(f"- {made}", f"+ {swapped}")
@@ -59,8 +59,8 @@ def _dampening(optimizer: OptimizerFacts) -> Finding | None:
     if not momentum:
         changed = made.replace("dampening=", "momentum=")
         summary = (
-            f"{optimizer.kind} has dampening={dampening:g} without a momentum, which has no effect: "
-            "a momentum was meant"
+            f"{optimizer.kind} has dampening={dampening:g} without a momentum, which has no "
+            "effect: a momentum was meant"
         )
     elif 0 < dampening <= _DECAY and not settings.get("weight_decay"):
         changed = made.replace("dampening=", "weight_decay=")
@@ -77,8 +77,8 @@ def _dampening(optimizer: OptimizerFacts) -> Finding | None:
     return Finding(
         summary=summary,
         facts=(
-            f"lr={settings.get('lr')}, momentum={momentum}, dampening={dampening}, "
-            f"weight_decay={settings.get('weight_decay')}",
+            f"momentum={momentum}, dampening={dampening}",
+            f"lr={settings.get('lr')}, weight_decay={settings.get('weight_decay')}",
         ),
         change=(f"- {made}", f"+ {changed}")
         if changed != made

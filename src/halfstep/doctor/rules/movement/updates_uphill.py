@@ -48,9 +48,9 @@ def judge(evidence: Evidence) -> Finding | None:
         f"it, so the loss rises from {first:.3g} to {last:.3g}"
         + (": maximize=True" if maximizes else ""),
         facts=(
-            f"in {len({each.iteration for each in samples})} sampled steps, the cosine of update "
-            f"and gradient is {min(each.uphill for each in samples):.2f} or more; with gradient "
-            "descent, it is negative",
+            f"the cosine of update and gradient is {min(each.uphill for each in samples):.2f} or "
+            f"more in {len({each.iteration for each in samples})} sampled steps",
+            "with gradient descent, it is negative",
         ),
         change=change
         or (f"+ # in step() of {optimizer.kind}: parameter.add_(gradient, alpha=-lr)",),

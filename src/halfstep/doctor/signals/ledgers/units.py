@@ -113,9 +113,9 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return a parameter as rows: one for each unit of a layer, or for each vector of a table."""
     if tensor.layout is not torch.strided or tensor.is_meta:
         return None
-    while tensor.ndim > 2 and tensor.shape[0] == 1:  # noqa: PLR2004
+    while tensor.ndim > 2 and tensor.shape[0] == 1:
         tensor = tensor[0]
-    if tensor.ndim < 2 or tensor.shape[0] < ROWS or tensor[0].numel() < 2:  # noqa: PLR2004
+    if tensor.ndim < 2 or tensor.shape[0] < ROWS or tensor[0].numel() < 2:
         return None
     return tensor.reshape(len(tensor), -1)
 
