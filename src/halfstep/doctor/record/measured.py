@@ -110,6 +110,7 @@ class Sample:
         unchanged: Share of the elements with a nonzero gradient that the step did not change.
         relative_update: L2 norm of the update, divided by the norm of the parameter.
         retained: Whether the optimizer keeps the rounding error, or rounds stochastically.
+        norm: L2 norm of the parameter.
         relative_gradient: L2 norm of the gradient, divided by the norm of the parameter.
         uphill: Cosine of the angle between the update and the gradient: -1 for gradient descent.
         inward: Cosine of the angle between the update and the direction to zero: 1 for decay alone.
@@ -126,6 +127,7 @@ class Sample:
     unchanged: float
     relative_update: float
     retained: bool = False
+    norm: float = 0.0
     relative_gradient: float = 0.0
     uphill: float = 0.0
     inward: float = 0.0

@@ -44,8 +44,10 @@ def _finding(line: ClippingLine, norms: list[float], course: tuple[float, float]
         "times less than they have; SGD's steps shrink by this factor, and the loss does not fall: "
         f"{course[0]:.3g} at first, {course[1]:.3g} at the end",
         facts=(
-            f"in {counted(len(norms), 'sampled step')}, the norm before clipping is "
-            f"{min(norms):.3g} to {max(norms):.3g}",
+            (
+                f"in {counted(len(norms), 'sampled step')}, the norm before clipping is "
+                f"{min(norms):.3g} to {max(norms):.3g}"
+            ),
         ),
         change=(f"- {text}", f"+ {changed}")
         if changed and changed != text

@@ -14,7 +14,7 @@ _FEWEST = 4  # sampled steps
 _PARAMETERS = 4
 _FAR = 1e4  # times: the gradients of the last layers are larger
 _MOVES = 1e-3  # of a weight's norm, in all steps together
-_FALLS = 0.95  # of the first losses
+_FALLS = 0.85  # of the first losses
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -30,15 +30,13 @@ def judge(evidence: Evidence) -> Finding | None:
         steps = sorted({each.iteration for each in mine})
         if len(steps) < _FEWEST:
             continue
-        finding = _dead(mine, steps, course) or _small(mine, steps, course, optimizer.steps)
+        finding = _dead(mine, steps, course) or _small(mine, course, optimizer.steps)
         if finding is not None:
             return finding
     return None
 
 
-def _small(
-    samples: list[Sample], steps: list[int], course: tuple[float, float], made: int
-) -> Finding | None:
+def _small(samples: list[Sample], course: tuple[float, float], made: int) -> Finding | None:
     """Find a first half of the layers that hardly moves, by gradients far below the last ones."""
     slopes: dict[str, list[float]] = {}
     updates: dict[str, float] = {}
@@ -61,25 +59,22 @@ def _small(
         course,
         names[place],
         (
-            "+ # keep gradients alike in all layers: a norm layer or a residual connection for "
-            "each, ReLU or GELU in place of sigmoid and tanh, and an initialization for them",
+            (
+                "+ # keep gradients alike in all layers: a norm layer or a residual connection for "
+                "each, ReLU or GELU in place of sigmoid and tanh, and an initialization for them"
+            ),
         ),
     )
 
 
 def _dead(samples: list[Sample], steps: list[int], course: tuple[float, float]) -> Finding | None:
-    """Find gradients that are exactly zero in the last sampled steps, but not in the first."""
+    """Find gradients that are exactly zero in the last sampled steps, of weights that are not."""
     last = steps[-2:]
-    dead = {
-        each.parameter for each in samples if each.iteration in last and each.gradient_zeros == 1
-    }
-    dead -= {
-        each.parameter for each in samples if each.iteration in last and each.gradient_zeros < 1
-    }
-    alive = {each.parameter for each in samples if each.gradient_zeros < 1} & dead
-    names = [each for each in dict.fromkeys(each.parameter for each in samples) if each in alive]
+    late = [each for each in samples if each.iteration in last]
+    alive = {each.parameter for each in late if each.gradient_zeros < 1}
+    names = [*dict.fromkeys(each.parameter for each in late if each.parameter not in alive)]
     count = len({each.parameter for each in samples})
-    if len(names) < max(2, count / 2):
+    if len(names) < max(2, count / 2) or not all(each.norm for each in late):
         return None
     since = min(
         each.iteration

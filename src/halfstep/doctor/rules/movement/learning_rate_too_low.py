@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -33,30 +34,38 @@ def judge(evidence: Evidence) -> Finding | None:
         # Weights that were loaded may be good already, and so may a loss near zero.
         if any(each.loaded for each in samples) or not course[1] >= _FALLS * course[0] > _MOVES:
             continue
-        if max(each.relative_update for each in samples) * optimizer.steps > _MOVES:
-            continue
-        if median(each.relative_gradient for each in samples) >= _SLOPE:
-            return _finding(optimizer, course, samples)
+        steps = [
+            [each for each in samples if each.iteration == iteration]
+            for iteration in {each.iteration for each in samples}
+        ]
+        updates = [_whole(each, "relative_update") for each in steps]
+        slope = median(_whole(each, "relative_gradient") for each in steps)
+        if max(updates) * optimizer.steps <= _MOVES and slope >= _SLOPE:
+            return _finding(optimizer, course, updates, slope)
     return None
 
 
+def _whole(samples: list[Sample], name: str) -> float:
+    """Return a relative size for all parameters together; one alone may be near 0."""
+    norm = math.hypot(*(each.norm for each in samples))
+    return math.hypot(*(getattr(each, name) * each.norm for each in samples)) / norm if norm else 0
+
+
 def _finding(
-    optimizer: OptimizerFacts, course: tuple[float, float], samples: list[Sample]
+    optimizer: OptimizerFacts, course: tuple[float, float], updates: list[float], slope: float
 ) -> Finding:
-    usual, rate = median(each.relative_update for each in samples), optimizer.settings.get("lr")
+    usual, rate = median(updates), optimizer.settings.get("lr")
     better = float(rate) * _GOOD / usual if isinstance(rate, float | int) else 0.0
     made, names = optimizer.made_by, optimizer.arguments
     position = names.index("lr") if "lr" in names else None
     changed = with_argument(made, optimizer.kind, "lr", f"{better:.0e}", position=position)
     return Finding(
-        summary=f"at a learning rate of {rate:g}, a step changes a weight by {usual:.1e} of its "
-        f"norm, so nothing is learned in {optimizer.steps} steps: the loss is {course[0]:.4g} at "
+        summary=f"at a learning rate of {rate:g}, a step changes the weights by {usual:.1e} of "
+        f"their norm, so {optimizer.steps} steps teach nothing: the loss is {course[0]:.4g} at "
         f"first and {course[1]:.4g} at the end",
         facts=(
-            f"in no sampled step did a weight change by more than "
-            f"{max(each.relative_update for each in samples):.1e} of its norm; usual are 1e-3",
-            "the gradients are not small: their norm is "
-            f"{median(each.relative_gradient for each in samples):.1e} of that of the weight",
+            f"no sampled step changes them by more than {max(updates):.1e}; 1e-3 is usual",
+            f"the gradients are not small: their norm is {slope:.1e} of that of the weights",
         ),
         change=(f"- {made}", f"+ {changed}")
         if changed and changed != made

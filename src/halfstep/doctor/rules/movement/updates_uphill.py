@@ -8,7 +8,7 @@ from halfstep.doctor.record.source import with_changed_argument
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence, Sample
+    from halfstep.doctor.record import Evidence
 
 _FEWEST = 3  # sampled steps
 _ALONG = 0.1  # cosine
@@ -38,7 +38,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     optimizer = evidence.static.optimizers[number]
     maximizes = bool(optimizer.settings.get("maximize"))
-    if (maximizes and not _has_known_loss(evidence)) or _is_an_input(samples):
+    if (maximizes and not _has_known_loss(evidence)) or optimizer.trains_no_model:
         return None
     made = optimizer.made_by
     changed = with_changed_argument(made, optimizer.kind, "maximize", "False")
@@ -48,8 +48,7 @@ def judge(evidence: Evidence) -> Finding | None:
         f"it, so the loss rises from {first:.3g} to {last:.3g}"
         + (": maximize=True" if maximizes else ""),
         facts=(
-            f"the cosine of update and gradient is {min(each.uphill for each in samples):.2f} or "
-            f"more in {len({each.iteration for each in samples})} sampled steps",
+            f"the cosine of both is at least {min(each.uphill for each in samples):.2f}",
             "with gradient descent, it is negative",
         ),
         change=change
@@ -64,11 +63,6 @@ def _has_known_loss(evidence: Evidence) -> bool:
     return any(each.name.lower().removesuffix("loss") in _LOSSES for each in evidence.calls)
 
 
-def _is_an_input(samples: list[Sample]) -> bool:
-    """Return whether the parameters belong to no model, as those of an attack do."""
-    return all(each.parameter.startswith("optimizer ") for each in samples)
-
-
 RULE = Rule(
     code="UPDATES_UPHILL",
     name="updates along the gradient, not against it",
@@ -77,5 +71,4 @@ RULE = Rule(
     needs=frozenset({"calls", "numbers", "samples", "static"}),
     judge=judge,
     explains=("LEARNING_RATE_TOO_HIGH",),
-    harmless=True,
 )

@@ -143,6 +143,7 @@ class Look:
             unchanged=share(update[moved] == 0) if count else 0.0,
             relative_update=update.norm().item() / norm if norm else 0.0,
             retained=self._draws or self._keeping.of(parameter, before),
+            norm=norm,
             relative_gradient=slope.norm().item() / norm if norm else 0.0,
             uphill=_cosine(update, slope),
             inward=_cosine(update, -start),
