@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.values.kept_graphs import LOSSES, KeptGraphs
+from halfstep.doctor.signals.movement.kept_graphs import LOSSES, KeptGraphs
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from statistics import median
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.values.signs import LossSigns
+from halfstep.doctor.signals.movement.signs import LossSigns
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.ledgers.parameters import ParameterLedger
-from halfstep.doctor.signals.ledgers.units import EqualRows, Units
+from halfstep.doctor.signals.movement.units import EqualRows, Units
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
