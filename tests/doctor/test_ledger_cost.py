@@ -17,6 +17,9 @@ from halfstep.doctor.signals.ledgers.parameters import Bookkeeping
 from halfstep.doctor.signals.ledgers.rebuilt import Rebuilding
 from halfstep.doctor.signals.ledgers.uneven import CALLS, Uneven
 from halfstep.doctor.signals.ledgers.writes import Writes
+from halfstep.doctor.signals.movement.averaging import Averaging
+from halfstep.doctor.signals.movement.kept_graphs import KeepingGraphs
+from halfstep.doctor.signals.movement.signs import Signs
 from halfstep.doctor.signals.program.frozen_parts import FrozenParts
 from halfstep.doctor.signals.signal import EVENTS
 from halfstep.doctor.signals.values.cancelling import Cancelling
@@ -37,7 +40,11 @@ class Operators(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    "kind", [Bookkeeping, Cancelling, Clipping, FrozenParts, LeavingOut, Rebuilding, Uneven, Writes]
+    "kind",
+    [
+        *(Averaging, Bookkeeping, Cancelling, Clipping, FrozenParts, KeepingGraphs, LeavingOut),
+        *(Rebuilding, Signs, Uneven, Writes),
+    ],
 )
 def test_a_usual_step_costs_a_ledger_few_calls_no_operator_and_no_read(kind) -> None:
     torch.manual_seed(0)

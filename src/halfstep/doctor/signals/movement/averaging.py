@@ -3,7 +3,7 @@
 A tensor counts as an average of a parameter if it has the parameter's shape but not its memory, if
 its values are near the parameter's, and if the loop computes its next values from both. An update
 is then a sum `kept * average + added * parameter`, and both factors follow from a few elements.
-They are computed on the device, in the first updates and in every eighth step, and read at the end.
+They are computed on the device, in the first updates and in every 32nd step, and read at the end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 ELEMENTS = 256
 PROBES = 4
-FIRST = 64  # measured updates, from which on only those of every eighth step are
+FIRST = 64  # updates, from which on only those of some steps are measured
+STEPS = 4 * EVERY  # from one of them to the next; the calls of a routine are heard in each
+MOST = 8  # updates that are measured in a step
 LINES = 16
 UPDATES = 128  # of a line
 NEAR = 0.5
@@ -187,16 +189,11 @@ class Averaging(Signal):
         self._pending: dict[int, _Pending] = {}
         self._mixed: dict[int, _Mixed] = {}
         self._moved: dict[int, int] = {}  # the address of an average after its last update
-        self._measured = 0
+        self._noted = 0
+        self._on = False  # whether updates until the next step are measured
         self._known: set[tuple[int, int]] = set()
         self._ran: WeakSet[nn.Module] = WeakSet()
         self._evaluated: WeakKeyDictionary[nn.Module, Mark | None] = WeakKeyDictionary()
-
-    @property
-    def _is_on(self) -> bool:
-        if not self._probes:
-            return False
-        return self._measured < FIRST or self.watched.grammar.made % EVERY == 0
 
     # ------------------------------------------------------------ steps
 
@@ -209,6 +206,8 @@ class Averaging(Signal):
         if known not in self._known:
             self._known.add(known)
             self._find(optimizer, number)
+        is_due = self._noted < FIRST or self.watched.grammar.made % STEPS == 0
+        self._on = is_due and bool(self._probes)
 
     def _find(self, optimizer: Optimizer, number: int) -> None:
         parameters = [
@@ -218,8 +217,9 @@ class Averaging(Signal):
         ]
         self._own |= {address(each) for each in parameters}
         known = {each.key for alike in self._probes.values() for each in alike}
-        stride = max(1, len(parameters) // PROBES)
-        for each in parameters[::stride][:PROBES]:
+        chosen = [each for each in parameters if each.ndim > 1] or parameters
+        stride = max(1, len(chosen) // PROBES)
+        for each in chosen[::stride][:PROBES]:
             if address(each) not in known:
                 probe = _Probe(number, each, address(each))
                 self._probes.setdefault(each.shape, []).append(probe)
@@ -268,14 +268,15 @@ class Averaging(Signal):
     ) -> None:
         """Note the values of an average before the loop writes it."""
         del name
-        if not self._is_on:
+        if not self._on or len(self._pending) >= MOST:
             return
         whole = len(values) == len(written)
         for number, tensor in enumerate(written):
             if tensor.shape not in self._probes or not _is_plain(tensor):
                 continue
             key = address(tensor)
-            if not key or key in self._own:
+            its = self._probes[tensor.shape]
+            if not key or key in self._own or any(each.parameter.grad is tensor for each in its):
                 continue
             sources = {address(each) for each in (values[number : number + 1] if whole else values)}
             for mixed in [self._mixed[each] for each in sources if each in self._mixed]:
@@ -295,6 +296,7 @@ class Averaging(Signal):
     ) -> None:
         pending = self._pending.get(key)
         if pending is None:
+            self._noted += 1
             before = _some(tensor).clone()
             self._pending[key] = _Pending(calling_line(), tensor, before, probe, is_written)
             return
@@ -306,7 +308,7 @@ class Averaging(Signal):
         """Note what the loop computes from a parameter and its average."""
         result = heard.result
         if (
-            not self._is_on
+            not self._on
             or not isinstance(result, torch.Tensor)
             or result.requires_grad
             or result.shape not in self._probes
@@ -346,7 +348,6 @@ class Averaging(Signal):
         if line is not None:
             three = torch.stack([before, _some(probe.parameter), after]).double()
             line.products.append((self.watched.grammar.made, three @ three.T))
-            self._measured += 1
 
     # ------------------------------------------------------------ the end
 

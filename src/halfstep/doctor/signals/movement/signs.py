@@ -108,8 +108,8 @@ def _terms(node: Any, kind: str) -> list[tuple[Any, int]]:
         return [(below[0], 1), (below[1], 1 if kind == "AddBackward0" else -1)]
     if kind in _SAME | _PARTS:
         return [(below[0], 1)]
-    if kind == "NegBackward0":
-        return [(below[0], -1)]
+    if kind == "NegBackward0" or kind.startswith("RsubBackward"):  # a number minus a tensor
+        return [(below[0], -1), *[(each, 1) for each in below[1:]]]
     factor = getattr(node, "_saved_other", None) if kind == "MulBackward0" else None
     if below[1:] == [None] and factor is not None and factor.numel() == 1:
         # A number is a tensor on the CPU here; reading another device would wait for it.
