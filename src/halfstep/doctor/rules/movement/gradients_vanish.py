@@ -14,6 +14,7 @@ _FEWEST = 4  # sampled steps
 _PARAMETERS = 4
 _FAR = 1e4  # times: the gradients of the last layers are larger
 _MOVES = 1e-3  # of a weight's norm, in all steps together
+_RISES = 2.0  # times the first losses; more is a training that diverged
 _FALLS = 0.85  # of the first losses
 
 
@@ -23,7 +24,9 @@ def judge(evidence: Evidence) -> Finding | None:
         course = evidence.numbers.course(number)
         mine = [each for each in evidence.samples if each.optimizer == number]
         # Other rates may be meant to keep loaded weights.
-        if course is None or course[1] < _FALLS * course[0] or any(each.loaded for each in mine):
+        if course is None or any(each.loaded for each in mine):
+            continue
+        if not _FALLS * course[0] <= course[1] <= _RISES * course[0]:
             continue
         if optimizer.largest_rate != optimizer.settings.get("lr"):
             continue

@@ -29,8 +29,9 @@ def judge(evidence: Evidence) -> Finding | None:
             for each in evidence.samples
             if each.optimizer == number and each.gradient_zeros < 1 and each.relative_update
         ]
-        if course is None or optimizer.steps < _FEWEST or not samples:
-            continue
+        rates = {each.learning_rate for each in evidence.numbers.steps if each.optimizer == number}
+        if course is None or optimizer.steps < _FEWEST or not samples or len(rates) > 1:
+            continue  # A schedule may rise to another rate, or have frozen the weights.
         # Weights that were loaded may be good already, and so may a loss near zero.
         if any(each.loaded for each in samples) or not course[1] >= _FALLS * course[0] > _MOVES:
             continue

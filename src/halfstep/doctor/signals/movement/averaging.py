@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -41,6 +41,7 @@ MOST = 8  # updates that are measured in a step
 LINES = 16
 UPDATES = 128  # of a line
 NEAR = 0.5
+_FORMATS = {torch.float32, torch.float64}  # averages.py examines those in half formats
 _ALIKE = 1e-3  # of the parameter: the average is too near to it to tell both factors apart
 _APART = 1e-2  # of the parameter: a sound update of a nearer average may be rounded away
 _EXACT = 1e-3  # of the update's size: what both factors may leave unexplained
@@ -213,7 +214,7 @@ class Averaging(Signal):
         parameters = [
             each
             for each in parameters_of(optimizer)
-            if each.is_floating_point() and local(each).numel() > 1 and address(each)
+            if each.dtype in _FORMATS and local(each).numel() > 1 and address(each)
         ]
         self._own |= {address(each) for each in parameters}
         known = {each.key for alike in self._probes.values() for each in alike}
@@ -395,7 +396,7 @@ class Averaging(Signal):
                 norms = [*_norms(model)]
                 yield AveragedModel(
                     number,
-                    int(model.n_averaged) if is_torch else -1,
+                    int(cast("torch.Tensor", model.n_averaged)) if is_torch else -1,
                     is_torch and not (model.avg_fn or model.multi_avg_fn or model.use_buffers),
                     tuple(name for name, norm in norms if _is_new(norm)) if moved else (),
                     len(norms),

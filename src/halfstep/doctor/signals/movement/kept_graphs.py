@@ -100,8 +100,8 @@ class KeepingGraphs(Signal):
             if len(self._losses) < LOSSES:
                 self._losses.append(weakref.ref(each))
         if self._count == LATER:
-            alive = [each for reference in self._losses if (each := reference()) is not None]
-            self._alive = sum(map(is_in_graph, alive))
+            alive = [reference() for reference in self._losses]
+            self._alive = sum(each is not None and is_in_graph(each) for each in alive)
             self._backward = calling_line()
 
     def freeze(self) -> dict[str, Any]:
