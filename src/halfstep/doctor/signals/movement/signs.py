@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import torch
 
     from halfstep.doctor.signals.watched import Watched
 
@@ -112,7 +112,8 @@ def _terms(node: Any, kind: str) -> list[tuple[Any, int]]:
         return [(below[0], -1), *[(each, 1) for each in below[1:]]]
     factor = getattr(node, "_saved_other", None) if kind == "MulBackward0" else None
     if below[1:] == [None] and factor is not None and factor.numel() == 1:
-        # A number is a tensor on the CPU here; reading another device would wait for it.
-        number = float(factor) if factor.device.type == "cpu" else 0.0
-        return [(below[0], 1 if number > 0 else -1)] if number else []
+        # A number is a tensor on the CPU here. One on another device, such as a loss scale, is not
+        # read, because that would wait; it counts as positive.
+        is_known = type(factor) is torch.Tensor and factor.device.type == "cpu"
+        return [(below[0], -1 if is_known and float(factor) < 0 else 1)]
     return []
