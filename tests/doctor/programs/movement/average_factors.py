@@ -47,6 +47,21 @@ def broken_in_a_dict() -> None:
     train(update, average=copies)
 
 
+def broken_in_a_target_network() -> None:
+    """After every third step, with both factors of a soft update in each other's place."""
+    count, tau = 0, 0.005
+
+    @torch.no_grad()
+    def update(average, model) -> None:
+        nonlocal count
+        count += 1
+        if count % 3 == 0:
+            for value, other in pairs(average, model):
+                value.copy_(tau * value + (1 - tau) * other)
+
+    train(update, steps=24)
+
+
 def broken_by_a_sum_above_1() -> None:
     run(DECAY, DECAY)
 

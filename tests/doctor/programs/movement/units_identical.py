@@ -78,6 +78,17 @@ def broken_by_two_factors_of_zero() -> None:
     train(Adapted(both=True))
 
 
+def broken_by_zeros_everywhere() -> None:
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2))
+    for each in model.parameters():
+        nn.init.zeros_(each)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for images, labels in batches(8):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels.clamp(max=1)).backward()
+        optimizer.step()
+
+
 def broken_by_copied_rows() -> None:
     def initialize(model) -> None:
         model[0].weight.copy_(model[0].weight[:1].expand(16, 6))

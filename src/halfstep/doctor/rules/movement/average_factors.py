@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 _FEWEST = 4  # updates
+_STEPS = 4  # from one update to the next; rarer ones may be copies
 _SWAPPED = 0.1  # of the average is kept, at most
 _COPY = 5e-5  # of it is kept if the loop copies the weights
 _OFF = 0.01  # of the sum of both factors
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find the updates of one line in successive steps, all with such factors."""
+    """Find the updates of one line, in successive steps or nearly so, all with such factors."""
     for line in evidence.of(AverageLedger).lines:
-        if len(line.updates) >= _FEWEST and line.is_in_each_step:
+        if len(line.updates) >= _FEWEST and line.is_within(_STEPS):
             finding = _swapped(line) or _off(line)
             if finding is not None:
                 return finding
@@ -37,7 +38,7 @@ def _swapped(line: AverageLine) -> Finding | None:
     return Finding(
         summary=f"each update keeps {usual:.3g} of the average and takes {median(added):.4g} of "
         "the weights, so the average is nothing but the latest weights: the factors are swapped",
-        facts=(f"the same in {len(kept)} measured updates in successive steps",),
+        facts=(f"the same in {len(kept)} measured updates",),
         change=(
             f"  {line.site.text if line.site else ''}",
             f"+ # average = {median(added):.4g} * average + {usual:.3g} * weights",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -82,11 +83,10 @@ class AverageLine:
     site: Site | None
     loop: Site | None = None
 
-    @property
-    def is_in_each_step(self) -> bool:
-        """Whether some updates were measured after successive steps."""
-        steps = {each.step for each in self.updates}
-        return sum(each + 1 in steps for each in steps) > 1
+    def is_within(self, steps: int) -> bool:
+        """Return whether some updates were measured so few steps after others, or fewer."""
+        known = sorted({each.step for each in self.updates})
+        return sum(b - a <= steps for a, b in pairwise(known)) > 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,11 +80,16 @@ class UnitSignal(Signal):
                 left -= each.numel()
                 if left < 0 or not each.requires_grad or not each.is_floating_point():
                     continue
-                rows = _rows(local(each).detach())
-                if rows is None or not _are_equal(rows):
+                mine = local(each).detach()
+                if mine.ndim < 2 or mine.layout is not torch.strided or mine.is_meta:
                     continue
+                rows = _rows(mine)
+                if rows is None or not _are_equal(rows):
+                    if mine.any():
+                        continue
+                    rows = mine.reshape(len(mine), -1)  # a factor may have few rows
                 module, feeds = places.get(id(each), ("", False))
-                size = float(rows[0].abs().max())
+                size = float(rows[0].abs().max()) if rows.numel() else 0.0
                 name = names.get(id(each), "")
                 yield EqualRows(number, name, module, len(rows), size, feeds)
 
@@ -111,8 +116,6 @@ def _places(models: Any) -> dict[int, tuple[str, bool]]:
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return a parameter as rows: one for each unit of a layer, or for each vector of a table."""
-    if tensor.layout is not torch.strided or tensor.is_meta:
-        return None
     while tensor.ndim > 2 and tensor.shape[0] == 1:
         tensor = tensor[0]
     if tensor.ndim < 2 or tensor.shape[0] < ROWS or tensor[0].numel() < 2:
