@@ -58,8 +58,8 @@ def imbalances(evidence: Evidence) -> Iterator[str]:
             f"{'is' if each.count == 1 else 'are'} in no optimizer: {', '.join(each.names[:3])}"
         )
     for line in evidence.of(AverageLedger).lines:
-        owner = next((each for each in ledger.owners if each.number == line.optimizer), None)
-        yield from _of_averages(line, owner.steps if owner else 0)
+        steps = [each.steps for each in ledger.owners if each.number == line.optimizer]
+        yield from _of_averages(line, sum(steps))
     yield from _of_writes(evidence.of(WriteLedger), optimizers)
     names = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
