@@ -23,6 +23,9 @@ from halfstep.doctor.signals.ledgers.parameters import Bookkeeping
 from halfstep.doctor.signals.ledgers.rebuilt import Rebuilding
 from halfstep.doctor.signals.ledgers.uneven import CALLS, Uneven
 from halfstep.doctor.signals.ledgers.writes import Writes
+from halfstep.doctor.signals.movement.averaging import Averaging
+from halfstep.doctor.signals.movement.kept_graphs import KeepingGraphs
+from halfstep.doctor.signals.movement.signs import Signs
 from halfstep.doctor.signals.program.frozen_parts import FrozenParts
 from halfstep.doctor.signals.signal import EVENTS
 from halfstep.doctor.signals.values.cancelling import Cancelling
@@ -44,7 +47,8 @@ class Operators(TorchDispatchMode):
 
 KINDS = [
     *(Batches, Changes, Draws, Indexing, Passes, RowSamples),
-    *(Bookkeeping, Cancelling, Clipping, FrozenParts, LeavingOut, Rebuilding, Uneven, Writes),
+    *(Averaging, Bookkeeping, Cancelling, Clipping, FrozenParts, KeepingGraphs, LeavingOut),
+    *(Rebuilding, Signs, Uneven, Writes),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -102,3 +104,24 @@ def test_weights_that_the_loop_clips_are_a_note() -> None:
     diagnosis = diagnosis_of(program)
     assert not diagnosis.verdicts
     assert any("clamp_ in line" in each and "6 parameters" in each for each in diagnosis.notes)
+
+
+@pytest.mark.parametrize(("decay", "left"), [(0.999, "98%"), (0.9, "")])
+def test_an_average_that_is_still_its_beginning_is_a_note(decay: float, left: str) -> None:
+    def program() -> None:
+        model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+        average = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for images, labels in batches(20):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for value, other in zip(average.parameters(), model.parameters(), strict=True):
+                    value.lerp_(other, 1 - decay)
+
+    diagnosis = diagnosis_of(program)
+    assert not diagnosis.verdicts
+    notes = [each for each in diagnosis.notes if "weights of its beginning" in each]
+    assert len(notes) == bool(left)
+    assert all(f"after 20 steps, {left} of it" in each for each in notes)

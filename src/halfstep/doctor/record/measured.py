@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import median
 
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
+
+_FEWEST = 16  # losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,23 @@ class Numbers:
     bad_owners: tuple[int, ...] = ()
     spoiled: bool = False
 
+    def course(self, optimizer: int) -> tuple[float, float] | None:
+        """Return the loss at the beginning and at the end of an optimizer's steps, as medians.
+
+        Returns:
+            The medians of the first and the last quarter of the losses; None for fewer than 16
+            finite ones.
+        """
+        losses = [
+            each.loss
+            for each in self.steps
+            if each.optimizer == optimizer and each.loss is not None and math.isfinite(each.loss)
+        ]
+        if len(losses) < _FEWEST:
+            return None
+        quarter = len(losses) // 4
+        return median(losses[:quarter]), median(losses[-quarter:])
+
     @property
     def left_out(self) -> bool:
         """Whether halfstep's engine skipped a step for its gradients, without a loss scale.
@@ -90,6 +110,11 @@ class Sample:
         unchanged: Share of the elements with a nonzero gradient that the step did not change.
         relative_update: L2 norm of the update, divided by the norm of the parameter.
         retained: Whether the optimizer keeps the rounding error, or rounds stochastically.
+        norm: L2 norm of the parameter.
+        relative_gradient: L2 norm of the gradient, divided by the norm of the parameter.
+        uphill: Cosine of the angle between the update and the gradient: -1 for gradient descent.
+        inward: Cosine of the angle between the update and the direction to zero: 1 for decay alone.
+        loaded: Whether a state was loaded into the parameter's module.
     """
 
     iteration: int
@@ -102,6 +127,11 @@ class Sample:
     unchanged: float
     relative_update: float
     retained: bool = False
+    norm: float = 0.0
+    relative_gradient: float = 0.0
+    uphill: float = 0.0
+    inward: float = 0.0
+    loaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,11 @@ class OptimizerFacts:
     made_by: str = ""
     arguments: tuple[str, ...] = ()
 
+    @property
+    def trains_no_model(self) -> bool:
+        """Whether none of its parameters belongs to an observed model, as in an attack."""
+        return self.foreign >= sum(self.formats.values())
+
 
 @dataclass(frozen=True, slots=True)
 class ScalerFacts:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.contributions import Contributions, GradientLedger
 from halfstep.doctor.signals.ledgers.parameters import NEVER, STILL, ZERO, Owner, ParameterLedger
 from halfstep.doctor.signals.ledgers.switches import ModeLedger, ModelModes
 from halfstep.doctor.signals.ledgers.writes import WriteLedger
+from halfstep.doctor.signals.movement.averaging import AverageLedger, AverageLine
 from halfstep.doctor.signals.program.names import UserNames
 from halfstep.plurals import counted
 
@@ -20,6 +22,9 @@ _FEWEST = 4  # steps; fewer have no usual number of backward passes
 _ROUTINE = 0.5  # of the steps; a write in more of them is a part of the step
 _KEPT = 2  # writes; a single one may begin another phase of the training
 _WORTH = 1e-3  # of the largest gradient; a bias before a norm has a smaller one
+_LONG = 16  # steps
+_SAME = 1e-3
+_MOST = 0.5  # of an average
 _FATES = {
     (NEVER, ""): "never had a gradient: the loss does not depend on them, or they run under "
     "no_grad() or before a detach()",
@@ -52,6 +57,9 @@ def imbalances(evidence: Evidence) -> Iterator[str]:
             f"{counted(each.count, 'parameter')} of {each.kind} with gradients "
             f"{'is' if each.count == 1 else 'are'} in no optimizer: {', '.join(each.names[:3])}"
         )
+    for line in evidence.of(AverageLedger).lines:
+        steps = [each.steps for each in ledger.owners if each.number == line.optimizer]
+        yield from _of_averages(line, sum(steps))
     yield from _of_writes(evidence.of(WriteLedger), optimizers)
     names = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
@@ -118,6 +126,20 @@ def _of_attacks(account: Contributions, kind: str) -> Iterator[str]:
                 f"backward() at {each.site}, which was made for the gradients of an input: right "
                 "if its loss belongs to the training, else clear them before the next backward()"
             )
+
+
+def _of_averages(line: AverageLine, steps: int) -> Iterator[str]:
+    """Yield a note on an average that still consists of the weights of its beginning."""
+    kept = [each.kept for each in line.updates]
+    # A decay that changes has a plan.
+    if steps < _LONG or not line.is_within(1) or max(kept) - min(kept) > _SAME:
+        return
+    left = median(kept) ** (steps - line.updates[0].step)
+    if _MOST < left < 1 and 0 < median(kept) < 1:
+        yield (
+            f"the average of weights that {line.site} updates keeps {median(kept):.5g} of itself "
+            f"in each step: after {steps} steps, {left:.0%} of it are the weights of its beginning"
+        )
 
 
 def _of_windows(account: Contributions, kind: str) -> Iterator[str]:

@@ -294,6 +294,8 @@ def healthy_teacher_that_is_an_average() -> None:
         with torch.no_grad():
             for mine, other in zip(teacher.parameters(), model.parameters(), strict=True):
                 mine.lerp_(other, 0.1)
+            for mine, other in zip(teacher.buffers(), model.buffers(), strict=True):
+                mine.copy_(other)
 
 
 def healthy_baseline_before_fine_tuning_in_evaluation_mode() -> None:

@@ -115,7 +115,7 @@ def healthy_rounded_weights() -> None:
 
 def healthy_average_that_is_another_model() -> None:
     def start(model):
-        average = torch.optim.swa_utils.AveragedModel(model)
+        average = torch.optim.swa_utils.AveragedModel(model, use_buffers=True)
         return lambda: average.update_parameters(model), lambda: evaluate(average)
 
     train(start)

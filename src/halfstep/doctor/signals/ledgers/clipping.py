@@ -1,4 +1,4 @@
-"""Calls of `clip_grad_norm_` that get no parameters, or only parameters without a gradient."""
+"""Calls of `clip_grad_norm_`: whether they get gradients, and how much they clip."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from halfstep.doctor.internals import clipping
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.values.samples import is_sampled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched
 
 _LINES = 16
+_NORMS = 64
 _EMPTY, _BARE, _USEFUL = range(3)  # no parameter; parameters without gradients; gradients
 
 
@@ -29,12 +31,16 @@ class ClippingLine:
         steps: Number of steps before which it ran.
         empty: Number of these before which it got no parameters.
         bare: Number of these before which it got parameters, and none of them had a gradient.
+        limit: The norm to which it clips.
+        norms: Some norms of the gradients before it.
         site: The line.
     """
 
     steps: int
     empty: int
     bare: int
+    limit: float
+    norms: tuple[float, ...]
     site: Site | None
 
 
@@ -50,6 +56,8 @@ class ClippingLines:
 class _Line:
     now: int | None = None
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])
+    limit: float = 0.0
+    norms: list[torch.Tensor] = field(default_factory=list)
 
 
 class Clipping(Signal):
@@ -70,10 +78,12 @@ class Clipping(Signal):
             if isinstance(parameters, torch.Tensor):
                 parameters = [parameters]
             if isinstance(parameters, list | tuple):
-                self._note(parameters, calling_line())
+                self._note(parameters, calling_line(), args)
         return original(parameters, *args, **kwargs)
 
-    def _note(self, parameters: list[Any] | tuple[Any, ...], mark: Mark | None) -> None:
+    def _note(
+        self, parameters: list[Any] | tuple[Any, ...], mark: Mark | None, args: tuple[Any, ...]
+    ) -> None:
         if mark not in self._lines and len(self._lines) >= _LINES:
             return
         use = _EMPTY
@@ -81,6 +91,10 @@ class Clipping(Signal):
             use = _USEFUL if any(each.grad is not None for each in parameters) else _BARE
         line = self._lines.setdefault(mark, _Line())
         line.now = use if line.now is None else max(use, line.now)
+        limit, norm = args[:2] if len(args) > 1 else (0.0, None)
+        if isinstance(norm, torch.Tensor) and is_sampled(sum(line.counts) + 1):
+            line.limit = float(limit)
+            line.norms.append(norm.detach())
 
     def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
         """Count the lines that have run before a step."""
@@ -94,7 +108,14 @@ class Clipping(Signal):
     def freeze(self) -> dict[str, Any]:
         """Return the lines."""
         lines = tuple(
-            ClippingLine(sum(line.counts), line.counts[_EMPTY], line.counts[_BARE], site(mark))
+            ClippingLine(
+                sum(line.counts),
+                line.counts[_EMPTY],
+                line.counts[_BARE],
+                line.limit,
+                tuple(float(each) for each in line.norms[:_NORMS]),
+                site(mark),
+            )
             for mark, line in self._lines.items()
         )
         return {ClippingLines.signal: ClippingLines(lines)}

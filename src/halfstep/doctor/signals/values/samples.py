@@ -1,4 +1,4 @@
-"""Measures underflow of gradients and lost updates, for a few parameters in sampled steps.
+"""Measures gradients and updates of a few parameters in sampled steps: sizes and directions.
 
 A parameter is copied before a sampled step and compared after it. The update of an element was
 rounded away if the element has a nonzero gradient and did not change.
@@ -51,7 +51,11 @@ class Samples(Signal):
         registry = self.watched.registry
         if is_sampled(registry.optimizer(optimizer).steps - 1):
             names = {id(each): name for name, each in registry.names().items()}
-            self._look = Look(optimizer, number, self.watched.grammar.iteration, names)
+            loaded = {
+                id(each) for module in registry.loaded for each in module.parameters(recurse=False)
+            }
+            iteration = self.watched.grammar.iteration
+            self._look = Look(optimizer, number, iteration, names, loaded)
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Compare the parameters after a sampled step."""
@@ -79,12 +83,19 @@ class Look:
         number: Number of the optimizer, from 0.
         iteration: Number of the iteration, from 0.
         names: Names of the parameters by `id`.
+        loaded: `id` of the parameters into which a state was loaded.
     """
 
     def __init__(
-        self, optimizer: Optimizer, number: int, iteration: int, names: dict[int, str]
+        self,
+        optimizer: Optimizer,
+        number: int,
+        iteration: int,
+        names: dict[int, str],
+        loaded: set[int],
     ) -> None:
-        self._number, self._iteration, self._names = number, iteration, names
+        self._number, self._iteration = number, iteration
+        self._names, self._loaded = names, loaded
         self._found_inf = getattr(optimizer, "found_inf", None)  # of a fused optimizer
         chosen = [
             each
@@ -110,8 +121,9 @@ class Look:
     def _sample(
         self, parameter: torch.Tensor, before: torch.Tensor, gradient: torch.Tensor
     ) -> Sample:
-        update = _some(parameter).double() - before.double()
-        sizes = gradient.double().abs()
+        start, slope = before.double(), gradient.double()
+        update = _some(parameter).double() - start
+        sizes = slope.abs()
         moved = sizes > 0
         count = int(moved.sum())
         tiny = sizes[moved] < FORMATS["fp16"].tiny
@@ -119,7 +131,7 @@ class Look:
         def share(mask: torch.Tensor) -> float:
             return mask.double().mean().item() if mask.numel() else 0.0
 
-        norm: Any = before.double().norm().item()
+        norm: Any = start.norm().item()
         return Sample(
             iteration=self._iteration,
             optimizer=self._number,
@@ -131,7 +143,17 @@ class Look:
             unchanged=share(update[moved] == 0) if count else 0.0,
             relative_update=update.norm().item() / norm if norm else 0.0,
             retained=self._draws or self._keeping.of(parameter, before),
+            norm=norm,
+            relative_gradient=slope.norm().item() / norm if norm else 0.0,
+            uphill=_cosine(update, slope),
+            inward=_cosine(update, -start),
+            loaded=id(parameter) in self._loaded,
         )
+
+
+def _cosine(one: torch.Tensor, other: torch.Tensor) -> float:
+    norms = one.norm() * other.norm()
+    return (one @ other / norms).item() if norms and norms.isfinite() else 0.0
 
 
 def _some(tensor: torch.Tensor | None) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Weights, or averages of them, do not move as they should, although every number is finite."""

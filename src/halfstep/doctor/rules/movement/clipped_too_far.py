@@ -1,0 +1,69 @@
+"""Each step's gradients are clipped to a tiny part of them, so that nothing is learned."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.record.source import with_argument
+from halfstep.doctor.signals.ledgers.clipping import ClippingLine, ClippingLines
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_FEWEST = 4  # sampled steps
+_FACTOR = 1000.0
+_FALLS = 0.95  # of the first losses
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a line that always clips by such a factor, while the loss does not fall."""
+    optimizers = [each for each in evidence.static.optimizers if each.steps]
+    if len(optimizers) != 1 or optimizers[0].kind != "SGD":
+        return None
+    course = evidence.numbers.course(evidence.static.optimizers.index(optimizers[0]))
+    if course is None or course[1] < _FALLS * course[0]:
+        return None
+    for line in evidence.of(ClippingLines).lines:
+        norms = [each for each in line.norms if math.isfinite(each)]
+        if line.limit > 0 and len(norms) >= _FEWEST and min(norms) >= _FACTOR * line.limit:
+            return _finding(line, norms, course)
+    return None
+
+
+def _finding(line: ClippingLine, norms: list[float], course: tuple[float, float]) -> Finding:
+    usual = median(norms)
+    text = line.site.text if line.site else ""
+    limit = f"{usual:.1g}"
+    changed = with_argument(text, "clip_grad_norm_", "max_norm", limit, position=1)
+    return Finding(
+        summary=f"the gradients are clipped to a norm of {line.limit:g}, {usual / line.limit:.0f} "
+        "times less than they have; SGD's steps shrink by this factor, and the loss does not fall: "
+        f"{course[0]:.3g} at first, {course[1]:.3g} at the end",
+        facts=(
+            (
+                f"in {counted(len(norms), 'sampled step')}, the norm before clipping is "
+                f"{min(norms):.3g} to {max(norms):.3g}"
+            ),
+        ),
+        change=(f"- {text}", f"+ {changed}")
+        if changed and changed != text
+        else (f"+ # clip to a norm near the usual one, {limit}",),
+        confidence=LIKELY,
+        site=line.site,
+    )
+
+
+RULE = Rule(
+    code="CLIPPED_TOO_FAR",
+    name="gradients that are clipped to almost nothing",
+    rows=(58,),
+    citations=("wandb/senpai#978", "facebookresearch/detr#198"),
+    needs=frozenset({"clipping", "numbers", "static"}),
+    judge=judge,
+    explains=("LEARNING_RATE_TOO_LOW",),
+    harmless=True,
+)

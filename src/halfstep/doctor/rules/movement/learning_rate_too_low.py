@@ -1,0 +1,87 @@
+"""The learning rate is so low that the weights hardly move, and the loss does not fall."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.record.source import with_argument
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence, Sample
+    from halfstep.doctor.record.static import OptimizerFacts
+
+_FEWEST = 30  # steps
+_MOVES = 1e-3  # of a weight's norm, in all steps together
+_SLOPE = 1e-4  # of a weight's norm: the gradient is not what is too small
+_FALLS = 0.9  # of the first losses
+_GOOD = 1e-3  # a step's usual part of a weight's norm
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find an optimizer of new weights whose steps are too short for what they should learn."""
+    for number, optimizer in enumerate(evidence.static.optimizers):
+        course = evidence.numbers.course(number)
+        samples = [
+            each
+            for each in evidence.samples
+            if each.optimizer == number and each.gradient_zeros < 1 and each.relative_update
+        ]
+        rates = {each.learning_rate for each in evidence.numbers.steps if each.optimizer == number}
+        if course is None or optimizer.steps < _FEWEST or not samples or len(rates) > 1:
+            continue  # A schedule may rise to another rate, or have frozen the weights.
+        # Weights that were loaded may be good already, and so may a loss near zero.
+        if any(each.loaded for each in samples) or not course[1] >= _FALLS * course[0] > _MOVES:
+            continue
+        steps = [
+            [each for each in samples if each.iteration == iteration]
+            for iteration in {each.iteration for each in samples}
+        ]
+        updates = [_whole(each, "relative_update") for each in steps]
+        slope = median(_whole(each, "relative_gradient") for each in steps)
+        if max(updates) * optimizer.steps <= _MOVES and slope >= _SLOPE:
+            return _finding(optimizer, course, updates, slope)
+    return None
+
+
+def _whole(samples: list[Sample], name: str) -> float:
+    """Return a relative size for all parameters together; one alone may be near 0."""
+    norm = math.hypot(*(each.norm for each in samples))
+    return math.hypot(*(getattr(each, name) * each.norm for each in samples)) / norm if norm else 0
+
+
+def _finding(
+    optimizer: OptimizerFacts, course: tuple[float, float], updates: list[float], slope: float
+) -> Finding:
+    usual, rate = median(updates), optimizer.settings.get("lr")
+    better = float(rate) * _GOOD / usual if isinstance(rate, float | int) else 0.0
+    made, names = optimizer.made_by, optimizer.arguments
+    position = names.index("lr") if "lr" in names else None
+    changed = with_argument(made, optimizer.kind, "lr", f"{better:.0e}", position=position)
+    return Finding(
+        summary=f"at a learning rate of {rate:g}, a step changes the weights by {usual:.1e} of "
+        f"their norm, so {optimizer.steps} steps teach nothing: the loss is {course[0]:.4g} at "
+        f"first and {course[1]:.4g} at the end",
+        facts=(
+            f"no sampled step changes them by more than {max(updates):.1e}; 1e-3 is usual",
+            f"the gradients are not small: their norm is {slope:.1e} of that of the weights",
+        ),
+        change=(f"- {made}", f"+ {changed}")
+        if changed and changed != made
+        else (f"- lr={rate:g}", f"+ lr={better:.0e}"),
+        confidence=LIKELY,
+        site=optimizer.site,
+    )
+
+
+RULE = Rule(
+    code="LEARNING_RATE_TOO_LOW",
+    name="a learning rate that is too low to learn",
+    rows=(59,),
+    citations=("tegg89/SRCNN-Tensorflow#24", "leela-zero/leela-zero#1728"),
+    needs=frozenset({"numbers", "samples", "static"}),
+    judge=judge,
+    harmless=True,
+)

@@ -1,0 +1,74 @@
+"""The updates go along the gradient of the loss, and not against it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.record.source import with_changed_argument
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_FEWEST = 3  # sampled steps
+_ALONG = 0.1  # cosine
+_RISES = 1.2  # times
+_LOSSES = {
+    *("cross_entropy", "crossentropy", "nll_loss", "nll", "mse_loss", "mse", "l1_loss", "l1"),
+    *("binary_cross_entropy", "bce", "binary_cross_entropy_with_logits", "bcewithlogits"),
+    *("smooth_l1_loss", "smoothl1", "huber_loss", "huber", "kl_div", "kldiv", "ctc_loss", "ctc"),
+}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find the only optimizer of a program, if all its sampled updates go uphill.
+
+    With several optimizers, one may be an adversary; and a loss that rises may be a score, unless
+    no optimizer maximizes it.
+    """
+    if len({each.optimizer for each in evidence.numbers.steps}) != 1:
+        return None
+    number = evidence.numbers.steps[0].optimizer
+    samples = [each for each in evidence.samples if each.optimizer == number and each.uphill]
+    course = evidence.numbers.course(number)
+    if course is None or len({each.iteration for each in samples}) < _FEWEST:
+        return None
+    first, last = course
+    if min(each.uphill for each in samples) < _ALONG or not last > _RISES * first > 0:
+        return None
+    optimizer = evidence.static.optimizers[number]
+    maximizes = bool(optimizer.settings.get("maximize"))
+    if (maximizes and not _has_known_loss(evidence)) or optimizer.trains_no_model:
+        return None
+    made = optimizer.made_by
+    changed = with_changed_argument(made, optimizer.kind, "maximize", "False")
+    change: tuple[str, ...] = (f"- {made}", f"+ {changed}") if maximizes and changed else ()
+    return Finding(
+        summary=f"each update of {optimizer.kind} goes along the gradient of the loss, not against "
+        f"it, so the loss rises from {first:.3g} to {last:.3g}"
+        + (": maximize=True" if maximizes else ""),
+        facts=(
+            f"the cosine of both is at least {min(each.uphill for each in samples):.2f}",
+            "with gradient descent, it is negative",
+        ),
+        change=change
+        or (f"+ # in step() of {optimizer.kind}: parameter.add_(gradient, alpha=-lr)",),
+        confidence=LIKELY,
+        site=optimizer.site,
+    )
+
+
+def _has_known_loss(evidence: Evidence) -> bool:
+    """Return whether the only loss of the program is one that torch computes, without a sign."""
+    return any(each.name.lower().removesuffix("loss") in _LOSSES for each in evidence.calls)
+
+
+RULE = Rule(
+    code="UPDATES_UPHILL",
+    name="updates along the gradient, not against it",
+    rows=(49,),
+    citations=("FluxML/Flux.jl#1290", "Yorko/mlcourse.ai#640"),
+    needs=frozenset({"calls", "numbers", "samples", "static"}),
+    judge=judge,
+    explains=("LEARNING_RATE_TOO_HIGH",),
+)

@@ -1,0 +1,110 @@
+"""Settings of a data set that is shared by its parts, made through one of the parts.
+
+`random_split` gives parts of one data set. So `test_set.dataset.transform = plain` also changes
+what the training set returns.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.signals.data.overlap import root_of
+from halfstep.doctor.signals.signal import Hook, Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfstep.doctor.signals.watched import Watched
+
+_MOST = 64  # lines
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSetting:
+    """A setting of a data set that has several parts, at the only line that makes it.
+
+    Attributes:
+        kind: Class of the data set.
+        name: The attribute.
+        parts: Number of its parts that a loader has gone over since then.
+        site: The line.
+    """
+
+    kind: str
+    name: str
+    parts: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSettings:
+    """All such settings."""
+
+    signal: ClassVar[str] = "shared_settings"
+    settings: tuple[SharedSetting, ...] = ()
+
+
+@dataclass(slots=True)
+class _Set:
+    """The lines that set an attribute, and the parts that were read after the last one."""
+
+    lines: set[Mark | None]
+    parts: set[tuple[int, ...]]
+
+
+class Shared(Signal):
+    """Notes the attributes of data sets with several parts that the loop sets."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._parts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._settings: WeakKeyDictionary[Any, dict[str, _Set]] = WeakKeyDictionary()
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hooks of what makes a part, sets an attribute, and reads a part."""
+        yield Hook(Subset, "__init__", self.watched.afterwards(self._on_part))
+        yield Hook(Dataset, "__setattr__", self.watched.here(self._on_set))
+        yield Hook(DataLoader, "__iter__", self.watched.here(self._on_pass))
+
+    def _on_part(self, part: Any, *_: Any, **__: Any) -> None:
+        with self.watched.guard.own():
+            whole, _ = root_of(part)
+            self._parts[whole] = self._parts.get(whole, 0) + 1
+
+    def _on_set(self, original: Any, whole: Any, name: str, value: Any, /) -> None:
+        original(whole, name, value)
+        if isinstance(whole, Subset) or whole not in self._parts:
+            return
+        # Its own methods set what belongs to it, such as a count of epochs.
+        if sys._getframe(2).f_locals.get("self") is whole:  # noqa: SLF001
+            return
+        with self.watched.guard.own():
+            known = self._settings.setdefault(whole, {})
+            if len(known) < _MOST:
+                setting = known.setdefault(name, _Set(set(), set()))
+                setting.lines.add(calling_line())
+                setting.parts.clear()
+
+    def _on_pass(self, original: Any, loader: Any, /) -> Any:
+        with self.watched.guard.own():
+            if isinstance(loader.dataset, Subset):
+                whole, indices = root_of(loader.dataset)
+                for each in self._settings.get(whole, {}).values():
+                    each.parts.add(tuple((indices or ())[:8]))
+        return original(loader)
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the settings that one line makes once for several parts."""
+        found = [
+            SharedSetting(type(whole).__name__, name, len(each.parts), site(next(iter(each.lines))))
+            for whole, settings in self._settings.items()
+            for name, each in settings.items()
+            if self._parts[whole] > 1 and len(each.lines) == 1 and len(each.parts) > 1
+        ]
+        return {SharedSettings.signal: SharedSettings(tuple(found))}

@@ -1,0 +1,1 @@
+"""How weights and their averages move: who moved them, which sign a loss has, what keeps graphs."""

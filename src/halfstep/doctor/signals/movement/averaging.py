@@ -1,0 +1,455 @@
+"""The ledger of averages: how the loop computes averages of weights, read from their values.
+
+A tensor counts as an average of a parameter if it has the parameter's shape but not its memory, if
+its values are near the parameter's, and if the loop computes its next values from both. An update
+is then a sum `kept * average + added * parameter`, and both factors follow from a few elements.
+They are computed on the device, in the first updates and in every 32nd step, and read at the end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import nn
+from torch.optim import swa_utils
+
+from halfstep.doctor.record.blocks import loop
+from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.signals.ledgers.followers import address
+from halfstep.doctor.signals.program.routine import EVERY
+from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.state.facts import parameters_of
+from halfstep.doctor.tensors.local import local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.signals.signal import Heard
+    from halfstep.doctor.signals.watched import Watched
+
+ELEMENTS = 256
+PROBES = 4
+FIRST = 64  # updates, from which on only those of some steps are measured
+STEPS = 4 * EVERY  # from one of them to the next; the calls of a routine are heard in each
+MOST = 8  # updates that are measured in a step
+LINES = 16
+UPDATES = 128  # of a line
+NEAR = 0.5
+_FORMATS = {torch.float32, torch.float64}  # averages.py examines those in half formats
+_ALIKE = 1e-3  # of the parameter: the average is too near to it to tell both factors apart
+_APART = 1e-2  # of the parameter: a sound update of a nearer average may be rounded away
+_EXACT = 1e-3  # of the update's size: what both factors may leave unexplained
+
+
+@dataclass(frozen=True, slots=True)
+class AverageUpdate:
+    """One measured update of an average.
+
+    Attributes:
+        step: Number of steps before it.
+        kept: The factor of the average.
+        added: The factor of the parameter.
+        near: Whether the average was near to the parameter before it.
+    """
+
+    step: int
+    kept: float
+    added: float
+    near: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AverageLine:
+    """The updates of averages by one line.
+
+    Attributes:
+        optimizer: Number of the optimizer that trains the parameters.
+        updates: The measured updates in which both factors are known.
+        still: The most updates of one average that has never changed, while the parameter differed.
+        site: The line.
+        loop: The innermost loop around it.
+    """
+
+    optimizer: int
+    updates: tuple[AverageUpdate, ...]
+    still: int
+    site: Site | None
+    loop: Site | None = None
+
+    def is_within(self, steps: int) -> bool:
+        """Return whether some updates were measured so few steps after others, or fewer."""
+        known = sorted({each.step for each in self.updates})
+        return sum(b - a <= steps for a, b in pairwise(known)) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class AveragedModel:
+    """A model whose parameters are averages, or one of the class `AveragedModel` of torch.
+
+    Attributes:
+        number: Number of the model.
+        updates: How often torch's class has averaged; -1 for a model of another class.
+        weighs_alike: Whether it is of torch's class, and averages all weights alike (SWA).
+        stale: Names of norm layers with the running statistics of their construction, if those of a
+            trained model have changed.
+        norms: Number of its layers with running statistics.
+        ran: Whether it has run in training mode, which computes its own statistics.
+        site: The last line that evaluated it in evaluation mode; None without one.
+    """
+
+    number: int
+    updates: int
+    weighs_alike: bool
+    stale: tuple[str, ...]
+    norms: int
+    ran: bool
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class AverageLedger:
+    """All lines that update averages, and all models that are averages."""
+
+    signal: ClassVar[str] = "averaging"
+    lines: tuple[AverageLine, ...] = ()
+    models: tuple[AveragedModel, ...] = ()
+
+
+@dataclass(slots=True)
+class _Probe:
+    """A parameter whose averages are searched for."""
+
+    optimizer: int
+    parameter: torch.Tensor
+    key: int
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An update that ends before the next step.
+
+    Attributes:
+        mark: The line.
+        average: The average.
+        before: Its values before.
+        probe: The parameter; None until the loop uses it.
+        is_written: Whether the loop writes the average, or else only computes with it.
+    """
+
+    mark: Mark | None
+    average: torch.Tensor
+    before: torch.Tensor
+    probe: _Probe | None
+    is_written: bool
+
+
+@dataclass(slots=True)
+class _Mixed:
+    """A tensor that was computed since the last step.
+
+    Attributes:
+        mark: The line.
+        tensor: The tensor, which must stay alive as long as its address is compared.
+        sources: The parameters from which it was computed.
+        average: Another tensor of its shape from which it was computed.
+        is_used: Whether something else was computed from it.
+    """
+
+    mark: Mark | None
+    tensor: torch.Tensor
+    sources: frozenset[int]
+    average: torch.Tensor | None
+    is_used: bool = False
+
+
+@dataclass(slots=True)
+class _Line:
+    """The inner products of a line's updates, and whether each average has changed in them."""
+
+    optimizer: int
+    products: deque[tuple[int, torch.Tensor]] = field(default_factory=lambda: deque(maxlen=UPDATES))
+    first: dict[int, torch.Tensor] = field(default_factory=dict)
+    changed: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+
+
+class Averaging(Signal):
+    """Measures the updates of averages."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._probes: dict[torch.Size, list[_Probe]] = {}
+        self._own: set[int] = set()
+        self._lines: dict[Mark | None, _Line] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._mixed: dict[int, _Mixed] = {}
+        self._moved: dict[int, int] = {}  # the address of an average after its last update
+        self._noted = 0
+        self._on = False  # whether updates until the next step are measured
+        self._known: set[tuple[int, int]] = set()
+        self._ran: WeakSet[nn.Module] = WeakSet()
+        self._evaluated: WeakKeyDictionary[nn.Module, Mark | None] = WeakKeyDictionary()
+
+    # ------------------------------------------------------------ steps
+
+    def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
+        """Close the updates since the last step, and find the parameters of a new optimizer."""
+        del mark
+        if self._pending or self._mixed:
+            self._close()
+        known = number, len(optimizer.param_groups)
+        if known not in self._known:
+            self._known.add(known)
+            self._find(optimizer, number)
+        is_due = self._noted < FIRST or self.watched.grammar.made % STEPS == 0
+        self._on = is_due and bool(self._probes)
+
+    def _find(self, optimizer: Optimizer, number: int) -> None:
+        parameters = [
+            each
+            for each in parameters_of(optimizer)
+            if each.dtype in _FORMATS and local(each).numel() > 1 and address(each)
+        ]
+        self._own |= {address(each) for each in parameters}
+        known = {each.key for alike in self._probes.values() for each in alike}
+        chosen = [each for each in parameters if each.ndim > 1] or parameters
+        stride = max(1, len(chosen) // PROBES)
+        for each in chosen[::stride][:PROBES]:
+            if address(each) not in known:
+                probe = _Probe(number, each, address(each))
+                self._probes.setdefault(each.shape, []).append(probe)
+
+    def _close(self) -> None:
+        computed = set()
+        for mixed in self._mixed.values():
+            average = mixed.average
+            if average is None or mixed.is_used or not _is_plain(average):
+                continue
+            probe = self._probe(average, mixed.sources)
+            pending = self._pending.get(address(average))
+            if probe is not None:
+                before = pending.before if pending else _some(average)
+                self._measure(mixed.mark, probe, before, _some(mixed.tensor))
+                computed.add(address(average))
+        for key, each in self._pending.items():
+            alike = self._probes.get(each.average.shape, []) if each.probe is None else [each.probe]
+            if len(alike) == 1 and (each.is_written or key in computed):
+                self._changed(key, each, alike[0])
+        self._pending.clear()
+        self._mixed.clear()
+
+    def _changed(self, key: int, update: _Pending, probe: _Probe) -> None:
+        after, parameter = _some(update.average).clone(), _some(probe.parameter)
+        if update.is_written:
+            self._measure(update.mark, probe, update.before, after)
+            self._moved[key] = address(update.average)
+        line = self._line(update.mark, probe)
+        if line is None:
+            return
+        if key in line.first and line.first[key].shape != after.shape:
+            del line.first[key], line.changed[key]  # the memory of another tensor
+        first, its = line.first.setdefault(key, update.before), line.changed.setdefault(key, [])
+        if len(its) < UPDATES:
+            same = (first == after).all() & (first == update.before).all()
+            distance = torch.linalg.vector_norm(parameter - update.before)
+            size = torch.linalg.vector_norm(parameter)
+            apart, near = distance > _APART * size, distance <= NEAR * size
+            its.append(torch.stack([same, apart, near]))
+
+    # ------------------------------------------------------------ updates
+
+    def before_write(
+        self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> None:
+        """Note the values of an average before the loop writes it."""
+        del name
+        if not self._on or len(self._pending) >= MOST:
+            return
+        whole = len(values) == len(written)
+        for number, tensor in enumerate(written):
+            if tensor.shape not in self._probes or not _is_plain(tensor):
+                continue
+            key = address(tensor)
+            its = self._probes[tensor.shape]
+            if not key or key in self._own or any(each.parameter.grad is tensor for each in its):
+                continue
+            sources = {address(each) for each in (values[number : number + 1] if whole else values)}
+            for mixed in [self._mixed[each] for each in sources if each in self._mixed]:
+                sources |= mixed.sources
+                mixed.is_used = True
+            self._note(tensor, key, self._probe(tensor, sources), is_written=True)
+
+    def _probe(self, tensor: torch.Tensor, sources: Iterable[int]) -> _Probe | None:
+        for each in self._probes.get(tensor.shape, ()):
+            parameter = each.parameter
+            if each.key in sources and parameter.dtype == tensor.dtype:
+                return each if parameter.device == tensor.device else None
+        return None
+
+    def _note(
+        self, tensor: torch.Tensor, key: int, probe: _Probe | None, *, is_written: bool
+    ) -> None:
+        pending = self._pending.get(key)
+        if pending is None:
+            self._noted += 1
+            before = _some(tensor).clone()
+            self._pending[key] = _Pending(calling_line(), tensor, before, probe, is_written)
+            return
+        pending.probe = pending.probe or probe
+        if is_written and not pending.is_written:
+            pending.is_written, pending.mark, pending.average = True, calling_line(), tensor
+
+    def on_call(self, heard: Heard) -> None:
+        """Note what the loop computes from a parameter and its average."""
+        result = heard.result
+        if (
+            not self._on
+            or not isinstance(result, torch.Tensor)
+            or result.requires_grad
+            or result.shape not in self._probes
+        ):
+            return
+        key = address(result)
+        if not key or key in self._own or key in self._pending:
+            return  # a parameter, or an average that is written
+        sources, average = frozenset[int](), None
+        for each in heard.given:
+            its = address(each)
+            mixed = self._mixed.get(its)
+            if its in self._own:
+                sources |= {its}
+            elif mixed is not None:
+                mixed.is_used = mixed.is_used or its != key
+                sources |= mixed.sources
+                average = average if mixed.average is None else mixed.average
+            elif its and its != key and each.shape == result.shape:
+                average = each
+        if sources or average is not None:
+            self._mixed[key] = _Mixed(calling_line(), result, sources, average)
+        if average is not None and _is_plain(average):
+            probe = self._probe(average, sources)
+            if probe is not None:
+                self._note(average, address(average), probe, is_written=False)
+
+    def _line(self, mark: Mark | None, probe: _Probe) -> _Line | None:
+        if mark not in self._lines and len(self._lines) >= LINES:
+            return None
+        return self._lines.setdefault(mark, _Line(probe.optimizer))
+
+    def _measure(
+        self, mark: Mark | None, probe: _Probe, before: torch.Tensor, after: torch.Tensor
+    ) -> None:
+        line = self._line(mark, probe)
+        if line is not None:
+            three = torch.stack([before, _some(probe.parameter), after]).double()
+            line.products.append((self.watched.grammar.made, three @ three.T))
+
+    # ------------------------------------------------------------ the end
+
+    def on_model(
+        self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> None:
+        """Note a model that runs in training mode."""
+        del given, made
+        if module.training:
+            self._ran.add(module)
+
+    def on_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
+        """Note a line that evaluates a model in evaluation mode."""
+        if not module.training:
+            self._evaluated[module] = mark
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the ledger; reads the measurements."""
+        self._close()
+        lines, averages = [], set[int]()
+        for mark, line in self._lines.items():
+            changed = {key: torch.stack(each).tolist() for key, each in line.changed.items()}
+            averages |= {
+                place
+                for key, its in changed.items()
+                if any(near and not same for same, _, near in its)
+                for place in (key, self._moved.get(key, key))
+            }
+            updates = [_update(step, products) for step, products in line.products]
+            known = tuple(each for each in updates if each is not None)
+            still = max(map(_still, changed.values()), default=0)
+            lines.append(
+                AverageLine(line.optimizer, known, still, site(mark), site(loop(mark, set())))
+            )
+        return {AverageLedger.signal: AverageLedger(tuple(lines), tuple(self._models(averages)))}
+
+    def _models(self, averages: set[int]) -> Iterator[AveragedModel]:
+        registry = self.watched.registry
+        models = registry.models.alive()
+        trained = [each for each in models.values() if registry.owners(each)]
+        moved = any(not _is_new(norm) for each in trained for _, norm in _norms(each))
+        for number, model in models.items():
+            is_torch = isinstance(model, swa_utils.AveragedModel)
+            if is_torch or any(address(each) in averages for each in model.parameters()):
+                norms = [*_norms(model)]
+                yield AveragedModel(
+                    number,
+                    int(cast("torch.Tensor", model.n_averaged)) if is_torch else -1,
+                    is_torch and not (model.avg_fn or model.multi_avg_fn or model.use_buffers),
+                    tuple(name for name, norm in norms if _is_new(norm)) if moved else (),
+                    len(norms),
+                    model in self._ran,
+                    site(self._evaluated.get(model)),
+                )
+
+
+def _norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, each in model.named_modules():
+        if isinstance(getattr(each, "running_mean", None), torch.Tensor):
+            yield name, each
+
+
+def _is_new(norm: Any) -> bool:
+    return not bool(norm.running_mean.any()) and bool((norm.running_var == 1).all())
+
+
+def _still(changes: Sequence[tuple[bool, bool, bool]]) -> int:
+    """Return the number of updates of an average that has never changed; 0 if it has."""
+    if not all(same and near for same, _, near in changes):
+        return 0
+    return sum(apart for _, apart, _ in changes)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in {torch.Tensor, nn.Parameter}
+
+
+def _update(step: int, products: torch.Tensor) -> AverageUpdate | None:
+    """Return an update.
+
+    Args:
+        step: Number of steps before it.
+        products: The inner products of average, parameter and result, shape (3, 3), fp64.
+
+    Returns:
+        The update; None if the average is too near to the parameter to tell both factors apart, or
+        if another tensor has a part in the result.
+    """
+    (bb, bp, ba), (_, pp, pa), (_, _, aa) = products.tolist()
+    apart = bb - 2 * bp + pp
+    determinant = bb * pp - bp * bp
+    if not (apart > _ALIKE**2 * pp > 0 and determinant > 1e-12 * bb * pp):
+        return None
+    kept = (ba * pp - pa * bp) / determinant
+    added = (pa * bb - ba * bp) / determinant
+    left = aa - kept * ba - added * pa
+    if left > _EXACT**2 * apart and left > 1e-12 * aa:
+        return None
+    return AverageUpdate(step, kept, added, apart <= NEAR**2 * pp)
+
+
+def _some(tensor: torch.Tensor) -> torch.Tensor:
+    flat = local(tensor).detach().flatten()
+    return flat[:: max(1, flat.numel() // ELEMENTS)][:ELEMENTS]

@@ -1,0 +1,99 @@
+"""An average of the parameters is evaluated, whose norm layers have never seen data."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
+
+from doctor.loops import batches, classifier
+
+CODE = "AVERAGE_WITH_OTHER_STATISTICS"
+EMA = get_ema_multi_avg_fn(0.9)
+
+
+def train(update, *, average=copy.deepcopy, ends=None, mode: bool = False) -> None:
+    """Train, and evaluate the average after `ends(average)`."""
+    model = classifier()
+    averaged = average(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(12):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        update(averaged, model)
+    if ends is not None:
+        ends(averaged)
+    averaged.train(mode)
+    with torch.no_grad():
+        averaged(images)
+
+
+@torch.no_grad()
+def parameters(average, model) -> None:
+    for value, other in zip(average.parameters(), model.parameters(), strict=True):
+        value.lerp_(other, 0.1)
+
+
+@torch.no_grad()
+def state(average, model) -> None:
+    mine = model.state_dict()
+    for name, value in average.state_dict().items():
+        if value.is_floating_point():
+            value.lerp_(mine[name], 0.1)
+
+
+def of_torch(average, model) -> None:
+    average.update_parameters(model)
+
+
+def broken() -> None:
+    train(parameters)
+
+
+def mended() -> None:
+    train(state)
+
+
+def broken_in_assigned_data() -> None:
+    def update(average, model) -> None:
+        for value, other in zip(average.parameters(), model.parameters(), strict=True):
+            value.data = 0.9 * value.data + 0.1 * other.data
+
+    train(update)
+
+
+def broken_without_update_bn() -> None:
+    train(of_torch, average=AveragedModel)
+
+
+def healthy_update_bn() -> None:
+    data = [images for images, _ in batches(6)]
+    train(of_torch, average=AveragedModel, ends=lambda average: update_bn(data, average))
+
+
+def healthy_averaged_buffers() -> None:
+    train(of_torch, average=lambda model: AveragedModel(model, use_buffers=True))
+
+
+def healthy_exponential_average_with_copied_buffers() -> None:
+    train(of_torch, average=lambda model: AveragedModel(model, multi_avg_fn=EMA))
+
+
+def healthy_copied_buffers() -> None:
+    @torch.no_grad()
+    def update(average, model) -> None:
+        parameters(average, model)
+        for value, other in zip(average.buffers(), model.buffers(), strict=True):
+            value.copy_(other)
+
+    train(update)
+
+
+def healthy_teacher_in_training_mode() -> None:
+    """A teacher that computes its statistics from each batch."""
+    train(parameters, mode=True)
+
+
+def healthy_frozen_copy() -> None:
+    train(lambda average, model: None)

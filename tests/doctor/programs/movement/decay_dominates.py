@@ -1,0 +1,61 @@
+"""A momentum of 0.9 is given as the weight decay."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches
+
+CODE = "DECAY_DOMINATES"
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3)
+    )
+
+
+def train(make, *, penalty: float = 0.0, steps: int = 40, noise: bool = False) -> None:
+    model = net()
+    optimizer = make(model.parameters())
+    for images, labels in batches(steps):
+        classes = torch.randint(3, labels.shape) if noise else labels
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), classes)
+        if penalty:
+            loss = loss + penalty * sum(each.square().sum() for each in model.parameters())
+        loss.backward()
+        optimizer.step()
+
+
+def broken() -> None:
+    train(lambda weights: torch.optim.SGD(weights, lr=0.1, weight_decay=0.9))
+
+
+def mended() -> None:
+    train(lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9))
+
+
+def broken_in_adamw() -> None:
+    train(lambda weights: torch.optim.AdamW(weights, lr=0.001, weight_decay=100.0))
+
+
+def healthy_decay() -> None:
+    train(lambda weights: torch.optim.SGD(weights, lr=0.1, weight_decay=0.01))
+
+
+def healthy_adamw() -> None:
+    train(lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=0.1))
+
+
+def healthy_strong_decay_that_generalizes() -> None:
+    train(lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=1.0))
+
+
+def healthy_random_classes() -> None:
+    """Nothing can be learned, and the loss does not fall."""
+    train(lambda weights: torch.optim.SGD(weights, lr=0.05), noise=True)
+
+
+def healthy_small_penalty() -> None:
+    train(lambda weights: torch.optim.SGD(weights, lr=0.1), penalty=1e-4)

@@ -1,0 +1,104 @@
+"""The losses of an epoch are added up with their graphs."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier
+
+CODE = "GRAPHS_KEPT"
+
+
+def train(take, *, steps: int = 12) -> None:
+    """Train; `take(loss)` gets each loss after its step."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        take(loss)
+
+
+def broken() -> None:
+    total = 0.0
+
+    def take(loss) -> None:
+        nonlocal total
+        total += loss
+
+    train(take)
+
+
+def mended() -> None:
+    total = 0.0
+
+    def take(loss) -> None:
+        nonlocal total
+        total += loss.item()
+
+    train(take)
+
+
+def broken_in_a_list() -> None:
+    losses = []
+    train(losses.append, steps=70)
+
+
+def broken_in_a_moving_average() -> None:
+    sums = {"loss": 0.0}
+
+    def take(loss) -> None:
+        sums["loss"] = sums["loss"] + loss
+
+    train(take)
+
+
+def healthy_detached_sum() -> None:
+    total = torch.zeros(())
+
+    def take(loss) -> None:
+        nonlocal total
+        total += loss.detach()
+
+    train(take)
+
+
+def healthy_list_of_numbers() -> None:
+    losses = []
+    train(lambda loss: losses.append(loss.item()), steps=70)
+
+
+def healthy_last_losses() -> None:
+    losses = []
+
+    def take(loss) -> None:
+        losses.append(loss)
+        del losses[:-4]
+
+    train(take, steps=70)
+
+
+def healthy_sum_of_a_window() -> None:
+    """The losses of four batches make one backward pass."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(10):
+        optimizer.zero_grad()
+        total = 0.0
+        for images, labels in batches(4, seed=step):
+            total = total + nn.functional.cross_entropy(model(images), labels)
+        (total / 4).backward()
+        optimizer.step()
+
+
+def healthy_sum_of_terms() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(12):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        for each in model.parameters():
+            loss = loss + 1e-4 * each.square().sum()
+        loss.backward()
+        optimizer.step()

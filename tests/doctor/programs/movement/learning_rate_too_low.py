@@ -1,0 +1,54 @@
+"""A learning rate of 1e-8 moves no weight."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier
+
+CODE = "LEARNING_RATE_TOO_LOW"
+
+
+def train(make, *, model=None, steps: int = 40, load: bool = False) -> None:
+    model = model or classifier()
+    if load:
+        model.load_state_dict(classifier().state_dict())
+    optimizer = make(model.parameters())
+    for images, labels in batches(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def broken() -> None:
+    train(lambda weights: torch.optim.Adam(weights, lr=1e-8))
+
+
+def mended() -> None:
+    train(lambda weights: torch.optim.Adam(weights, lr=1e-3))
+
+
+def broken_in_sgd() -> None:
+    train(lambda weights: torch.optim.SGD(weights, lr=1e-6))
+
+
+def healthy_fine_tuning() -> None:
+    train(lambda weights: torch.optim.AdamW(weights, lr=2e-5))
+
+
+def healthy_loaded_weights() -> None:
+    train(lambda weights: torch.optim.Adam(weights, lr=1e-8), load=True)
+
+
+def healthy_warm_up_from_almost_nothing() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1e-7, 1.0, total_iters=30)
+    for images, labels in batches(40):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        schedule.step()
+
+
+def healthy_few_steps() -> None:
+    train(lambda weights: torch.optim.SGD(weights, lr=1e-6), steps=12)
