@@ -1,0 +1,52 @@
+"""Finds what the loss of the last step depends on, once its replay has succeeded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfstep.doctor.record.influence import Influence
+from halfstep.doctor.replay.influence.forward import Forwards
+from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
+from halfstep.doctor.replay.influence.samples import mixing
+from halfstep.doctor.replay.influence.sequences import shifts, token_losses
+from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
+from halfstep.doctor.replay.influence.terms import lost_terms
+from halfstep.doctor.signals.signal import Signal
+
+if TYPE_CHECKING:
+    from halfstep.doctor.replay.replay import Replayer
+    from halfstep.doctor.signals.watched import Watched
+
+
+class Influences(Signal):
+    """Examines what the loss of the last step depends on."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._found = Influence()
+
+    def examine(self, replayer: Replayer) -> None:
+        """Run the forward of a step with other inputs.
+
+        Args:
+            replayer: Runs the step.
+        """
+        forwards = Forwards(replayer)
+        if forwards.note:
+            self._found = Influence(note=forwards.note)
+            return
+        tokens = token_losses(forwards)
+        sequences = [each.tokens for each in tokens if each.axis == 1]
+        inputs = padded(forwards)
+        self._found = Influence(
+            mixing=mixing(forwards, sequences),
+            shifts=tuple(shifts(forwards, tokens)),
+            softmaxes=tuple(wrong_softmaxes(forwards)),
+            terms=tuple(lost_terms(forwards)),
+            padding=padding_that_counts(forwards, inputs),
+            masks=tuple(inverted_masks(forwards, inputs)),
+        )
+
+    def freeze(self) -> dict[str, Any]:
+        """Return what the loss depends on."""
+        return {Influence.signal: self._found}

@@ -1,0 +1,182 @@
+"""Losses whose targets are the tokens of an input, shifted: whether the model sees its targets.
+
+In a language model, the target of an output is the token after it. If an output changes with tokens
+after it, the model can read its target. The tokens from the middle of the input on are replaced.
+A summary of the whole sequence, such as the code of a variational autoencoder, is meant to carry
+later tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.record.influence import Shift
+from halfstep.doctor.replay.influence.extent import (
+    BEYOND,
+    UNKNOWN,
+    WITHIN,
+    OfPositions,
+    extents,
+    sources,
+)
+from halfstep.doctor.replay.influence.losses import losses, mask_of, place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from halfstep.doctor.record.influence import Place
+    from halfstep.doctor.replay.influence.forward import Forwards, Operator
+    from halfstep.doctor.replay.influence.losses import Loss
+
+_SHIFTS = (1, 0, 2, -1)
+_FEWEST = 8  # targets
+_SHORTEST = 4  # positions
+_UNROLLED = frozenset({"GRU", "LSTM", "RNN"})
+"""Layers whose operators work on one position each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """An input of tokens, and a loss whose targets are these tokens.
+
+    Attributes:
+        loss: The loss.
+        key: The key of the input.
+        tokens: The input, with two dimensions.
+        axis: Its dimension of positions.
+        length: Number of positions of the loss.
+        shift: How many positions after an output its target is.
+    """
+
+    loss: Loss
+    key: Any
+    tokens: torch.Tensor
+    axis: int
+    length: int
+    shift: int
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return self.tokens.shape[1 - self.axis]
+
+    def by_position(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return a tensor with one element per target with the shape (positions, samples)."""
+        if self.axis == 0:
+            return rows.reshape(self.length, self.samples)
+        return rows.reshape(self.samples, self.length).T
+
+
+def token_losses(forwards: Forwards) -> list[Tokens]:
+    """Return the losses of a step whose targets are tokens of its inputs."""
+    return [
+        found
+        for loss in losses(forwards.base)
+        if loss.is_of_classes
+        for key, each in forwards.inputs.items()
+        if _is_tokens(each) and (found := _matched(loss, key, each)) is not None
+    ]
+
+
+def shifts(forwards: Forwards, found: Sequence[Tokens]) -> Iterator[Shift]:
+    """Yield for each loss of tokens what its outputs depend on.
+
+    If a loss matches several inputs, and is causal in one of them, the others are meant to be seen.
+    """
+    for loss in dict.fromkeys(each.loss for each in found):
+        seen = [_seen(forwards, each) for each in found if each.loss is loss]
+        known = [each for each in seen if each is not None]
+        used = [each for each in known if each.early or each.late]
+        if used and len(known) == len(seen):  # The loss of a model may be given targets, too.
+            yield min(used, key=lambda each: (_SHIFTS.index(each.shift), each.early))
+
+
+def _is_tokens(tensor: torch.Tensor) -> bool:
+    is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+    return is_whole and tensor.dtype != torch.bool and tensor.ndim == 2 and min(tensor.shape) > 0
+
+
+def _matched(loss: Loss, key: Any, tokens: torch.Tensor) -> Tokens | None:
+    """Return how the targets of a loss are an input, if they match in one way only."""
+    matches = []
+    for axis in (1, 0):
+        positions, samples = tokens.shape[axis], tokens.shape[1 - axis]
+        for length in range(positions, max(positions - 3, _SHORTEST - 1), -1):
+            if loss.targets.numel() != length * samples:
+                continue
+            for shift in _SHIFTS:
+                one = Tokens(loss, key, tokens, axis, length, shift)
+                if _is_match(one):
+                    matches.append(one)
+    return matches[0] if len(matches) == 1 else None
+
+
+def _is_match(one: Tokens) -> bool:
+    targets = one.by_position(one.loss.targets.reshape(-1))
+    tokens = one.tokens if one.axis == 0 else one.tokens.T
+    first, last = max(0, -one.shift), min(one.length, len(tokens) - one.shift)
+    mine, its = targets[first:last], tokens[first + one.shift : last + one.shift]
+    counted = mine != one.loss.ignored
+    if int(counted.sum()) < _FEWEST or not bool((mine == its)[counted].all()):
+        return False
+    return len(mine[counted].unique()) > 1
+
+
+def _seen(forwards: Forwards, one: Tokens) -> Shift | None:
+    length = one.tokens.shape[one.axis]
+    start = length // 2
+    others = _with_other_end(one.tokens, one.axis, start)
+    changed = forwards.changed({one.key: others})
+    mask = changed and mask_of(changed, one.loss.maker, one.loss.predictions)
+    if changed is None or mask is None:
+        return None
+    rows = mask.movedim(1, -1).flatten(0, -2) if mask.ndim > 1 else mask[:, None]
+    counted = one.by_position((one.loss.targets != one.loss.ignored).reshape(-1))
+    moved = one.by_position(rows.any(1)) & counted
+    early = int(moved[:start].sum())
+    return Shift(
+        length,
+        one.shift,
+        start,
+        early,
+        bool(moved[start:].any()),
+        _place(forwards, one, changed, start) if early else None,
+        one.loss.site,
+    )
+
+
+def _place(
+    forwards: Forwards, one: Tokens, changed: Sequence[Sequence[torch.Tensor]], start: int
+) -> Place | None:
+    """Return where a change first reaches earlier positions; None if a summary carries it."""
+    if sum(_embeds(each, changed) for each in forwards.base) > 1:  # also seen by an encoder
+        return None
+    extent = OfPositions(start, one.tokens.shape[one.axis], one.samples)
+    found = sources(
+        forwards.base, extents(changed, extent), one.loss.operator.number, frozenset({BEYOND})
+    )
+    for operator, given in found:
+        if operator.caller.module_kind not in _UNROLLED and (
+            WITHIN not in given or UNKNOWN in given
+        ):
+            return None
+    return place(found[0][0]) if found else None
+
+
+def _embeds(operator: Operator, changed: Sequence[Sequence[torch.Tensor]]) -> bool:
+    is_changed = any(bool(each.any()) for each in changed[operator.number])
+    return operator.name == "embedding" and is_changed
+
+
+def _with_other_end(tokens: torch.Tensor, axis: int, start: int) -> torch.Tensor:
+    """Return tokens of which each from a position on is replaced by another one of the input."""
+    known, places = tokens.unique(return_inverse=True)
+    others = known.roll(1)[places]
+    copy = tokens.detach().clone()
+    copy.narrow(axis, start, copy.shape[axis] - start).copy_(
+        others.narrow(axis, start, copy.shape[axis] - start)
+    )
+    return copy
