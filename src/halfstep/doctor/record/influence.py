@@ -64,6 +64,8 @@ class Shift:
         start: The position from which on the input was changed.
         early: How many outputs before this position changed.
         late: Whether outputs from this position on changed.
+        context: Whether these outputs depend on tokens before this position; measured for targets
+            that are not later than the input.
         at: Where the change first reached earlier positions; None if it did not, or if the place is
             unknown, or if a summary of the whole sequence carries it.
         site: The line of the loss.
@@ -74,6 +76,7 @@ class Shift:
     start: int
     early: int
     late: bool
+    context: bool
     at: Place | None
     site: Site | None
 

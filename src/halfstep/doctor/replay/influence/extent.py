@@ -6,6 +6,7 @@ folded together with others, such as (samples * heads, positions, features).
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.replay.influence.forward import OUTSIDE
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.replay.influence.forward import Operator
 
+_PADS = "constant_pad_nd"
+"""An operator that changes the size of a dimension, and mixes nothing."""
 NONE, WITHIN, BEYOND, UNKNOWN = "none", "within", "beyond", "unknown"
 """Whether a result changes; if it does, whether within what may change, or beyond it, or unknown
 because no dimension fits."""
@@ -88,6 +91,8 @@ class OfPositions:
         """Return the extent of a change."""
         if not mask.any():
             return NONE
+        if not self._has_positions(mask):
+            return UNKNOWN
         known = False
         for at, size in enumerate(mask.shape):
             for length in (self._length, self._length - 1):
@@ -99,17 +104,43 @@ class OfPositions:
                     return WITHIN
                 if size > length and all(each // self._count >= self._start for each in found):
                     return WITHIN
+        if known and self._is_between_positions(mask):
+            return WITHIN
         return BEYOND if known else UNKNOWN
+
+    def _has_positions(self, mask: torch.Tensor) -> bool:
+        """Return whether a result can have dimensions of samples, of positions and of features.
+
+        Otherwise, a number of features that is equal to that of positions would be taken for it.
+        """
+        long = [each for each in mask.shape if each > 1]
+        folded = {self._count * self._length, self._count * (self._length - 1)}
+        return len(long) + (self._count == 1) > 2 or bool(folded & {*long})
+
+    def _is_between_positions(self, mask: torch.Tensor) -> bool:
+        """Return whether only pairs of positions change of which one may change, as in scores."""
+        sizes = (self._length, self._length - 1)
+        fits = [at for at, size in enumerate(mask.shape) if size in sizes]
+        return any(
+            not mask.narrow(one, 0, self._start).narrow(other, 0, self._start).any()
+            for one, other in combinations(fits, 2)
+        )
 
 
 def extents(
-    changed: Sequence[Sequence[torch.Tensor]], extent: Callable[[torch.Tensor], str]
+    operators: Sequence[Operator],
+    changed: Sequence[Sequence[torch.Tensor]],
+    extent: Callable[[torch.Tensor], str],
 ) -> list[str]:
     """Return the extent of the change of each operator; the largest one of its results."""
     order = (NONE, UNKNOWN, WITHIN, BEYOND)
-    return [
-        max((extent(each) for each in masks), key=order.index, default=NONE) for masks in changed
-    ]
+    known: list[str] = []
+    for operator, masks in zip(operators, changed, strict=True):
+        found = max((extent(each) for each in masks), key=order.index, default=NONE)
+        if operator.name == _PADS and found == UNKNOWN and operator.makers[0] != OUTSIDE:
+            found = known[operator.makers[0]]
+        known.append(found)
+    return known
 
 
 def sources(

@@ -113,7 +113,7 @@ def _mixed(forwards: Forwards, loss: Loss, count: int) -> Mixing | None:
     if not reached - {sample}:
         return None
     of_sample = OfSample(sample, count)
-    known = extents(changed, of_sample)
+    known = extents(forwards.base, changed, of_sample)
     first = [each for each, _ in sources(forwards.base, known, loss.operator.number, _THROUGH)]
     ways = [_way(forwards.base, each, count) for each in first]
     if not ways or None in ways:

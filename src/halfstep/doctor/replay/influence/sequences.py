@@ -77,7 +77,8 @@ def token_losses(forwards: Forwards) -> list[Tokens]:
         for loss in losses(forwards.base)
         if loss.is_of_classes
         for key, each in forwards.inputs.items()
-        if _is_tokens(each) and (found := _matched(loss, key, each)) is not None
+        if _is_tokens(each)
+        for found in _matched(loss, key, each)
     ]
 
 
@@ -89,9 +90,13 @@ def shifts(forwards: Forwards, found: Sequence[Tokens]) -> Iterator[Shift]:
     for loss in dict.fromkeys(each.loss for each in found):
         seen = [_seen(forwards, each) for each in found if each.loss is loss]
         known = [each for each in seen if each is not None]
-        used = [each for each in known if each.early or each.late]
-        if used and len(known) == len(seen):  # The loss of a model may be given targets, too.
-            yield min(used, key=lambda each: (_SHIFTS.index(each.shift), each.early))
+        # The loss of a model may be given targets, too, on which the outputs do not depend.
+        used = [each for each in known if (each.early or each.late) and each.context]
+        if not used or len(known) < len(seen):
+            continue
+        shift = min((each.shift for each in used), key=_SHIFTS.index)
+        used = [each for each in used if each.shift == shift]
+        yield (min if shift > 0 else max)(used, key=lambda each: each.early)
 
 
 def _is_tokens(tensor: torch.Tensor) -> bool:
@@ -99,8 +104,11 @@ def _is_tokens(tensor: torch.Tensor) -> bool:
     return is_whole and tensor.dtype != torch.bool and tensor.ndim == 2 and min(tensor.shape) > 0
 
 
-def _matched(loss: Loss, key: Any, tokens: torch.Tensor) -> Tokens | None:
-    """Return how the targets of a loss are an input, if they match in one way only."""
+def _matched(loss: Loss, key: Any, tokens: torch.Tensor) -> list[Tokens]:
+    """Return how the targets of a loss are an input, if they match in one way only.
+
+    Targets without a shift match in both dimensions.
+    """
     matches = []
     for axis in (1, 0):
         positions, samples = tokens.shape[axis], tokens.shape[1 - axis]
@@ -111,7 +119,8 @@ def _matched(loss: Loss, key: Any, tokens: torch.Tensor) -> Tokens | None:
                 one = Tokens(loss, key, tokens, axis, length, shift)
                 if _is_match(one):
                     matches.append(one)
-    return matches[0] if len(matches) == 1 else None
+    is_one = len(matches) == 1 or not any(each.shift for each in matches)
+    return matches if is_one else []
 
 
 def _is_match(one: Tokens) -> bool:
@@ -128,24 +137,37 @@ def _is_match(one: Tokens) -> bool:
 def _seen(forwards: Forwards, one: Tokens) -> Shift | None:
     length = one.tokens.shape[one.axis]
     start = length // 2
-    others = _with_other_end(one.tokens, one.axis, start)
-    changed = forwards.changed({one.key: others})
-    mask = changed and mask_of(changed, one.loss.maker, one.loss.predictions)
-    if changed is None or mask is None:
+    changed = forwards.changed({one.key: _replaced(one.tokens, one.axis, start, length)})
+    moved = _moved(one, changed)
+    if changed is None or moved is None:
         return None
-    rows = mask.movedim(1, -1).flatten(0, -2) if mask.ndim > 1 else mask[:, None]
-    counted = one.by_position((one.loss.targets != one.loss.ignored).reshape(-1))
-    moved = one.by_position(rows.any(1)) & counted
-    early = int(moved[:start].sum())
+    early, context = int(moved[:start].sum()), True
+    if one.shift < 1:
+        before = forwards.changed({one.key: _replaced(one.tokens, one.axis, 0, start)})
+        later = _moved(one, before)
+        context = later is not None and bool(later[start:].any())
     return Shift(
         length,
         one.shift,
         start,
         early,
         bool(moved[start:].any()),
+        context,
         _place(forwards, one, changed, start) if early else None,
         one.loss.site,
     )
+
+
+def _moved(
+    one: Tokens, changed: Sequence[Sequence[torch.Tensor]] | None
+) -> torch.Tensor | None:
+    """Return which outputs that count have changed, as (positions, samples)."""
+    mask = changed and mask_of(changed, one.loss.maker, one.loss.predictions)
+    if mask is None:
+        return None
+    rows = mask.movedim(1, -1).flatten(0, -2) if mask.ndim > 1 else mask[:, None]
+    counted = one.by_position((one.loss.targets != one.loss.ignored).reshape(-1))
+    return one.by_position(rows.any(1)) & counted
 
 
 def _place(
@@ -155,9 +177,8 @@ def _place(
     if sum(_embeds(each, changed) for each in forwards.base) > 1:  # also seen by an encoder
         return None
     extent = OfPositions(start, one.tokens.shape[one.axis], one.samples)
-    found = sources(
-        forwards.base, extents(changed, extent), one.loss.operator.number, frozenset({BEYOND})
-    )
+    known = extents(forwards.base, changed, extent)
+    found = sources(forwards.base, known, one.loss.operator.number, frozenset({BEYOND}))
     for operator, given in found:
         if operator.caller.module_kind not in _UNROLLED and (
             WITHIN not in given or UNKNOWN in given
@@ -171,12 +192,10 @@ def _embeds(operator: Operator, changed: Sequence[Sequence[torch.Tensor]]) -> bo
     return operator.name == "embedding" and is_changed
 
 
-def _with_other_end(tokens: torch.Tensor, axis: int, start: int) -> torch.Tensor:
-    """Return tokens of which each from a position on is replaced by another one of the input."""
+def _replaced(tokens: torch.Tensor, axis: int, start: int, end: int) -> torch.Tensor:
+    """Return tokens of which each between two positions is another one of the input."""
     known, places = tokens.unique(return_inverse=True)
     others = known.roll(1)[places]
     copy = tokens.detach().clone()
-    copy.narrow(axis, start, copy.shape[axis] - start).copy_(
-        others.narrow(axis, start, copy.shape[axis] - start)
-    )
+    copy.narrow(axis, start, end - start).copy_(others.narrow(axis, start, end - start))
     return copy

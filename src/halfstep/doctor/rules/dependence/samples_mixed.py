@@ -46,8 +46,8 @@ def judge(evidence: Evidence) -> Finding | None:
 def _of_layer(found: Mixing) -> tuple[str, ...]:
     kind = found.at.kind
     return (
-        "+ # create the layer for an input of shape (samples, positions, features):",
-        f"+ nn.{kind}(..., batch_first=True)",
+        f"+ # create the {kind} with batch_first=True: its input has the shape "
+        "(samples, positions, features)",
     )
 
 

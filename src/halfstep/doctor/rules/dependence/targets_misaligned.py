@@ -21,7 +21,8 @@ def judge(evidence: Evidence) -> Finding | None:
     for found in shifts:
         # A model that sees all positions may reconstruct its input, and another loss of the step
         # may be that of the next token.
-        if found.early or not found.late or any(each.shift == 1 for each in shifts):
+        is_causal = not found.early and found.late and found.context
+        if not is_causal or any(each.shift == 1 for each in shifts):
             continue
         if found.shift == 2:
             summary = (
