@@ -148,6 +148,32 @@ class InvertedMask:
 
 
 @dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """A target of temporal difference learning that passes gradients on to the trained network.
+
+    Attributes:
+        discount: The factor of the value of the next state.
+        at: The sum of the reward and this value.
+    """
+
+    discount: float
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Predictions that do not depend on the input.
+
+    Attributes:
+        how: "softmax" over one element, "norm" over one element, or "saturated".
+        at: The operator at which the input is lost.
+    """
+
+    how: str
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -158,6 +184,8 @@ class Influence:
         terms: Terms without gradients.
         padding: Padding that counts; None for none.
         masks: Masks that are inverted.
+        bootstraps: Targets that pass gradients on to the trained network.
+        lost: Where the input is lost; None if it is not.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -168,4 +196,6 @@ class Influence:
     terms: tuple[LostTerm, ...] = ()
     padding: Padding | None = None
     masks: tuple[InvertedMask, ...] = ()
+    bootstraps: tuple[Bootstrap, ...] = ()
+    lost: Lost | None = None
     note: str = ""

@@ -204,14 +204,19 @@ class Replayer(Runs):
         """Return a mode that records the operators of a forward, or compares them with others."""
         return Forward(self._stack.where, BOUNDARY, base)
 
-    def forward(self, mode: Forward, others: Mapping[Any, torch.Tensor]) -> Outcome:
-        """Run the step without its backward passes, with its modules in evaluation mode.
+    def forward(
+        self, mode: Forward, others: Mapping[Any, torch.Tensor], *, evaluates: bool = True
+    ) -> Outcome:
+        """Run the step without its backward passes.
 
         Args:
             mode: Records the operators.
             others: Other inputs of models, by the keys of those that they replace.
+            evaluates: Whether its modules are in evaluation mode.
         """
-        entries = [replace(each, training=(False,) * len(each.training)) for each in self._entries]
+        entries = self._entries
+        if evaluates:
+            entries = [replace(each, training=(False,) * len(each.training)) for each in entries]
         playback = Playback(entries, self.models, [], differentiates=False)
         self._stack.start(self.models)
         try:

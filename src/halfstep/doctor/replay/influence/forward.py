@@ -235,7 +235,21 @@ class Forwards:
             For each operator, a mask for each tensor in its result; None if the runs cannot be
             compared.
         """
-        mode = self._replayer.forward_mode(self._mode)
-        outcome = self._replayer.forward(mode, others)
+        return self._compared(self._mode, others, evaluates=True)
+
+    def changed_in_training(
+        self, others: Mapping[Any, torch.Tensor]
+    ) -> Sequence[list[torch.Tensor]] | None:
+        """Return the same as `changed`, with the modules in the modes of the step."""
+        base = self._replayer.forward_mode()
+        self._replayer.forward(base, {}, evaluates=False)
+        return self._compared(base, others, evaluates=False)
+
+    def _compared(
+        self, base: Forward, others: Mapping[Any, torch.Tensor], *, evaluates: bool
+    ) -> Sequence[list[torch.Tensor]] | None:
+        mode = self._replayer.forward_mode(base)
+        outcome = self._replayer.forward(mode, others, evaluates=evaluates)
         mode.release()
-        return None if outcome.note or len(mode.changed) != len(self.base) else mode.changed
+        is_whole = not outcome.note and len(mode.changed) == len(base.operators)
+        return mode.changed if is_whole else None

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record.influence import Influence
+from halfstep.doctor.replay.influence.bootstraps import bootstraps
+from halfstep.doctor.replay.influence.constants import lost_input
 from halfstep.doctor.replay.influence.forward import Forwards
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
 from halfstep.doctor.replay.influence.samples import mixing
 from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
 from halfstep.doctor.replay.influence.terms import lost_terms
+from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.signals.signal import Signal
 
 if TYPE_CHECKING:
@@ -45,7 +48,15 @@ class Influences(Signal):
             terms=tuple(lost_terms(forwards)),
             padding=padding_that_counts(forwards, inputs),
             masks=tuple(inverted_masks(forwards, inputs)),
+            bootstraps=tuple(bootstraps(forwards, self._trained())),
+            lost=lost_input(forwards),
         )
+
+    def _trained(self) -> set[int]:
+        """Return the keys of the storages of the parameters that optimizers update."""
+        registry = self.watched.registry
+        optimizers = registry.optimizers.alive().values()
+        return {storage_key(each) for one in optimizers for each in registry.moved_by(one)}
 
     def freeze(self) -> dict[str, Any]:
         """Return what the loss depends on."""
