@@ -63,7 +63,8 @@ class Shift:
         shift: How many positions after an output its target is in the input.
         start: The position from which on the input was changed.
         early: How many outputs before this position changed.
-        late: Whether outputs from this position on changed.
+        reach: The last input that an output depends on, in positions after it; None if no output
+            changed.
         context: Whether these outputs depend on tokens before this position; measured for targets
             that are not later than the input.
         at: Where the change first reached earlier positions; None if it did not, or if the place is
@@ -75,7 +76,7 @@ class Shift:
     shift: int
     start: int
     early: int
-    late: bool
+    reach: int | None
     context: bool
     at: Place | None
     site: Site | None

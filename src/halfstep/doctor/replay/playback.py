@@ -116,7 +116,10 @@ class Playback:
                     outcome.scale, losses = scale, _multiplied(losses, scale)
                 self._differentiate(outcome, losses, kwargs.get("grad_tensors"), leaves)
                 continue
-            with _autocast(entry.autocast), torch.enable_grad():
+            # Gradients are computed for parameters that require none in the program, but a result
+            # that the program detached from the graph must be so where no gradients are computed.
+            enabled = self._differentiates or entry.has_gradients
+            with _autocast(entry.autocast), torch.set_grad_enabled(enabled):
                 if changed is not None:
                     result = changed.value(fill)
                 elif entry.kind == "scale":

@@ -34,6 +34,26 @@ def broken_recurrence_that_copies() -> None:
     train(Language(lambda x, layer: layer(x)[0], nn.GRU(8, 8, batch_first=True)), shift=0)
 
 
+class Shifting(nn.Module):
+    """A decoder that begins its input with a token of its own, and leaves out the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = model()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        start = torch.zeros_like(tokens[:, :1])
+        return self.inner(torch.cat([start, tokens[:, :-1]], 1))
+
+
+def broken_shift_in_the_model_and_in_the_data() -> None:
+    train(Shifting())
+
+
+def healthy_shift_in_the_model() -> None:
+    train(Shifting(), shift=0)
+
+
 def healthy_shift_in_the_loss() -> None:
     train(model(), shift=0, loss_of=shifted)
 

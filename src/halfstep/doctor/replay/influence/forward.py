@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.tape.tape import Entry
 
 BYTES = 2**29
-SECONDS = 1.0
+SECONDS = 0.5
 """The CPU time that the first run may take; the others take about as long."""
 _ROUNDING = 1e-4
 OUTSIDE = -1

@@ -91,7 +91,7 @@ def shifts(forwards: Forwards, found: Sequence[Tokens]) -> Iterator[Shift]:
         seen = [_seen(forwards, each) for each in found if each.loss is loss]
         known = [each for each in seen if each is not None]
         # The loss of a model may be given targets, too, on which the outputs do not depend.
-        used = [each for each in known if (each.early or each.late) and each.context]
+        used = [each for each in known if each.reach is not None and each.context]
         if not used or len(known) < len(seen):
             continue
         shift = min((each.shift for each in used), key=_SHIFTS.index)
@@ -141,7 +141,9 @@ def _seen(forwards: Forwards, one: Tokens) -> Shift | None:
     moved = _moved(one, changed)
     if changed is None or moved is None:
         return None
-    early, context = int(moved[:start].sum()), True
+    counted = one.by_position((one.loss.targets != one.loss.ignored).reshape(-1))
+    early, context = int((moved & counted)[:start].sum()), True
+    first = next((at for at, row in enumerate(moved) if row.any()), None)
     if one.shift < 1:
         before = forwards.changed({one.key: _replaced(one.tokens, one.axis, 0, start)})
         later = _moved(one, before)
@@ -151,7 +153,7 @@ def _seen(forwards: Forwards, one: Tokens) -> Shift | None:
         one.shift,
         start,
         early,
-        bool(moved[start:].any()),
+        None if first is None else start - first,
         context,
         _place(forwards, one, changed, start) if early else None,
         one.loss.site,
@@ -161,13 +163,12 @@ def _seen(forwards: Forwards, one: Tokens) -> Shift | None:
 def _moved(
     one: Tokens, changed: Sequence[Sequence[torch.Tensor]] | None
 ) -> torch.Tensor | None:
-    """Return which outputs that count have changed, as (positions, samples)."""
+    """Return which outputs have changed, as (positions, samples)."""
     mask = changed and mask_of(changed, one.loss.maker, one.loss.predictions)
     if mask is None:
         return None
     rows = mask.movedim(1, -1).flatten(0, -2) if mask.ndim > 1 else mask[:, None]
-    counted = one.by_position((one.loss.targets != one.loss.ignored).reshape(-1))
-    return one.by_position(rows.any(1)) & counted
+    return one.by_position(rows.any(1))
 
 
 def _place(

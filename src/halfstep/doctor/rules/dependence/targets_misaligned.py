@@ -13,6 +13,7 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.influence import Shift
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -20,18 +21,18 @@ def judge(evidence: Evidence) -> Finding | None:
     shifts = evidence.of(Influence).shifts
     for found in shifts:
         # A model that sees all positions may reconstruct its input, and another loss of the step
-        # may be that of the next token.
-        is_causal = not found.early and found.late and found.context
-        if not is_causal or any(each.shift == 1 for each in shifts):
+        # may be that of the next token. A decoder may shift its input itself: it reaches less far.
+        is_causal = found.reach is not None and not found.early and found.context
+        if not is_causal or found.reach is None or any(map(_is_next, shifts)):
             continue
-        if found.shift == 2:
+        if found.shift > found.reach:
             summary = (
                 "the targets are the tokens after the next ones: they are shifted twice, probably "
                 "once by the data set and once by the model's loss"
             )
             change = ("+ # shift once: pass the tokens themselves as labels, if the model shifts",)
         else:
-            which = "the input itself" if found.shift == 0 else "the tokens before those of the input"
+            which = "the input itself" if found.shift == 0 else "the tokens before its own"
             summary = (
                 f"the targets of each position are {which}, which the model sees: it learns to "
                 "copy, not to predict the next token"
@@ -41,13 +42,18 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=summary,
             facts=(
                 f"output t of {found.length} is compared with input t{found.shift:+d}",
-                "an output depends on the tokens up to its own position only",
+                f"it depends on the input up to t{found.reach:+d} only",
             ),
             change=change,
             confidence=LIKELY,
             site=found.site,
         )
     return None
+
+
+def _is_next(shift: Shift) -> bool:
+    """Return whether targets are the first tokens that the outputs do not depend on."""
+    return shift.reach is not None and shift.shift == shift.reach + 1
 
 
 RULE = Rule(

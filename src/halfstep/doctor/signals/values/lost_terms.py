@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
+from halfstep.doctor.internals import is_functorch_tensor
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.samples import is_sampled
@@ -134,7 +135,9 @@ class Losing(Signal):
         """Return whether a tensor is a trainable parameter, or the data of one."""
         if isinstance(tensor, nn.Parameter):
             return tensor.requires_grad
-        if tensor.layout is not torch.strided or not tensor.is_floating_point():
+        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+            return False
+        if is_functorch_tensor(tensor) or not tensor.is_floating_point():
             return False
         models = self.watched.registry.models.alive()
         if len(models) != self._models:
