@@ -20,6 +20,7 @@ from halfstep.doctor.signals.ledgers.writes import Writes
 from halfstep.doctor.signals.program.frozen_parts import FrozenParts
 from halfstep.doctor.signals.signal import EVENTS
 from halfstep.doctor.signals.values.cancelling import Cancelling
+from halfstep.doctor.signals.values.lost_terms import Losing
 from halfstep.doctor.signals.values.samples import EVERY
 
 MOST_CALLS = 30
@@ -37,7 +38,11 @@ class Operators(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    "kind", [Bookkeeping, Cancelling, Clipping, FrozenParts, LeavingOut, Rebuilding, Uneven, Writes]
+    "kind",
+    [
+        *(Bookkeeping, Cancelling, Clipping, FrozenParts, LeavingOut, Losing, Rebuilding, Uneven),
+        Writes,
+    ],
 )
 def test_a_usual_step_costs_a_ledger_few_calls_no_operator_and_no_read(kind) -> None:
     torch.manual_seed(0)
@@ -73,6 +78,7 @@ def test_a_usual_step_costs_a_ledger_few_calls_no_operator_and_no_read(kind) -> 
         bus = watch.bus
         bus.registry.optimizer(optimizer).steps = EVERY + 1
         bus[Bookkeeping]._accounts[0].steps = EVERY  # the next step is a usual one
+        bus[Losing]._steps, bus[Losing]._on = EVERY + 1, False
         bus[Cancelling]._count, bus[Uneven]._calls = EVERY, CALLS
         for event in EVENTS:
             hears = bus.hear[event]

@@ -101,17 +101,11 @@ class Playback:
                 continue
             given = ((), {}) if changed is not None else (entry.args, entry.kwargs)
             args, kwargs = exchange(given, fill)
-            if isinstance(mode, Tracer | Forward):
-                mode.begin(entry)
-            if isinstance(mode, Forward) and entry.kind == "module":
-                mode.note_inputs(entry, fill)
+            _begin(mode, entry, fill)
             if entry.random is not None:
                 entry.random.restore()
             if entry.kind == "backward":
                 losses = args[0]
-                if not self._differentiates:
-                    outcome.losses += tensors_in(losses)
-                    continue
                 if scale is not None and not is_scaled:
                     outcome.scale, losses = scale, _multiplied(losses, scale)
                 self._differentiate(outcome, losses, kwargs.get("grad_tensors"), leaves)
@@ -135,6 +129,9 @@ class Playback:
     def _differentiate(
         self, outcome: Outcome, losses: Any, directions: Any, leaves: Mapping[Any, torch.Tensor]
     ) -> None:
+        if not self._differentiates:
+            outcome.losses += tensors_in(losses)
+            return
         roots = [each for each in tensors_in(losses) if each.requires_grad]
         wanted = [each for each in self._parameters if each.requires_grad]
         gradients = torch.autograd.grad(
@@ -152,6 +149,14 @@ class Playback:
         outcome.losses += [each.detach() for each in roots]
         outcome.ends += [each.detach() for each in roots]
         outcome.ends += [each for each in gradients if each is not None]
+
+
+def _begin(mode: Any, entry: Entry, fill: Callable[[Any], Any]) -> None:
+    """Tell a mode which call begins, and with which arguments."""
+    if isinstance(mode, Tracer | Forward):
+        mode.begin(entry)
+    if isinstance(mode, Forward) and entry.kind == "module":
+        mode.note_inputs(entry, fill)
 
 
 def _filling(

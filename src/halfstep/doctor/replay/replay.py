@@ -229,9 +229,7 @@ class Replayer(Runs):
     def trainable(self) -> dict[int, str]:
         """The names of the parameters that require gradients, by key of their storage."""
         return {
-            storage_key(each): name
-            for name, each in self._parameters.items()
-            if each.requires_grad
+            storage_key(each): name for name, each in self._parameters.items() if each.requires_grad
         }
 
     def _names(self) -> dict[int, str]:

@@ -299,7 +299,7 @@ class Tape:
             scale: The loss scale that multiplies the result; None for none.
         """
         tensors = tensors_in(result)
-        entry.has_gradients = any([each.requires_grad for each in tensors])
+        entry.has_gradients = any(each.requires_grad for each in tensors)
         for tensor in tensors:
             self._slots[id(tensor)] = (weakref.ref(tensor), self._count, scale)
             entry.results.append(self._count)

@@ -37,8 +37,7 @@ def train(target_of, difference=functional.mse_loss) -> None:
 
 
 def own(model, fixed, rewards, following, done):
-    target = rewards + 0.99 * (1 - done) * model(following).max(1).values
-    return target
+    return rewards + 0.99 * (1 - done) * model(following).max(1).values
 
 
 def detached(model, fixed, rewards, following, done):

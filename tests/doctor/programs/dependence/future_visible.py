@@ -38,9 +38,7 @@ def convolving(pad) -> nn.Module:
 
 def recurrent(kind, width: int, **options) -> nn.Module:
     torch.manual_seed(0)
-    return Language(
-        lambda x, layer: layer(x)[0], kind(8, width, batch_first=True, **options)
-    )
+    return Language(lambda x, layer: layer(x)[0], kind(8, width, batch_first=True, **options))
 
 
 def broken() -> None:

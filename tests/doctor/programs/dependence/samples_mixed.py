@@ -1,4 +1,4 @@
-"""A recurrent layer whose batch_first is False gets a batch whose first dimension is the samples."""
+"""A recurrent layer whose batch_first is False gets a batch with the samples first."""
 
 import torch
 from torch import nn

@@ -148,9 +148,7 @@ class Forward(TorchDispatchMode):
         number = len(self.operators)
         line, user_line = lines_below(self._boundary, self._mark)
         node = current_node()
-        caller = Caller(
-            *self._where(), line, user_line, node="" if node is None else node.name()
-        )
+        caller = Caller(*self._where(), line, user_line, node="" if node is None else node.name())
         makers = [self.maker(each) for each in given]
         values = [each.detach().clone() for each in made]
         self.operators.append(

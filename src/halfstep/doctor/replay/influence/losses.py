@@ -80,9 +80,7 @@ def place(operator: Operator) -> Place:
     """Return an operator as the record holds it."""
     caller = operator.caller
     shape = tuple(operator.values[0].shape) if operator.values else ()
-    return Place(
-        operator.name, caller.module, caller.module_kind, shape, site(caller.user_line)
-    )
+    return Place(operator.name, caller.module, caller.module_kind, shape, site(caller.user_line))
 
 
 def mask_of(

@@ -65,9 +65,7 @@ def _is_at_ends(padding: torch.Tensor) -> bool:
     return bool((padding.long().diff(dim=1) >= 0).all()) and bool(padding[:, -2:].all(1).any())
 
 
-def _declared(
-    forwards: Forwards, tokens: torch.Tensor, padding: torch.Tensor, token: int
-) -> str:
+def _declared(forwards: Forwards, tokens: torch.Tensor, padding: torch.Tensor, token: int) -> str:
     for each in forwards.base:
         if (
             each.name == "embedding"
@@ -130,7 +128,9 @@ def inverted_masks(forwards: Forwards, inputs: list[Padded]) -> Iterator[Inverte
             if mask.numel() != each.tokens.numel() or mask.shape[0] != len(each.tokens):
                 continue
             if torch.equal(mask.reshape(each.tokens.shape), ~each.padding):
-                yield InvertedMask(each.token, float((~each.padding).float().mean()), place(operator))
+                yield InvertedMask(
+                    each.token, float((~each.padding).float().mean()), place(operator)
+                )
 
 
 def _is_low(operator: Operator) -> bool:

@@ -156,4 +156,3 @@ def _replaced(tensor: torch.Tensor, sample: int, other: int) -> torch.Tensor:
     copy = tensor.detach().clone()
     copy[sample] = tensor[other]
     return copy
-

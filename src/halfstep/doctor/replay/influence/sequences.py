@@ -160,9 +160,7 @@ def _seen(forwards: Forwards, one: Tokens) -> Shift | None:
     )
 
 
-def _moved(
-    one: Tokens, changed: Sequence[Sequence[torch.Tensor]] | None
-) -> torch.Tensor | None:
+def _moved(one: Tokens, changed: Sequence[Sequence[torch.Tensor]] | None) -> torch.Tensor | None:
     """Return which outputs have changed, as (positions, samples)."""
     mask = changed and mask_of(changed, one.loss.maker, one.loss.predictions)
     if mask is None:

@@ -29,9 +29,9 @@ def wrong_softmaxes(forwards: Forwards) -> Iterator[WrongSoftmax]:
             dim %= max(1, len(shape))
             if len(shape) < 2 or len(set(shape[:2])) == 1 or dim == _classes(loss):
                 continue  # a matrix of each sample with each other one may be normalised either way
-            if loss.is_of_classes and operator.name == _LOG:
-                yield WrongSoftmax(dim, 1, loss.operator.name, place(operator))
-            elif dim == 0 and len(shape) == 2 and _is_batch(forwards, loss, shape[0]):
+            if (loss.is_of_classes and operator.name == _LOG) or (
+                dim == 0 and len(shape) == 2 and _is_batch(forwards, loss, shape[0])
+            ):
                 yield WrongSoftmax(dim, 1, loss.operator.name, place(operator))
 
 

@@ -100,8 +100,10 @@ def _terms(
 
 
 def _is_scaling(operator: Operator) -> bool:
-    return operator.name in _SCALINGS and sum(operator.needed) == 1 and (
-        len(operator.given) == 1 or any(each.numel() == 1 for each in operator.given)
+    return (
+        operator.name in _SCALINGS
+        and sum(operator.needed) == 1
+        and (len(operator.given) == 1 or any(each.numel() == 1 for each in operator.given))
     )
 
 
@@ -116,9 +118,7 @@ def _behind(operators: Sequence[Operator], end: int, depends: Sequence[bool]) ->
     return found
 
 
-def _cut(
-    operators: Sequence[Operator], end: int, behind: set[int]
-) -> tuple[str, Operator]:
+def _cut(operators: Sequence[Operator], end: int, behind: set[int]) -> tuple[str, Operator]:
     """Return how a result loses its gradients, and the last operator that has some."""
     for number in sorted(behind, reverse=True):
         operator = operators[number]
@@ -148,4 +148,3 @@ def _is_item(mark: Mark | None) -> bool:
         if equals and target.strip(" +") in names and _ITEM.search(value):
             return True
     return False
-

@@ -28,8 +28,10 @@ def judge(evidence: Evidence) -> Finding | None:
             summary="the targets are the next tokens of the input, and the outputs depend on them: "
             f"{_reason(found.at)}",
             facts=(
-                f"with other tokens from position {found.start} of {found.length} on, "
-                f"{found.early} outputs before this position change",
+                (
+                    f"with other tokens from position {found.start} of {found.length} on, "
+                    f"{found.early} outputs before this position change"
+                ),
             ),
             change=_change(found.at),
             confidence=LIKELY,

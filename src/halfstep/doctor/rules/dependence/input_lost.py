@@ -24,23 +24,21 @@ def judge(evidence: Evidence) -> Finding | None:
     reason, change = {
         "softmax": (
             f"{name} over a dimension of size 1 is constant",
-            "+ # for one logit, use sigmoid() and a binary cross entropy, or as many outputs as "
-            "classes",
+            "for one logit, use sigmoid() and a binary cross entropy",
         ),
         "norm": (
             "a norm over one element is its bias",
-            "+ # normalise over the features, not over one element",
+            "normalise over the features, not over one element",
         ),
         "saturated": (
             f"{name} gives the same values for every sample",
-            "+ # smaller initial weights or learning rate, inputs that are normalised, or another "
-            "activation",
+            "smaller initial weights or learning rate, normalised inputs, or another activation",
         ),
     }[found.how]
     return Finding(
         summary=f"the predictions do not depend on the input: {reason}",
         facts=("with the samples in another order, no prediction changes",),
-        change=(change,),
+        change=(f"+ # {change}",),
         confidence=LIKELY,
         site=found.at.site,
         module=found.at.module,

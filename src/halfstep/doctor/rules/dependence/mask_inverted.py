@@ -17,10 +17,12 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary="the mask of the attention is inverted: it hides all tokens of the input, "
             f"{found.share:.0%} of it, and none of the padding (token {found.token})",
-            facts=("torch's key_padding_mask is True at positions to leave out",),
+            facts=("the scores are filled where the mask is True",),
             change=(
-                "+ # pass the inverse of the mask: True where the input is padding, as in "
-                f"tokens == {found.token}",
+                (
+                    "+ # pass the inverse of the mask: True where the input is padding, as in "
+                    f"tokens == {found.token}"
+                ),
             ),
             confidence=LIKELY,
             site=found.at.site,

@@ -29,8 +29,10 @@ def judge(evidence: Evidence) -> Finding | None:
         f"{found.target}): the model is trained to predict it",
         facts=(_DECLARED[found.declared].format(token=found.token),),
         change=(
-            f"+ # leave the padding out of the loss: cross_entropy(..., ignore_index="
-            f"{found.target}), or targets of -100 at these positions",
+            (
+                f"+ # leave the padding out of the loss: cross_entropy(..., ignore_index="
+                f"{found.target}), or targets of -100 at these positions"
+            ),
         ),
         confidence=LIKELY,
         site=found.site,

@@ -32,8 +32,10 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(
         summary=f"the output for one sample depends on other samples of the batch: {where}",
         facts=(
-            f"with another sample in place of sample {found.changed}, the outputs for "
-            f"{_samples(found)} change",
+            (
+                f"with another sample in place of sample {found.changed}, the outputs for "
+                f"{_samples(found)} change"
+            ),
             *(() if found.own else (f"the output for sample {found.changed} itself does not",)),
         ),
         change=_of_layer(found) if layer else _of_view(found),
@@ -46,8 +48,10 @@ def judge(evidence: Evidence) -> Finding | None:
 def _of_layer(found: Mixing) -> tuple[str, ...]:
     kind = found.at.kind
     return (
-        f"+ # create the {kind} with batch_first=True: its input has the shape "
-        "(samples, positions, features)",
+        (
+            f"+ # create the {kind} with batch_first=True: its input has the shape "
+            "(samples, positions, features)"
+        ),
     )
 
 
@@ -55,8 +59,10 @@ def _of_view(found: Mixing) -> tuple[str, ...]:
     at = next((at for at, size in enumerate(found.given) if size == found.samples), None)
     if at:
         return (
-            "+ # move the dimension of the samples first, then merge the others: "
-            f".transpose(0, {at}).reshape({found.samples}, -1)",
+            (
+                "+ # move the dimension of the samples first, then merge the others: "
+                f".transpose(0, {at}).reshape({found.samples}, -1)"
+            ),
         )
     return (
         "+ # swap dimensions with transpose() or permute(): a view keeps the order of elements",

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
     from halfstep.doctor.record.influence import WrongSoftmax
 
-_DIM = re.compile(r"(softmax\((?:[^()]|\([^()]*\))*?,\s*(?:dim\s*=\s*)?|\.(?:log_)?softmax\((?:dim\s*=\s*)?|Softmax\((?:dim\s*=\s*)?)-?\d+(?=\s*\))")
+_DIM = re.compile(
+    r"(softmax\((?:[^()]|\([^()]*\))*?,\s*(?:dim\s*=\s*)?|\.(?:log_)?softmax\((?:dim\s*=\s*)?|Softmax\((?:dim\s*=\s*)?)-?\d+(?=\s*\))"
+)
 
 
 def judge(evidence: Evidence) -> Finding | None:

@@ -194,4 +194,3 @@ def _graph(nodes: Iterable[Any]) -> Iterator[Any]:
         below = {each for each, _ in node.next_functions if each is not None} - seen
         seen |= below
         waiting += below
-
