@@ -17,7 +17,8 @@ from halfstep.doctor.replay.memory import storage_key
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
-    from halfstep.doctor.replay.influence.forward import Forwards, Operator
+    from halfstep.doctor.replay.influence.forward import Operator
+    from halfstep.doctor.replay.influence.forwards import Forwards
 
 _DIFFERENCES = frozenset({"sub", "rsub", "mse_loss", "smooth_l1_loss", "huber_loss"})
 _SHAPES = frozenset({"view", "unsqueeze", "squeeze", "_to_copy", "clone", "expand", "alias"})

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from halfstep.doctor.replay.influence.forward import Forwards, Operator
+    from halfstep.doctor.replay.influence.forward import Operator
+    from halfstep.doctor.replay.influence.forwards import Forwards
     from halfstep.doctor.replay.influence.losses import Loss
 
 _SATURATING = frozenset(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.doctor.record.influence import Influence
 from halfstep.doctor.replay.influence.bootstraps import bootstraps
 from halfstep.doctor.replay.influence.constants import lost_input
-from halfstep.doctor.replay.influence.forward import Forwards
+from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
 from halfstep.doctor.replay.influence.samples import mixing
 from halfstep.doctor.replay.influence.sequences import shifts, token_losses

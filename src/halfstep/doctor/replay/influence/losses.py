@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from halfstep.doctor.record.influence import Place
 from halfstep.doctor.record.sites import site
 from halfstep.doctor.replay.influence.forward import OUTSIDE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import torch
 
     from halfstep.doctor.record.sites import Site
     from halfstep.doctor.replay.influence.forward import Operator
@@ -55,6 +55,12 @@ class Loss:
     def ignored(self) -> int | None:
         """The target that does not count; None for none."""
         return int(self.operator.args[4]) if self.is_of_classes else None
+
+    @property
+    def counted(self) -> torch.Tensor:
+        """Which targets count."""
+        ignored = self.ignored
+        return torch.ones_like(self.targets).bool() if ignored is None else self.targets.ne(ignored)
 
     @property
     def is_plain(self) -> bool:

@@ -17,7 +17,8 @@ from halfstep.doctor.replay.influence.losses import losses, place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfstep.doctor.replay.influence.forward import Forwards, Operator
+    from halfstep.doctor.replay.influence.forward import Operator
+    from halfstep.doctor.replay.influence.forwards import Forwards
     from halfstep.doctor.replay.influence.losses import Loss
 
 _SHARE = 0.2
@@ -106,7 +107,7 @@ def _counted(loss: Loss, one: Padded) -> Padding | None:
             padding = torch.cat([one.padding[:, 1:], one.padding[:, -1:]], 1)
         if not padding.any() or not _is_one_value(rows, padding):
             continue
-        target, counted = int(rows[padding][0]), rows != loss.ignored
+        target, counted = int(rows[padding][0]), loss.counted.reshape(rows.shape)
         share = float((padding & counted).sum() / counted.sum())
         if target != loss.ignored and share >= _SHARE and not bool(padding.all()):
             return Padding(one.token, target, share, one.declared, loss.site)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from halfstep.doctor.bundle.caller import Caller
-    from halfstep.doctor.replay.influence.forward import Forwards, Operator
+    from halfstep.doctor.replay.influence.forward import Operator
+    from halfstep.doctor.replay.influence.forwards import Forwards
     from halfstep.doctor.replay.influence.losses import Loss
 
 FEWEST = 3
@@ -119,8 +120,8 @@ def _mixed(forwards: Forwards, loss: Loss, count: int) -> Mixing | None:
     if not ways or None in ways:
         return None
     how, given = ways[0] or ("", ())
-    others = tuple(sorted(reached - {sample}))
-    return Mixing(count, sample, others, sample in reached, how, given, place(first[0]))
+    mixed = tuple(sorted(reached - {sample}))
+    return Mixing(count, sample, mixed, sample in reached, how, given, place(first[0]))
 
 
 def _way(

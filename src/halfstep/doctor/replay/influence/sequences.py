@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from halfstep.doctor.record.influence import Place
-    from halfstep.doctor.replay.influence.forward import Forwards, Operator
+    from halfstep.doctor.replay.influence.forward import Operator
+    from halfstep.doctor.replay.influence.forwards import Forwards
     from halfstep.doctor.replay.influence.losses import Loss
 
 _SHIFTS = (1, 0, 2, -1)
@@ -128,7 +129,7 @@ def _is_match(one: Tokens) -> bool:
     tokens = one.tokens if one.axis == 0 else one.tokens.T
     first, last = max(0, -one.shift), min(one.length, len(tokens) - one.shift)
     mine, its = targets[first:last], tokens[first + one.shift : last + one.shift]
-    counted = mine != one.loss.ignored
+    counted = one.by_position(one.loss.counted.reshape(-1))[first:last]
     if int(counted.sum()) < _FEWEST or not bool((mine == its)[counted].all()):
         return False
     return len(mine[counted].unique()) > 1
@@ -141,7 +142,7 @@ def _seen(forwards: Forwards, one: Tokens) -> Shift | None:
     moved = _moved(one, changed)
     if changed is None or moved is None:
         return None
-    counted = one.by_position((one.loss.targets != one.loss.ignored).reshape(-1))
+    counted = one.by_position(one.loss.counted.reshape(-1))
     early, context = int((moved & counted)[:start].sum()), True
     first = next((at for at, row in enumerate(moved) if row.any()), None)
     if one.shift < 1:
@@ -162,7 +163,9 @@ def _seen(forwards: Forwards, one: Tokens) -> Shift | None:
 
 def _moved(one: Tokens, changed: Sequence[Sequence[torch.Tensor]] | None) -> torch.Tensor | None:
     """Return which outputs have changed, as (positions, samples)."""
-    mask = changed and mask_of(changed, one.loss.maker, one.loss.predictions)
+    if changed is None:
+        return None
+    mask = mask_of(changed, one.loss.maker, one.loss.predictions)
     if mask is None:
         return None
     rows = mask.movedim(1, -1).flatten(0, -2) if mask.ndim > 1 else mask[:, None]

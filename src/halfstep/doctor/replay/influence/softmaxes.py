@@ -12,7 +12,8 @@ from halfstep.doctor.replay.influence.samples import count_of_samples
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from halfstep.doctor.replay.influence.forward import Forwards, Operator
+    from halfstep.doctor.replay.influence.forward import Operator
+    from halfstep.doctor.replay.influence.forwards import Forwards
     from halfstep.doctor.replay.influence.losses import Loss
 
 _LOG, _PLAIN = "_log_softmax", "_softmax"

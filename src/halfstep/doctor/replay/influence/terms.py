@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
     from halfstep.doctor.record.sites import Mark
-    from halfstep.doctor.replay.influence.forward import Forwards, Operator
+    from halfstep.doctor.replay.influence.forward import Operator
+    from halfstep.doctor.replay.influence.forwards import Forwards
 
 _SUMS = frozenset({"add", "sub", "rsub", "add_", "sub_"})
 _LISTS = frozenset({"stack", "cat"})
