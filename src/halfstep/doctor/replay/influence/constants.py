@@ -33,6 +33,8 @@ _SOFTMAXES = frozenset({"_softmax", "_log_softmax"})
 
 def lost_input(forwards: Forwards) -> Lost | None:
     """Return where a step loses its input; None if it does not, or if this is not known."""
+    if not any(_kind(each) and _is_constant(each) for each in forwards.base):
+        return None
     for loss in losses(forwards.base):
         count = loss.targets.shape[0] if loss.targets.ndim else 0
         if count < 2 or loss.predictions.shape[0] != count or not _differ(loss.targets):
@@ -46,6 +48,12 @@ def lost_input(forwards: Forwards) -> Lost | None:
         if found is not None:
             return found
     return None
+
+
+def _is_constant(operator: Operator) -> bool:
+    """Return whether the first result of an operator is the same for all samples."""
+    made = operator.values[0]
+    return made.ndim > 0 and made.numel() > 0 and not _differ(made)
 
 
 def _differ(tensor: torch.Tensor) -> bool:
@@ -86,6 +94,8 @@ def _end(
 
 
 def _kind(operator: Operator) -> str | None:
+    if not operator.given or not operator.values:
+        return None
     shape = operator.given[0].shape
     if operator.name in _SOFTMAXES:
         return "softmax" if len(shape) and shape[int(operator.args[1])] == 1 else None

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 BYTES = 2**29
 _ROUNDING = 1e-4
+_MASK = 1e4
+"""From this size on, a number may be that of a mask, beside which all others would be small."""
 OUTSIDE = -1
 
 
@@ -186,6 +188,6 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     if not one.is_floating_point():
         return one != other
     sizes = other.abs()
-    largest = sizes[sizes.isfinite()]
+    largest = sizes[sizes < _MASK]
     limit = _ROUNDING * largest.max() if largest.numel() else 0
     return ((one - other).abs() > limit) | (one.isfinite() != other.isfinite())

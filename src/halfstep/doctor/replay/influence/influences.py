@@ -14,6 +14,7 @@ from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
 from halfstep.doctor.replay.influence.terms import lost_terms
 from halfstep.doctor.replay.memory import storage_key
+from halfstep.doctor.signals.program.fetches import Fetches
 from halfstep.doctor.signals.signal import Signal
 
 if TYPE_CHECKING:
@@ -39,7 +40,13 @@ class Influences(Signal):
             self._found = Influence(note=forwards.note)
             return
         tokens = token_losses(forwards)
-        sequences = [each.tokens for each in tokens if each.axis == 1]
+        fetches = self.watched[Fetches]
+        sequences = [each.tokens for each in tokens if each.axis == 1 and each.shift]
+        sequences += [
+            each
+            for each in forwards.inputs.values()
+            if each.ndim > 1 and fetches.has_samples_first(each)
+        ]
         inputs = padded(forwards)
         self._found = Influence(
             mixing=mixing(forwards, sequences),

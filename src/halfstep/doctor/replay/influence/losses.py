@@ -27,6 +27,7 @@ _OTHERS = frozenset(
         "smooth_l1_loss",
     }
 )
+_DIFFERENCES = frozenset({"sub", "rsub"})
 _UNREDUCED = 0
 
 
@@ -77,9 +78,24 @@ class Loss:
 def losses(operators: Sequence[Operator]) -> Iterator[Loss]:
     """Yield the losses of a forward."""
     for each in operators:
-        if each.name not in OF_CLASSES | _OTHERS or each.makers[0] == OUTSIDE:
+        at = 0
+        if each.name in _DIFFERENCES and _is_of_targets(each):
+            at = each.needed.index(True)
+        elif each.name not in OF_CLASSES | _OTHERS:
             continue
-        yield Loss(each, each.makers[0], each.given[0].detach(), each.given[1].detach())
+        if each.makers[at] != OUTSIDE:
+            given = each.given[at].detach(), each.given[1 - at].detach()
+            yield Loss(each, each.makers[at], *given)
+
+
+def _is_of_targets(operator: Operator) -> bool:
+    """Return whether a difference is one of predictions and targets, as of a squared error."""
+    return (
+        len(operator.given) == 2
+        and sum(operator.needed) == 1
+        and operator.given[0].shape == operator.given[1].shape
+        and operator.makers[operator.needed.index(False)] == OUTSIDE
+    )
 
 
 def place(operator: Operator) -> Place:

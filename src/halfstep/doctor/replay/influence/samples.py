@@ -100,6 +100,8 @@ def _at_least(count: int) -> int | None:
 
 
 def _mixed(forwards: Forwards, loss: Loss, count: int) -> Mixing | None:
+    if not any(_may_mix(each, count) for each in forwards.base):
+        return None
     sample = (count - 1) // 2
     others = _with_other_sample(forwards.inputs, sample, count)
     changed = forwards.changed(others) if others else None
@@ -122,6 +124,20 @@ def _mixed(forwards: Forwards, loss: Loss, count: int) -> Mixing | None:
     how, given = ways[0] or ("", ())
     mixed = tuple(sorted(reached - {sample}))
     return Mixing(count, sample, mixed, sample in reached, how, given, place(first[0]))
+
+
+def _may_mix(operator: Operator, count: int) -> bool:
+    """Return whether an operator can mix samples by mistake; most forwards have none that can."""
+    if operator.caller.module_kind in _SEQUENCE:
+        return any(each.ndim == 3 and len(each) == count for each in operator.given)
+    if operator.name not in _VIEWS:
+        return False
+    given, made = operator.given[0].shape, operator.values[0].shape
+    if not given or not made:
+        return False
+    merges = given[0] == count and made[0] % count == 0
+    splits = len(given) == 2 and made[0] == count
+    return not (merges or splits or given[0] == made[0])
 
 
 def _way(

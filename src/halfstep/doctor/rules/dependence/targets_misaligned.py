@@ -22,8 +22,9 @@ def judge(evidence: Evidence) -> Finding | None:
     for found in shifts:
         # A model that sees all positions may reconstruct its input, and another loss of the step
         # may be that of the next token. A decoder may shift its input itself: it reaches less far.
-        is_causal = found.reach is not None and not found.early and found.context
-        if not is_causal or found.reach is None or any(map(_is_next, shifts)):
+        if found.reach is None or found.reach > 0 or not found.context:
+            continue
+        if any(map(_is_next, shifts)):
             continue
         if found.shift > found.reach:
             summary = (
