@@ -85,6 +85,20 @@ def healthy_target_without_gradients() -> None:
     train(target_of)
 
 
+def healthy_returns_of_the_values_of_the_loop() -> None:
+    """The values with gradients are used again without them."""
+    torch.manual_seed(0)
+    critic = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.05)
+    for states, _, rewards, _, _ in transitions():
+        values = critic(states).squeeze(1)
+        with torch.no_grad():
+            returns = rewards + 0.99 * values.roll(-1)
+        optimizer.zero_grad()
+        functional.mse_loss(values, returns).backward()
+        optimizer.step()
+
+
 def healthy_two_views_that_agree() -> None:
     """Both sides of a consistency are trained."""
     model = network()

@@ -86,6 +86,36 @@ def healthy_recurrence() -> None:
     train(recurrent(nn.GRU, 8))
 
 
+def broken_large_number_for_earlier_positions() -> None:
+    def mix(features: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
+        queries, keys, values = layer(features).chunk(3, -1)
+        earlier = torch.ones(LENGTH, LENGTH).tril() == 1
+        scores = (queries @ keys.transpose(1, 2)).masked_fill(earlier, -1e9)
+        return features + scores.softmax(-1) @ values
+
+    torch.manual_seed(0)
+    train(Language(mix, nn.Linear(8, 24)))
+
+
+def healthy_prefix_that_all_see() -> None:
+    """The first tokens are seen by all positions, and only the others are predicted."""
+
+    def mix(features: torch.Tensor, layer: nn.Linear) -> torch.Tensor:
+        queries, keys, values = layer(features).chunk(3, -1)
+        seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+        seen[:, :7] = True
+        return features + functional.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=seen
+        )
+
+    def loss_of(outputs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        tokens[:, :6] = -100
+        return next_token(outputs, tokens)
+
+    torch.manual_seed(0)
+    train(Language(mix, nn.Linear(8, 24)), loss_of=loss_of)
+
+
 def healthy_masked_tokens() -> None:
     """Hidden tokens are predicted from both sides."""
     torch.manual_seed(0)

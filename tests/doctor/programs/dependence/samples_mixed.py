@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 CODE = "SAMPLES_MIXED"
 
@@ -72,6 +73,46 @@ def both_directions(how):
 
 def broken_view_of_the_last_states() -> None:
     train(both_directions(lambda states: states.view(6, -1)))
+
+
+def broken_view_in_place_of_a_transpose() -> None:
+    class Transposing(nn.LSTM):
+        def forward(self, signals: torch.Tensor):
+            return super().forward(signals.view(5, 6, 8))
+
+    torch.manual_seed(0)
+    train(Classifier(Transposing(8, 8), lambda made: made[0][-1]))
+
+
+def tagging(layer: nn.LSTM) -> None:
+    """Tags of tokens, in batches that a loader stacks."""
+    tokens = torch.randint(9, (24, 5), generator=torch.Generator().manual_seed(1))
+    loader = DataLoader(TensorDataset(tokens, tokens % 3), batch_size=6)
+    torch.manual_seed(0)
+    embedding, head = nn.Embedding(9, 8), nn.Linear(8, 3)
+    model = Classifier(layer, lambda made: made[0])
+    model.head = head
+    model = nn.Sequential(embedding, model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(inputs).view(-1, 3), targets.view(-1)).backward()
+        optimizer.step()
+
+
+def broken_tags_of_tokens_from_a_loader() -> None:
+    tagging(nn.LSTM(8, 8))
+
+
+def healthy_tags_of_tokens_from_a_loader() -> None:
+    tagging(nn.LSTM(8, 8, batch_first=True))
+
+
+def broken_squared_error() -> None:
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return ((outputs - functional.one_hot(labels, 3).float()) ** 2).mean()
+
+    train(recurrent(), loss_of=loss_of)
 
 
 def healthy_last_states_with_samples_first() -> None:
