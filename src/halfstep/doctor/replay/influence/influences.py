@@ -35,10 +35,14 @@ class Influences(Signal):
         Args:
             replayer: Runs the step.
         """
-        forwards = Forwards(replayer)
+        try:
+            self._found = self._examined(Forwards(replayer))
+        except RuntimeError as error:  # tensors that torch cannot compare, as on two devices
+            self._found = Influence(note=str(error).partition("\n")[0])
+
+    def _examined(self, forwards: Forwards) -> Influence:
         if forwards.note:
-            self._found = Influence(note=forwards.note)
-            return
+            return Influence(note=forwards.note)
         tokens = token_losses(forwards)
         fetches = self.watched[Fetches]
         sequences = [each.tokens for each in tokens if each.axis == 1 and each.shift]
@@ -48,7 +52,7 @@ class Influences(Signal):
             if each.ndim > 1 and fetches.has_samples_first(each)
         ]
         inputs = padded(forwards)
-        self._found = Influence(
+        return Influence(
             mixing=mixing(forwards, sequences),
             shifts=tuple(shifts(forwards, tokens)),
             softmaxes=tuple(wrong_softmaxes(forwards)),
