@@ -29,6 +29,7 @@ from halfstep.doctor.signals.movement.signs import Signs
 from halfstep.doctor.signals.program.frozen_parts import FrozenParts
 from halfstep.doctor.signals.signal import EVENTS
 from halfstep.doctor.signals.values.cancelling import Cancelling
+from halfstep.doctor.signals.values.lost_terms import Losing
 from halfstep.doctor.signals.values.samples import EVERY
 
 MOST_CALLS = 30
@@ -48,7 +49,7 @@ class Operators(TorchDispatchMode):
 KINDS = [
     *(Batches, Changes, Draws, Indexing, Passes, RowSamples),
     *(Averaging, Bookkeeping, Cancelling, Clipping, FrozenParts, KeepingGraphs, LeavingOut),
-    *(Rebuilding, Signs, Uneven, Writes),
+    *(Losing, Rebuilding, Signs, Uneven, Writes),
 ]
 
 
@@ -87,6 +88,7 @@ def test_a_usual_step_costs_a_ledger_few_calls_no_operator_and_no_read(kind) -> 
         bus = watch.bus
         bus.registry.optimizer(optimizer).steps = EVERY + 1
         bus[Bookkeeping]._accounts[0].steps = EVERY  # the next step is a usual one
+        bus[Losing]._steps, bus[Losing]._on = EVERY + 1, False
         bus[Cancelling]._count, bus[Uneven]._calls = EVERY, CALLS
         bus[RowSamples]._calls = FIRST
         for event in EVENTS:

@@ -120,7 +120,7 @@ def test_gradients_that_are_all_zeros_are_a_cause() -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for images, labels in batches(10):
             optimizer.zero_grad()
-            (model(images).softmax(1)[:, 0] - labels).square().mean().backward()
+            (0 * model(images)[:, 0] - labels).square().mean().backward()
             optimizer.step()
 
     (verdict,) = diagnose(watched(program)).verdicts

@@ -18,6 +18,7 @@ from halfstep.doctor.record import (
     TargetRange,
 )
 from halfstep.doctor.record.attempts import Attempts
+from halfstep.doctor.replay.influence.influences import Influences
 from halfstep.doctor.replay.inputs import Inputs
 from halfstep.doctor.replay.replay import Replayer
 from halfstep.doctor.replay.trying import Trying
@@ -238,6 +239,8 @@ class Investigation(Signal):
             self.growth = Growth(iteration, self._sizes.read(parameters))
             with self._repeating(iteration):
                 self.precision, births = replayer.precision()
+                if not self.precision.note:
+                    self.watched[Influences].examine(replayer)
             self.births += [replace(each, is_last=True) for each in births]
 
     def replayer(

@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from halfstep.doctor.internals import no_reentrant_checkpoints
+from halfstep.doctor.replay.influence.forward import Forward
 from halfstep.doctor.replay.runs import Outcome
 from halfstep.doctor.replay.tracer import Tracer
 from halfstep.doctor.tape.tape import Entry, Slot, random_state
@@ -23,7 +24,7 @@ from halfstep.doctor.tensors.widen import Widen, widened
 from halfstep.mechanisms.cpu_half import cpu_half
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import nn
 
@@ -49,6 +50,7 @@ class Playback:
         models: The models among them, without parallel wrappers.
         parameters: The parameters to differentiate for.
         statements: Changed statements of the loop, which run instead of their calls.
+        differentiates: Whether to run the backward passes.
     """
 
     def __init__(
@@ -57,17 +59,20 @@ class Playback:
         models: Sequence[nn.Module],
         parameters: Sequence[torch.Tensor],
         statements: Sequence[Changed] = (),
+        *,
+        differentiates: bool = True,
     ) -> None:
         self._entries, self._models = entries, models
         self._parameters, self._statements = parameters, statements
+        self._differentiates = differentiates
 
-    def run(self, mode: Any, scale: float | None, leaves: dict[int, torch.Tensor]) -> Outcome:
+    def run(self, mode: Any, scale: float | None, leaves: Mapping[Any, torch.Tensor]) -> Outcome:
         """Run the step, and return its results, or a note why it did not run to its end.
 
         Args:
             mode: A dispatch mode; None for none.
             scale: Another loss scale; None for the loss scale of the step.
-            leaves: Replacements of parameters, by identity.
+            leaves: Replacements of parameters, by identity, and of earlier results, by slot.
         """
         outcome = Outcome([], {}, 1.0, [])
         quiet = torch.autograd.set_detect_anomaly(False)
@@ -84,7 +89,7 @@ class Playback:
         return outcome
 
     def _run_entries(
-        self, outcome: Outcome, scale: float | None, mode: Any, leaves: dict[int, torch.Tensor]
+        self, outcome: Outcome, scale: float | None, mode: Any, leaves: Mapping[Any, torch.Tensor]
     ) -> None:
         slots: dict[int, torch.Tensor] = {}
         is_scaled = any(each.kind == "scale" for each in self._entries)
@@ -96,8 +101,7 @@ class Playback:
                 continue
             given = ((), {}) if changed is not None else (entry.args, entry.kwargs)
             args, kwargs = exchange(given, fill)
-            if isinstance(mode, Tracer):
-                mode.begin(entry)
+            _begin(mode, entry, fill)
             if entry.random is not None:
                 entry.random.restore()
             if entry.kind == "backward":
@@ -106,7 +110,10 @@ class Playback:
                     outcome.scale, losses = scale, _multiplied(losses, scale)
                 self._differentiate(outcome, losses, kwargs.get("grad_tensors"), leaves)
                 continue
-            with _autocast(entry.autocast), torch.enable_grad():
+            # Gradients are computed for parameters that require none in the program, but a result
+            # that the program detached from the graph must be so where no gradients are computed.
+            enabled = self._differentiates or entry.has_gradients
+            with _autocast(entry.autocast), torch.set_grad_enabled(enabled):
                 if changed is not None:
                     result = changed.value(fill)
                 elif entry.kind == "scale":
@@ -120,8 +127,11 @@ class Playback:
             outcome.ends += [each.detach() for each in tensors_in(result)]
 
     def _differentiate(
-        self, outcome: Outcome, losses: Any, directions: Any, leaves: dict[int, torch.Tensor]
+        self, outcome: Outcome, losses: Any, directions: Any, leaves: Mapping[Any, torch.Tensor]
     ) -> None:
+        if not self._differentiates:
+            outcome.losses += tensors_in(losses)
+            return
         roots = [each for each in tensors_in(losses) if each.requires_grad]
         wanted = [each for each in self._parameters if each.requires_grad]
         gradients = torch.autograd.grad(
@@ -141,19 +151,29 @@ class Playback:
         outcome.ends += [each for each in gradients if each is not None]
 
 
+def _begin(mode: Any, entry: Entry, fill: Callable[[Any], Any]) -> None:
+    """Tell a mode which call begins, and with which arguments."""
+    if isinstance(mode, Tracer | Forward):
+        mode.begin(entry)
+    if isinstance(mode, Forward) and entry.kind == "module":
+        mode.note_inputs(entry, fill)
+
+
 def _filling(
-    slots: dict[int, torch.Tensor], leaves: dict[int, torch.Tensor], *, wide: bool
+    slots: dict[int, torch.Tensor], leaves: Mapping[Any, torch.Tensor], *, wide: bool
 ) -> Callable[[Any], Any]:
     """Return a function that replaces slots and leaves in arguments by the replay's tensors.
 
     Args:
         slots: Results of the replay so far, by number.
-        leaves: Replacements of parameters, by identity.
+        leaves: Replacements of parameters, by identity, and of earlier results, by slot.
         wide: Whether to cast other half-precision arguments to fp32.
     """
 
     def fill(leaf: Any) -> Any:
         if isinstance(leaf, Slot):
+            if leaf in leaves:
+                return leaves[leaf]
             if leaf.number not in slots:
                 raise _ForgottenError
             return slots[leaf.number]
@@ -170,7 +190,7 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def _called(
-    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: dict[int, torch.Tensor]
+    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Mapping[Any, torch.Tensor]
 ) -> Any:
     if entry.kind != "module":
         return entry.function(*args, **kwargs)
@@ -178,7 +198,7 @@ def _called(
 
 
 def _call_module(
-    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: dict[int, torch.Tensor]
+    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Mapping[Any, torch.Tensor]
 ) -> Any:
     model = bare(entry.function)
     for module, training in zip(entry.modules, entry.training, strict=True):

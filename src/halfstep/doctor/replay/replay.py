@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from halfstep.doctor.bundle.recorder import Recorder
 from halfstep.doctor.internals import is_compiled
 from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.replay.edits import in_effect
+from halfstep.doctor.replay.influence.forward import Forward
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.replay.playback import BOUNDARY, Playback, bare
 from halfstep.doctor.replay.runs import Outcome, Runs, no_cudnn, no_hooks
@@ -24,7 +26,7 @@ from halfstep.doctor.tensors.widen import Widen
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from halfstep.doctor.record import Grown
     from halfstep.doctor.record.attempts import Edit
@@ -199,6 +201,38 @@ class Replayer(Runs):
         """
         with torch.compiler.set_stance("force_eager"):
             return self._run(Widen(), leaves=_widened_leaves(self._parameters.values()) | leaves)
+
+    def forward_mode(self, base: Forward | None = None) -> Forward:
+        """Return a mode that records the operators of a forward, or compares them with others."""
+        return Forward(self._stack.where, BOUNDARY, base)
+
+    def forward(
+        self, mode: Forward, others: Mapping[Any, torch.Tensor], *, evaluates: bool = True
+    ) -> Outcome:
+        """Run the step without its backward passes.
+
+        Args:
+            mode: Records the operators.
+            others: Other inputs of models, by the keys of those that they replace.
+            evaluates: Whether its modules are in evaluation mode.
+        """
+        entries = self._entries
+        if evaluates:
+            entries = [replace(each, training=(False,) * len(each.training)) for each in entries]
+        playback = Playback(entries, self.models, [], differentiates=False)
+        self._stack.start(self.models)
+        try:
+            with torch.compiler.set_stance("force_eager"):
+                return playback.run(mode, None, others)
+        finally:
+            self._stack.stop()
+
+    @property
+    def trainable(self) -> dict[int, str]:
+        """The names of the parameters that require gradients, by key of their storage."""
+        return {
+            storage_key(each): name for name, each in self._parameters.items() if each.requires_grad
+        }
 
     def _names(self) -> dict[int, str]:
         names = {

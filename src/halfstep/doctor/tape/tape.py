@@ -142,6 +142,7 @@ class Entry:
             versions, by slot number. They are used when the calls that made them are forgotten.
         value: The loss scale of a "scale", or the loss of a "backward", at the time of the call.
         like_cuda: Whether the CPU computed half precision inside `halfstep.cpu_half()`.
+        has_gradients: Whether a tensor in the result required gradients.
     """
 
     kind: str
@@ -160,6 +161,7 @@ class Entry:
     carried: dict[int, tuple[torch.Tensor, int]] = field(default_factory=dict)
     value: torch.Tensor | None = None
     like_cuda: bool = False
+    has_gradients: bool = True
 
 
 class Tape:
@@ -296,7 +298,9 @@ class Tape:
             result: The result of the call.
             scale: The loss scale that multiplies the result; None for none.
         """
-        for tensor in tensors_in(result):
+        tensors = tensors_in(result)
+        entry.has_gradients = any(each.requires_grad for each in tensors)
+        for tensor in tensors:
             self._slots[id(tensor)] = (weakref.ref(tensor), self._count, scale)
             entry.results.append(self._count)
             self._alive.add(self._count)

@@ -1,0 +1,202 @@
+"""What the loss of the last step depends on, as its replay with other inputs found it.
+
+A part of the record of evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An operator of the step.
+
+    Attributes:
+        op: Its name, without the namespace.
+        module: Path of the module that calls it; "" outside of modules.
+        kind: Class of this module.
+        shape: Shape of its result.
+        site: The user's line.
+    """
+
+    op: str
+    module: str
+    kind: str
+    shape: tuple[int, ...]
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """A loss in which the output for one sample depends on other samples.
+
+    Attributes:
+        samples: Number of samples in the batch.
+        changed: The sample whose inputs were replaced.
+        others: The other samples whose outputs changed.
+        own: Whether its own output changed.
+        how: "sequence" for a layer that takes the samples for positions, "reshape" for a view that
+            cuts samples apart.
+        given: Shape of the input of the layer, or of the view.
+        at: The operator.
+    """
+
+    samples: int
+    changed: int
+    others: tuple[int, ...]
+    own: bool
+    how: str
+    given: tuple[int, ...]
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A loss whose targets are the tokens of an input, shifted.
+
+    Attributes:
+        length: Number of positions.
+        shift: How many positions after an output its target is in the input.
+        start: The position from which on the input was changed.
+        early: How many outputs before this position changed.
+        reach: The last input that an output depends on, in positions after it; None if no output
+            changed.
+        context: Whether these outputs depend on tokens before this position; measured for targets
+            that are not later than the input.
+        at: Where the change first reached earlier positions; None if it did not, or if the place is
+            unknown, or if a summary of the whole sequence carries it.
+        site: The line of the loss.
+    """
+
+    length: int
+    shift: int
+    start: int
+    early: int
+    reach: int | None
+    context: bool
+    at: Place | None
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class WrongSoftmax:
+    """A softmax whose results go into a loss, and do not sum to 1 over the classes.
+
+    Attributes:
+        dim: Its dimension.
+        classes: The dimension of the classes.
+        loss: The operator of the loss.
+        at: The operator.
+    """
+
+    dim: int
+    classes: int
+    loss: str
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class LostTerm:
+    """A term of a loss that depends on parameters, and gives them no gradient.
+
+    Attributes:
+        how: The operator whose result has no gradients, "no_grad", or "number" for a Python number.
+        value: Its value.
+        at: Where the gradients are lost.
+    """
+
+    how: str
+    value: float
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Targets at the padded ends of sequences that count in a loss.
+
+    Attributes:
+        token: The token that fills up the input.
+        target: The target at these positions.
+        share: Their share of the targets that count.
+        declared: How the program itself marks the token: "padding_idx", "mask" or "".
+        site: The line of the loss.
+    """
+
+    token: int
+    target: int
+    share: float
+    declared: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class InvertedMask:
+    """A mask of attention that hides the tokens, and not the padding.
+
+    Attributes:
+        token: The token that fills up the input.
+        share: Share of tokens in the input.
+        at: The operator that applies the mask.
+    """
+
+    token: int
+    share: float
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """A target of temporal difference learning that passes gradients on to the trained network.
+
+    Attributes:
+        discount: The factor of the value of the next state.
+        at: The sum of the reward and this value.
+    """
+
+    discount: float
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Predictions that do not depend on the input.
+
+    Attributes:
+        how: "softmax" over one element, "norm" over one element, or "saturated".
+        at: The operator at which the input is lost.
+    """
+
+    how: str
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Influence:
+    """What the loss of the last step depends on.
+
+    Attributes:
+        mixing: Samples that are mixed; None if they are not, or if this is not known.
+        shifts: The losses whose targets are shifted inputs.
+        softmaxes: Softmaxes over other dimensions than that of the classes.
+        terms: Terms without gradients.
+        padding: Padding that counts; None for none.
+        masks: Masks that are inverted.
+        bootstraps: Targets that pass gradients on to the trained network.
+        lost: Where the input is lost; None if it is not.
+        note: The reason why this is not known; "" if it is.
+    """
+
+    signal: ClassVar[str] = "influence"
+    mixing: Mixing | None = None
+    shifts: tuple[Shift, ...] = ()
+    softmaxes: tuple[WrongSoftmax, ...] = ()
+    terms: tuple[LostTerm, ...] = ()
+    padding: Padding | None = None
+    masks: tuple[InvertedMask, ...] = ()
+    bootstraps: tuple[Bootstrap, ...] = ()
+    lost: Lost | None = None
+    note: str = ""

@@ -1,0 +1,105 @@
+"""Predictions that are the same for every input, and the operator at which the input is lost.
+
+All samples of a batch change places. Predictions that stay as they are, in evaluation mode and in
+training mode, do not depend on the input.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.record.influence import Lost
+from halfstep.doctor.replay.influence.forward import OUTSIDE
+from halfstep.doctor.replay.influence.losses import losses, mask_of, place
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from halfstep.doctor.replay.influence.forward import Operator
+    from halfstep.doctor.replay.influence.forwards import Forwards
+    from halfstep.doctor.replay.influence.losses import Loss
+
+_SATURATING = frozenset(
+    {
+        *("relu", "relu_", "threshold", "hardtanh", "hardtanh_", "clamp", "clamp_min", "clamp_max"),
+        *("sigmoid", "sigmoid_", "tanh", "tanh_", "hardsigmoid"),
+        *("round", "sign", "floor", "ceil", "trunc"),
+    }
+)
+_SOFTMAXES = frozenset({"_softmax", "_log_softmax"})
+
+
+def lost_input(forwards: Forwards) -> Lost | None:
+    """Return where a step loses its input; None if it does not, or if this is not known."""
+    if not any(_kind(each) and _is_constant(each) for each in forwards.base):
+        return None
+    for loss in losses(forwards.base):
+        count = loss.targets.shape[0] if loss.targets.ndim else 0
+        if count < 2 or loss.predictions.shape[0] != count or not _differ(loss.targets):
+            continue
+        others = {
+            key: each.roll(1, 0)
+            for key, each in forwards.inputs.items()
+            if each.shape[0] == count and _differ(each)
+        }
+        found = _lost(forwards, loss, others) if others else None
+        if found is not None:
+            return found
+    return None
+
+
+def _is_constant(operator: Operator) -> bool:
+    """Return whether the first result of an operator is the same for all samples."""
+    made = operator.values[0]
+    return made.ndim > 0 and made.numel() > 0 and not _differ(made)
+
+
+def _differ(tensor: torch.Tensor) -> bool:
+    return bool((tensor != tensor.roll(1, 0)).any())
+
+
+def _lost(forwards: Forwards, loss: Loss, others: dict[object, torch.Tensor]) -> Lost | None:
+    changed = forwards.changed(others)
+    if changed is None or _is_changed(changed, loss):
+        return None
+    training = forwards.changed_in_training(others)
+    if training is None or _is_changed(training, loss):
+        return None
+    operator = _end(forwards.base, changed, loss)
+    kind = None if operator is None else _kind(operator)
+    return None if operator is None or kind is None else Lost(kind, place(operator))
+
+
+def _is_changed(changed: Sequence[Sequence[torch.Tensor]], loss: Loss) -> bool:
+    mask = mask_of(changed, loss.maker, loss.predictions)
+    return mask is None or bool(mask.any())
+
+
+def _end(
+    operators: Sequence[Operator], changed: Sequence[Sequence[torch.Tensor]], loss: Loss
+) -> Operator | None:
+    """Return the last operator before a loss whose inputs change."""
+    waiting, seen = [loss.maker], {loss.maker}
+    while waiting:
+        number = max(waiting)
+        waiting.remove(number)
+        makers = {each for each in operators[number].makers if each != OUTSIDE}
+        if any(bool(mask.any()) for each in makers for mask in changed[each]):
+            return operators[number]
+        waiting += makers - seen
+        seen |= makers
+    return None
+
+
+def _kind(operator: Operator) -> str | None:
+    if not operator.given or not operator.values:
+        return None
+    shape = operator.given[0].shape
+    if operator.name in _SOFTMAXES:
+        return "softmax" if len(shape) and shape[int(operator.args[1])] == 1 else None
+    if operator.name == "native_layer_norm":
+        sizes = operator.args[1]
+        return "norm" if all(each == 1 for each in sizes) else None
+    return "saturated" if operator.name in _SATURATING else None

@@ -1,0 +1,193 @@
+"""Runs the forward of a step with other inputs, and compares the results of all operators.
+
+The modules are in evaluation mode, so that neither batch norm nor dropout connects samples. No
+gradients are computed. The runs must call the same operators: if the path through the program
+depends on the input, as in a router, there is no comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from halfstep.doctor.bundle.caller import Caller
+from halfstep.doctor.internals import current_node
+from halfstep.doctor.record.sites import Mark, lines_below
+from halfstep.doctor.replay.memory import storage_key
+from halfstep.doctor.tape.tape import Slot
+from halfstep.doctor.tensors.nesting import exchange, tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfstep.doctor.tape.tape import Entry
+
+BYTES = 2**29
+_ROUNDING = 1e-4
+_MASK = 1e4
+"""From this size on, a number may be that of a mask, beside which all others would be small."""
+OUTSIDE = -1
+
+
+class ForwardsDifferError(Exception):
+    """Two runs call different operators."""
+
+
+@dataclass(slots=True, eq=False)
+class Operator:
+    """An operator that has run.
+
+    Attributes:
+        number: Its number in the run.
+        name: Its name, without the overload.
+        args: Its arguments.
+        given: The tensors in its arguments.
+        made: The tensors in its result.
+        values: Copies of them.
+        makers: Number of the operator that made each of `given`; `OUTSIDE` for none.
+        caller: Its caller.
+        needed: Whether each of `given` requires gradients.
+    """
+
+    number: int
+    name: str
+    args: tuple[Any, ...]
+    given: list[torch.Tensor]
+    made: list[torch.Tensor]
+    values: list[torch.Tensor]
+    makers: list[int]
+    caller: Caller
+    needed: list[bool] = field(default_factory=list)
+
+
+class Forward(TorchDispatchMode):
+    """Records the operators of a forward, or compares them with those of another run.
+
+    Args:
+        where: A function that returns path and class of the module that runs.
+        boundary: The file that replays the program's calls; see `lines_below`.
+        base: The run to compare with; None to record one.
+
+    Attributes:
+        operators: The recorded operators.
+        changed: Where the results of each operator differ from those of `base`.
+        inputs: The tensors without gradients that models are called with, by key: the identity of a
+            tensor from outside the step, or the slot of one that the loop has computed.
+    """
+
+    def __init__(
+        self,
+        where: Callable[[], tuple[str, str]],
+        boundary: str,
+        base: Forward | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own, without annotations
+        self._where, self._boundary, self._base = where, boundary, base
+        self.operators: list[Operator] = []
+        self.changed: list[list[torch.Tensor]] = []
+        self.inputs: dict[Any, torch.Tensor] = {}
+        self._mark: Mark | None = None
+        self._makers: dict[Any, int] = {}
+        self._held: list[list[torch.Tensor]] = []
+        self._bytes = 0
+
+    def begin(self, entry: Entry) -> None:
+        """Set the call of the training loop that the next operators belong to."""
+        self._mark = entry.mark
+
+    def note_inputs(self, entry: Entry, fill: Callable[[Any], Any]) -> None:
+        """Note the inputs of a model.
+
+        Args:
+            entry: The call of the model.
+            fill: Returns the value of an argument of the entry.
+        """
+        if next(entry.function.parameters(), None) is None:  # A loss has no inputs but results.
+            return
+
+        def note(leaf: Any) -> Any:
+            value = fill(leaf)
+            if isinstance(value, torch.Tensor) and not value.requires_grad and value.ndim:
+                self.inputs[leaf if isinstance(leaf, Slot) else id(leaf)] = value
+            return value
+
+        exchange((entry.args, entry.kwargs), note)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        needed = [each.requires_grad for each in tensors_in((args, kwargs))]
+        result = func(*args, **kwargs)
+        if func.namespace == "aten":
+            name = str(func.overloadpacket).removeprefix("aten.")
+            if self._base is None:
+                self._record(name, args, kwargs, result, needed)
+            else:
+                self._compare(self._base, name, tensors_in(result))
+        return result
+
+    def release(self) -> None:
+        """Let go of the results of a comparison."""
+        self._held = []
+
+    def _record(self, name: str, args: Any, kwargs: Any, result: Any, needed: list[bool]) -> None:
+        given, made = tensors_in((args, kwargs)), tensors_in(result)
+        self._bytes += sum(each.nbytes for each in made)
+        if self._bytes > BYTES:
+            raise MemoryError("the results of the forward are too large to be kept")
+        number = len(self.operators)
+        line, user_line = lines_below(self._boundary, self._mark)
+        node = current_node()
+        caller = Caller(*self._where(), line, user_line, node="" if node is None else node.name())
+        makers = [self.maker(each) for each in given]
+        values = [each.detach().clone() for each in made]
+        self.operators.append(
+            Operator(number, name, args, given, made, values, makers, caller, needed)
+        )
+        for each in made:
+            self._makers[_place(each)] = self._makers[storage_key(each)] = number
+
+    def maker(self, tensor: torch.Tensor) -> int:
+        """Return the number of the operator that made a tensor; `OUTSIDE` for none."""
+        exact = self._makers.get(_place(tensor))
+        return self._makers.get(storage_key(tensor), OUTSIDE) if exact is None else exact
+
+    def _compare(self, base: Forward, name: str, made: list[torch.Tensor]) -> None:
+        number = len(self.changed)
+        other = base.operators[number] if number < len(base.operators) else None
+        if (
+            other is None
+            or other.name != name
+            or [each.shape for each in made] != [each.shape for each in other.values]
+        ):
+            raise ForwardsDifferError
+        # Autograd detaches a result to which something else refers, as the first run does.
+        self._held.append(made)
+        self.changed.append([*map(_difference, made, other.values)])
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    if tensor.layout is not torch.strided:
+        return (id(tensor),)
+    return storage_key(tensor), tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _difference(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return where two tensors differ by more than rounding errors."""
+    one = one.detach()
+    if not one.numel() or one.layout is not torch.strided:
+        return torch.zeros(one.shape, dtype=torch.bool)
+    if not one.is_floating_point():
+        return one != other
+    sizes = other.abs()
+    largest = sizes[sizes < _MASK]
+    limit = _ROUNDING * largest.max() if largest.numel() else 0
+    return ((one - other).abs() > limit) | (one.isfinite() != other.isfinite())

@@ -1,0 +1,75 @@
+"""The forward of a step, which can run again with other inputs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from halfstep.doctor.replay.influence.forward import Forward, Operator
+    from halfstep.doctor.replay.replay import Replayer
+
+SECONDS = 0.5
+"""The CPU time that the first run may take; the others take about as long."""
+
+
+class Forwards:
+    """The forward of a step, which can run with other inputs.
+
+    Args:
+        replayer: Runs the step.
+
+    Attributes:
+        base: The operators of the forward as it is.
+        inputs: The inputs of its models, by key.
+        losses: The numbers of the operators that made the losses on which it calls backward.
+        trainable: The names of the parameters that require gradients, by key of their storage.
+        note: The reason why they are unknown; "" if they are known.
+    """
+
+    def __init__(self, replayer: Replayer) -> None:
+        self._replayer = replayer
+        started = time.process_time()
+        mode = replayer.forward_mode()
+        outcome = replayer.forward(mode, {})
+        self.base: list[Operator] = mode.operators
+        self.inputs = mode.inputs
+        self.losses = [mode.maker(each) for each in outcome.losses]
+        self.trainable = replayer.trainable
+        self.note = outcome.note
+        self._mode = mode
+        if time.process_time() - started > SECONDS:
+            self.note = self.note or "the forward takes too long"
+
+    def changed(self, others: Mapping[Any, torch.Tensor]) -> Sequence[list[torch.Tensor]] | None:
+        """Return where the result of each operator changes with other inputs.
+
+        Args:
+            others: The other inputs, by the keys of those that they replace.
+
+        Returns:
+            For each operator, a mask for each tensor in its result; None if the runs cannot be
+            compared.
+        """
+        return self._compared(self._mode, others, evaluates=True)
+
+    def changed_in_training(
+        self, others: Mapping[Any, torch.Tensor]
+    ) -> Sequence[list[torch.Tensor]] | None:
+        """Return the same as `changed`, with the modules in the modes of the step."""
+        base = self._replayer.forward_mode()
+        self._replayer.forward(base, {}, evaluates=False)
+        return self._compared(base, others, evaluates=False)
+
+    def _compared(
+        self, base: Forward, others: Mapping[Any, torch.Tensor], *, evaluates: bool
+    ) -> Sequence[list[torch.Tensor]] | None:
+        mode = self._replayer.forward_mode(base)
+        outcome = self._replayer.forward(mode, others, evaluates=evaluates)
+        mode.release()
+        is_whole = not outcome.note and len(mode.changed) == len(base.operators)
+        return mode.changed if is_whole else None

@@ -1,0 +1,112 @@
+"""The losses of a forward: their operators, predictions and targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from halfstep.doctor.record.influence import Place
+from halfstep.doctor.record.sites import site
+from halfstep.doctor.replay.influence.forward import OUTSIDE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from halfstep.doctor.record.sites import Site
+    from halfstep.doctor.replay.influence.forward import Operator
+
+OF_CLASSES = frozenset({"nll_loss_forward", "nll_loss2d_forward"})
+_OTHERS = frozenset(
+    {
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
+        "huber_loss",
+        "mse_loss",
+        "smooth_l1_loss",
+    }
+)
+_DIFFERENCES = frozenset({"sub", "rsub"})
+_UNREDUCED = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loss:
+    """A loss of outputs and targets.
+
+    Attributes:
+        operator: Its operator.
+        maker: Number of the operator that made the predictions.
+        predictions: The predictions; of a loss of classes, logarithms of probabilities.
+        targets: The targets.
+    """
+
+    operator: Operator
+    maker: int
+    predictions: torch.Tensor
+    targets: torch.Tensor
+
+    @property
+    def is_of_classes(self) -> bool:
+        """Whether the targets are numbers of classes."""
+        return self.operator.name in OF_CLASSES
+
+    @property
+    def ignored(self) -> int | None:
+        """The target that does not count; None for none."""
+        return int(self.operator.args[4]) if self.is_of_classes else None
+
+    @property
+    def counted(self) -> torch.Tensor:
+        """Which targets count."""
+        ignored = self.ignored
+        return torch.ones_like(self.targets).bool() if ignored is None else self.targets.ne(ignored)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all other targets count the same."""
+        args = self.operator.args
+        return self.is_of_classes and args[2] is None and args[3] != _UNREDUCED
+
+    @property
+    def site(self) -> Site | None:
+        """The user's line."""
+        return site(self.operator.caller.user_line)
+
+
+def losses(operators: Sequence[Operator]) -> Iterator[Loss]:
+    """Yield the losses of a forward."""
+    for each in operators:
+        at = 0
+        if each.name in _DIFFERENCES and _is_of_targets(each):
+            at = each.needed.index(True)
+        elif each.name not in OF_CLASSES | _OTHERS:
+            continue
+        if each.makers[at] != OUTSIDE:
+            given = each.given[at].detach(), each.given[1 - at].detach()
+            yield Loss(each, each.makers[at], *given)
+
+
+def _is_of_targets(operator: Operator) -> bool:
+    """Return whether a difference is one of predictions and targets, as of a squared error."""
+    return (
+        len(operator.given) == 2
+        and sum(operator.needed) == 1
+        and operator.given[0].shape == operator.given[1].shape
+        and operator.makers[operator.needed.index(False)] == OUTSIDE
+    )
+
+
+def place(operator: Operator) -> Place:
+    """Return an operator as the record holds it."""
+    caller = operator.caller
+    shape = tuple(operator.values[0].shape) if operator.values else ()
+    return Place(operator.name, caller.module, caller.module_kind, shape, site(caller.user_line))
+
+
+def mask_of(
+    changed: Sequence[Sequence[torch.Tensor]], number: int, like: torch.Tensor
+) -> torch.Tensor | None:
+    """Return where the result of an operator changed, in the shape of a tensor that it made."""
+    return next((each for each in changed[number] if each.shape == like.shape), None)

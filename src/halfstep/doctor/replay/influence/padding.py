@@ -1,0 +1,141 @@
+"""Padding of token inputs: whether it counts in a loss, and whether a mask hides the wrong side.
+
+A token is padding only if the program itself says so: by the `padding_idx` of an embedding, or by a
+mask that marks exactly its positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.record.influence import InvertedMask, Padding
+from halfstep.doctor.replay.influence.losses import losses, place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfstep.doctor.replay.influence.forward import Operator
+    from halfstep.doctor.replay.influence.forwards import Forwards
+    from halfstep.doctor.replay.influence.losses import Loss
+
+_SHARE = 0.2
+_FEWEST = 8  # targets
+_FILLS = frozenset({"masked_fill", "masked_fill_"})
+_HIDDEN = -1e4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Padded:
+    """A padded input.
+
+    Attributes:
+        token: The token that fills it up.
+        tokens: The input, of shape (samples, positions).
+        padding: Where it is padding.
+        declared: How the program marks the token.
+    """
+
+    token: int
+    tokens: torch.Tensor
+    padding: torch.Tensor
+    declared: str
+
+
+def padded(forwards: Forwards) -> list[Padded]:
+    """Return the padded inputs of a step."""
+    found = []
+    for tokens in forwards.inputs.values():
+        if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
+            continue
+        last = tokens[:, -1].unique()
+        for token in last.tolist()[:4]:
+            padding = tokens == token
+            if not _is_at_ends(padding) or bool(padding.all()):
+                continue
+            declared = _declared(forwards, tokens, padding, token)
+            if declared:
+                found.append(Padded(int(token), tokens, padding, declared))
+    return found
+
+
+def _is_at_ends(padding: torch.Tensor) -> bool:
+    """Return whether padding fills only the ends of rows, and more than the last position."""
+    return bool((padding.long().diff(dim=1) >= 0).all()) and bool(padding[:, -2:].all(1).any())
+
+
+def _declared(forwards: Forwards, tokens: torch.Tensor, padding: torch.Tensor, token: int) -> str:
+    for each in forwards.base:
+        if (
+            each.name == "embedding"
+            and len(each.args) > 2
+            and each.args[2] == token
+            and each.given[1].shape == tokens.shape
+            and torch.equal(each.given[1], tokens)
+        ):
+            return "padding_idx"
+    for mask in forwards.inputs.values():
+        if mask is tokens or mask.shape != tokens.shape:
+            continue
+        if torch.equal(mask.bool(), padding) or torch.equal(mask.bool(), ~padding):
+            return "mask"
+    return ""
+
+
+def padding_that_counts(forwards: Forwards, inputs: list[Padded]) -> Padding | None:
+    """Return the padding that counts in a loss of a step; None for none."""
+    for loss in losses(forwards.base):
+        for each in inputs if loss.is_plain else ():
+            found = _counted(loss, each)
+            if found is not None:
+                return found
+    return None
+
+
+def _counted(loss: Loss, one: Padded) -> Padding | None:
+    samples, positions = one.tokens.shape
+    targets = loss.targets
+    for length in (positions, positions - 1):
+        if targets.numel() != samples * length or targets.numel() < _FEWEST:
+            continue
+        rows = targets.reshape(samples, length)
+        padding = one.padding[:, positions - length :]
+        if length == positions and not _is_one_value(rows, padding):
+            # The targets are the next tokens: the last one of a padded row is padding, too.
+            padding = torch.cat([one.padding[:, 1:], one.padding[:, -1:]], 1)
+        if not padding.any() or not _is_one_value(rows, padding):
+            continue
+        target, counted = int(rows[padding][0]), loss.counted.reshape(rows.shape)
+        share = float((padding & counted).sum() / counted.sum())
+        if target != loss.ignored and share >= _SHARE and not bool(padding.all()):
+            return Padding(one.token, target, share, one.declared, loss.site)
+    return None
+
+
+def _is_one_value(rows: torch.Tensor, padding: torch.Tensor) -> bool:
+    values = rows[padding]
+    return bool(values.numel()) and bool((values == values[0]).all())
+
+
+def inverted_masks(forwards: Forwards, inputs: list[Padded]) -> Iterator[InvertedMask]:
+    """Yield the masks that hide all tokens of a padded input, and none of its padding."""
+    for operator in forwards.base:
+        if operator.name not in _FILLS or not _is_low(operator):
+            continue
+        mask = operator.given[1]
+        for each in inputs:
+            if mask.numel() != each.tokens.numel() or mask.shape[0] != len(each.tokens):
+                continue
+            if torch.equal(mask.reshape(each.tokens.shape), ~each.padding):
+                yield InvertedMask(
+                    each.token, float((~each.padding).float().mean()), place(operator)
+                )
+
+
+def _is_low(operator: Operator) -> bool:
+    value: Any = operator.args[2] if len(operator.args) > 2 else None
+    if isinstance(value, torch.Tensor):
+        value = value.item() if value.numel() == 1 else None
+    return isinstance(value, float | int) and value <= _HIDDEN

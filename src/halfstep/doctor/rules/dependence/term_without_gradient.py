@@ -1,0 +1,80 @@
+"""A term of the loss is computed from the model, but gives its parameters no gradient.
+
+The term moves the value of the loss, and trains nothing: it goes through argmax, item(), NumPy or a
+comparison, or is detached, or is computed without gradients.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.record.influence import Influence
+from halfstep.doctor.signals.values.lost_terms import LostLines
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.sites import Site
+
+_DETACH = re.compile(r"\.detach\(\)|\.data\b(?!\.)")
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a term without gradients."""
+    for line in evidence.of(LostLines).lines:
+        if line.count == line.examined:
+            fact = f"in {line.count} of {counted(line.examined, 'examined step')}"
+            return _finding(line.how, line.site, "", fact)
+    for term in evidence.of(Influence).terms:
+        fact = f"its value in the last step: {term.value:.3g}"
+        return _finding(term.how, term.at.site, term.at.module, fact)
+    return None
+
+
+def _finding(how: str, site: Site | None, module: str, fact: str) -> Finding:
+    return Finding(
+        summary=f"a term of the loss gives no gradient, although it is computed from the model: "
+        f"{_reason(how)}; it trains nothing",
+        facts=(fact,),
+        change=_change(how, site.text if site else ""),
+        confidence=LIKELY,
+        site=site,
+        module=module,
+    )
+
+
+def _reason(how: str) -> str:
+    return {
+        "number": "item() makes a Python number of it",
+        "detach": "it is detached",
+        "no_grad": "it is computed without gradients, as under torch.no_grad()",
+        "create_graph": "it is a gradient that autograd.grad() returns without create_graph=True",
+    }.get(how, f"it goes through {how}(), which has no gradient")
+
+
+def _change(how: str, line: str) -> tuple[str, ...]:
+    if how == "number" and line.count(".item()") == 1:
+        return (f"- {line}", f"+ {line.replace('.item()', '')}")
+    if how == "detach" and _DETACH.search(line):
+        return (f"- {line}", f"+ {_DETACH.sub('', line)}")
+    return {
+        "number": ("+ # add the tensor itself; item() only for what is printed",),
+        "no_grad": (f"  {line}", "+ # outside of torch.no_grad()"),
+        "create_graph": ("+ # torch.autograd.grad(..., create_graph=True)",),
+    }.get(
+        how,
+        ("+ # a differentiable term: probabilities for argmax(), sigmoid() for a comparison",),
+    )
+
+
+RULE = Rule(
+    code="TERM_WITHOUT_GRADIENT",
+    name="a term of the loss that gives no gradient",
+    rows=(11,),
+    citations=("yifita/deep_cage#16",),
+    needs=frozenset({"influence", "lost_terms"}),
+    judge=judge,
+    harmless=True,
+)

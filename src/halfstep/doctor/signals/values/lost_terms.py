@@ -1,0 +1,196 @@
+"""Terms that the loop adds to a loss, and that have lost their gradients before.
+
+In sampled steps, results without gradients are followed that the loop computes from tensors in an
+autograd graph, from parameters, or with a trainable model under `torch.no_grad()`. Such a result is
+a lost term if it is added to a scalar on which the loop then calls backward.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from halfstep.doctor.internals import is_functorch_tensor
+from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.values.samples import is_sampled
+from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from halfstep.doctor.signals.signal import Heard
+    from halfstep.doctor.signals.watched import Watched
+
+_SUMS = frozenset(
+    {"add", "sub", "rsub", "add_", "sub_", "__add__", "__radd__", "__iadd__", "__sub__", "__isub__"}
+)
+_FORGETS = frozenset({"zeros_like", "ones_like", "empty_like", "full_like", "new_zeros"})
+_NODES = 64
+_RESULTS = 256
+_FEWEST = 2  # steps
+
+
+@dataclass(frozen=True, slots=True)
+class LostLine:
+    """A line at which terms lose their gradients.
+
+    Attributes:
+        how: "detach", "no_grad", "create_graph", or the function whose result has no gradients.
+        count: Number of sampled steps with such a term.
+        examined: Number of sampled steps.
+        site: The line.
+    """
+
+    how: str
+    count: int
+    examined: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class LostLines:
+    """All such lines."""
+
+    signal: ClassVar[str] = "lost_terms"
+    lines: tuple[LostLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Where a result lost its gradients: how, by which line, and the graph before it."""
+
+    how: str
+    mark: Mark | None
+    nodes: tuple[Any, ...]
+
+
+class Losing(Signal):
+    """Follows results that have lost their gradients."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._steps = 1
+        self._on = True
+        self._examined = 0
+        self._cuts: dict[int, tuple[weakref.ref[torch.Tensor], _Cut]] = {}
+        self._sums: list[tuple[Any, _Cut]] = []
+        self._models, self._trained = 0, set[int]()
+        self._lines: dict[tuple[str, Mark | None], int] = {}
+
+    def on_call(self, heard: Heard) -> None:
+        """Follow results of the loop's calls."""
+        if not self._on or heard.module is not None:
+            return
+        result = heard.result
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            if self._cuts and result.numel() == 1 and heard.name in _SUMS:
+                self._add(result, heard.given)
+        elif heard.name not in _FORGETS:
+            self._follow(heard)
+
+    def on_model(
+        self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> None:
+        """Follow the results of a trainable model without gradients."""
+        del given
+        if not self._on or torch.is_grad_enabled() or not module.training:
+            return
+        if any(each.requires_grad for each in module.parameters()):
+            self._remember(made, _Cut("no_grad", calling_line(), ()))
+
+    def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
+        """Look up the terms in the sums of the losses."""
+        if self._on:
+            roots = [each.grad_fn for each in losses if each.grad_fn is not None]
+            reached = {*_graph(roots)} if self._sums else set()
+            found = {(cut.how, cut.mark) for node, cut in self._sums if node in reached}
+            for key in found:
+                self._lines[key] = self._lines.get(key, 0) + 1
+            self._examined += 1
+            self._cuts, self._sums, self._models = {}, [], 0
+        self._steps += 1
+        self._on = is_sampled(self._steps)
+
+    def _follow(self, heard: Heard) -> None:
+        made = tensors_in(heard.result)
+        if not made:
+            return
+        if any(isinstance(each, int | float) and not each for each in heard.call.args):
+            return  # multiplied by 0, to use parameters that have no part in the loss
+        known = next((cut for each in heard.given if (cut := self._cut(each))), None)
+        if known is None:
+            graph = [each for each in heard.given if is_in_graph(each)]
+            if not graph and not any(map(self._is_trained, heard.given)):
+                return
+            nodes = tuple(each.grad_fn for each in graph)
+            known = _Cut(_how(heard, made), calling_line(), nodes)
+        self._remember(made, known)
+
+    def _is_trained(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is a trainable parameter, or the data of one."""
+        if isinstance(tensor, nn.Parameter):
+            return tensor.requires_grad
+        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+            return False
+        if is_functorch_tensor(tensor) or not tensor.is_floating_point():
+            return False
+        models = self.watched.registry.models.alive()
+        if len(models) != self._models:
+            self._models = len(models)
+            parameters = [each for model in models.values() for each in model.parameters()]
+            self._trained = {each.data_ptr() for each in parameters if each.requires_grad}
+        return tensor.data_ptr() in self._trained
+
+    def _remember(self, made: Iterable[torch.Tensor], cut: _Cut) -> None:
+        for each in made:
+            if len(self._cuts) < _RESULTS and not each.requires_grad:
+                self._cuts[id(each)] = weakref.ref(each), cut
+
+    def _cut(self, tensor: torch.Tensor) -> _Cut | None:
+        known = self._cuts.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
+
+    def _add(self, result: torch.Tensor, given: Sequence[torch.Tensor]) -> None:
+        with_gradient = [each for each in given if each.requires_grad]
+        for each in given:
+            cut = self._cut(each)
+            if cut is None or each.numel() != 1 or not with_gradient:
+                continue
+            # loss + (other - loss).detach() replaces the value of a loss, not its gradient.
+            if cut.how == "detach" and with_gradient[0].grad_fn in {*_graph(cut.nodes)}:
+                continue
+            self._sums.append((result.grad_fn, cut))
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the lines."""
+        lines = tuple(
+            LostLine(how, count, self._examined, site(mark))
+            for (how, mark), count in self._lines.items()
+            if count >= _FEWEST
+        )
+        return {LostLines.signal: LostLines(lines)}
+
+
+def _how(heard: Heard, made: Sequence[torch.Tensor]) -> str:
+    if heard.call.function is torch.autograd.grad:
+        return "create_graph"
+    if not made[0].is_floating_point():
+        return heard.name
+    return "detach" if torch.is_grad_enabled() else "no_grad"
+
+
+def _graph(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Yield the nodes near the roots of a graph."""
+    waiting = [*nodes]
+    seen = set(waiting)
+    while waiting and len(seen) < _NODES:
+        node = waiting.pop(0)
+        yield node
+        below = {each for each, _ in node.next_functions if each is not None} - seen
+        seen |= below
+        waiting += below

@@ -1,0 +1,121 @@
+"""The target of a Q network is computed by the network itself, with gradients."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+CODE = "BOOTSTRAP_NOT_DETACHED"
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def transitions(count: int = 4):
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        states, following = torch.randn(2, 8, 4, generator=generator)
+        actions = torch.randint(3, (8, 1), generator=generator)
+        rewards = torch.rand(8, generator=generator)
+        done = torch.tensor([0.0] * 6 + [1.0] * 2)
+        yield states, actions, rewards, following, done
+
+
+def train(target_of, difference=functional.mse_loss) -> None:
+    """Train a Q network; `target_of` gets the network, its copy, and a transition."""
+    model = network()
+    fixed = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for states, actions, rewards, following, done in transitions():
+        values = model(states).gather(1, actions).squeeze(1)
+        optimizer.zero_grad()
+        difference(values, target_of(model, fixed, rewards, following, done)).backward()
+        optimizer.step()
+
+
+def own(model, fixed, rewards, following, done):
+    return rewards + 0.99 * (1 - done) * model(following).max(1).values
+
+
+def detached(model, fixed, rewards, following, done):
+    target = rewards + 0.99 * (1 - done) * model(following).max(1).values
+    return target.detach()
+
+
+def broken() -> None:
+    train(own)
+
+
+def mended() -> None:
+    train(detached)
+
+
+def broken_difference_that_is_squared() -> None:
+    train(own, lambda values, target: (target - values).pow(2).mean())
+
+
+def broken_value_of_a_critic() -> None:
+    torch.manual_seed(0)
+    critic = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.05)
+    for states, _, rewards, following, done in transitions():
+        target = rewards[:, None] + critic(following) * 0.9 * (1 - done)[:, None]
+        optimizer.zero_grad()
+        functional.smooth_l1_loss(critic(states), target).backward()
+        optimizer.step()
+
+
+def healthy_copy_that_no_optimizer_trains() -> None:
+    """Its gradients are computed in vain, and change nothing."""
+
+    def target_of(model, fixed, rewards, following, done):
+        return rewards + 0.99 * (1 - done) * fixed(following).max(1).values
+
+    train(target_of)
+
+
+def healthy_target_without_gradients() -> None:
+    def target_of(model, fixed, rewards, following, done):
+        with torch.no_grad():
+            return rewards + 0.99 * model(following).max(1).values
+
+    train(target_of)
+
+
+def healthy_returns_of_the_values_of_the_loop() -> None:
+    """The values with gradients are used again without them."""
+    torch.manual_seed(0)
+    critic = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.05)
+    for states, _, rewards, _, _ in transitions():
+        values = critic(states).squeeze(1)
+        with torch.no_grad():
+            returns = rewards + 0.99 * values.roll(-1)
+        optimizer.zero_grad()
+        functional.mse_loss(values, returns).backward()
+        optimizer.step()
+
+
+def healthy_two_views_that_agree() -> None:
+    """Both sides of a consistency are trained."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for states, _, _, following, _ in transitions():
+        optimizer.zero_grad()
+        functional.mse_loss(model(states), 0.9 * model(following)).backward()
+        optimizer.step()
+
+
+def healthy_step_of_a_dynamics() -> None:
+    """A network predicts the change of a state; two of its steps are compared."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for states, _, _, following, _ in transitions():
+        ahead = states + 0.5 * model(states)
+        optimizer.zero_grad()
+        functional.mse_loss(following + 0.5 * model(following), ahead).backward()
+        optimizer.step()

@@ -1,0 +1,82 @@
+"""A softmax over a single output is 1 for every sample."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+CODE = "INPUT_LOST"
+
+
+def train(model: nn.Module, loss_of=functional.binary_cross_entropy, count: int = 10) -> None:
+    generator = torch.Generator().manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(count):
+        images = torch.randn(8, 6, generator=generator)
+        labels = (images[:, :1] > 0).float()
+        optimizer.zero_grad()
+        loss_of(model(images), labels).backward()
+        optimizer.step()
+
+
+def network(*after, width: int = 1, shift: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    first = nn.Linear(6, 16)
+    with torch.no_grad():
+        first.bias += shift
+    return nn.Sequential(first, nn.ReLU(), nn.Linear(16, width), *after)
+
+
+def broken() -> None:
+    train(network(nn.Softmax(dim=1)))
+
+
+def mended() -> None:
+    train(network(nn.Sigmoid()))
+
+
+def broken_units_that_are_zero() -> None:
+    train(network(shift=-100.0), functional.binary_cross_entropy_with_logits)
+
+
+def broken_norm_of_one_output() -> None:
+    train(network(nn.LayerNorm(1)), functional.mse_loss)
+
+
+def healthy_head_that_begins_at_zero() -> None:
+    model = network()
+    nn.init.zeros_(model[2].weight)
+    train(model, functional.binary_cross_entropy_with_logits)
+
+
+def healthy_attention_over_one_position() -> None:
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.scores, self.head = nn.Linear(6, 1), nn.Linear(6, 1)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            weights = self.scores(images[:, None]).softmax(1)
+            return self.head((weights * images[:, None]).sum(1))
+
+    train(Attending(), functional.binary_cross_entropy_with_logits)
+
+
+def healthy_some_units_that_are_zero() -> None:
+    model = network()
+    with torch.no_grad():
+        model[0].bias[:8] -= 100.0
+    train(model, functional.binary_cross_entropy_with_logits)
+
+
+def healthy_one_target_for_all() -> None:
+    """All samples are to be alike, as in the loss of a generator."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.binary_cross_entropy(outputs, torch.ones_like(labels))
+
+    train(network(nn.Sigmoid()), loss_of)
+
+
+def healthy_norm_of_features() -> None:
+    train(network(nn.LayerNorm(4), nn.Linear(4, 1), width=4), functional.mse_loss)

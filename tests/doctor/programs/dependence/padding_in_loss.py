@@ -1,0 +1,98 @@
+"""The padding of short sentences counts in the loss of a language model."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from doctor.programs.dependence.language import LENGTH, SAMPLES, TOKENS
+
+CODE = "PADDING_IN_LOSS"
+
+
+class Model(nn.Module):
+    """A recurrent language model.
+
+    Args:
+        padding: The token of the padding; None if the embedding does not know it.
+    """
+
+    def __init__(self, padding: int | None = 0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(TOKENS, 8, padding_idx=padding)
+        self.layer, self.head = nn.GRU(8, 8, batch_first=True), nn.Linear(8, TOKENS)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        features = self.layer(self.embedding(tokens))[0]
+        return self.head(features if mask is None else features * mask[:, :, None])
+
+
+def sentences():
+    """Yield tokens, of which each sample has fewer."""
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        tokens = torch.randint(1, TOKENS, (SAMPLES, LENGTH), generator=generator)
+        lengths = torch.tensor([LENGTH, 6, 5, 3])
+        yield tokens.masked_fill(torch.arange(LENGTH) >= lengths[:, None], 0)
+
+
+def train(loss_of, model: nn.Module | None = None, *, masked: bool = False) -> None:
+    model = model or Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for tokens in sentences():
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        optimizer.zero_grad()
+        outputs = model(inputs, (inputs != 0).float()) if masked else model(inputs)
+        loss_of(outputs.flatten(0, 1), targets.reshape(-1)).backward()
+        optimizer.step()
+
+
+def broken() -> None:
+    train(functional.cross_entropy)
+
+
+def mended() -> None:
+    train(lambda outputs, targets: functional.cross_entropy(outputs, targets, ignore_index=0))
+
+
+def broken_although_a_mask_marks_it() -> None:
+    train(functional.cross_entropy, Model(None), masked=True)
+
+
+def broken_ignores_another_target() -> None:
+    train(lambda outputs, targets: functional.cross_entropy(outputs, targets, ignore_index=-1))
+
+
+def healthy_average_of_tokens() -> None:
+    def loss_of(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        each = functional.cross_entropy(outputs, targets, reduction="none")
+        return each[targets != 0].mean()
+
+    train(loss_of)
+
+
+def healthy_weights_of_tokens() -> None:
+    weight = torch.ones(TOKENS).index_fill(0, torch.tensor([0]), 0)
+    train(lambda outputs, targets: functional.cross_entropy(outputs, targets, weight=weight))
+
+
+def healthy_targets_that_are_left_out() -> None:
+    def loss_of(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(outputs, targets.masked_fill(targets == 0, -100))
+
+    train(loss_of)
+
+
+def healthy_token_that_ends_all() -> None:
+    """No part of the program says that the token is padding."""
+    train(functional.cross_entropy, Model(None))
+
+
+def healthy_labels_of_sentences() -> None:
+    """Padded sentences with one label each."""
+
+    def loss_of(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        of_sentence = outputs.view(SAMPLES, -1, TOKENS).mean(1)
+        return functional.cross_entropy(of_sentence, targets[:SAMPLES])
+
+    train(loss_of)

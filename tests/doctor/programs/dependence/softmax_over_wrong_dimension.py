@@ -1,0 +1,92 @@
+"""A log_softmax before the loss normalises over the samples of a batch."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from doctor.loops import batches
+
+CODE = "SOFTMAX_OVER_WRONG_DIMENSION"
+
+
+def train(loss_of, *, inputs=lambda images: images, layer=None) -> None:
+    torch.manual_seed(0)
+    model = layer or nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        loss_of(model(inputs(images)), labels).backward()
+        optimizer.step()
+
+
+def broken() -> None:
+    train(lambda outputs, labels: functional.nll_loss(torch.log_softmax(outputs, 0), labels))
+
+
+def mended() -> None:
+    train(lambda outputs, labels: functional.nll_loss(torch.log_softmax(outputs, 1), labels))
+
+
+def broken_probabilities_of_a_squared_error() -> None:
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        probabilities = outputs.softmax(dim=0)
+        return functional.mse_loss(probabilities, functional.one_hot(labels, 3).float())
+
+    train(loss_of)
+
+
+def segmented(dim: int) -> None:
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        pixels = labels[:, None, None].expand(-1, 2, 3).contiguous()
+        return functional.nll_loss(functional.log_softmax(outputs, dim=dim), pixels)
+
+    torch.manual_seed(0)
+    layer = nn.Conv2d(1, 4, 1)
+    train(loss_of, inputs=lambda images: images.view(8, 1, 2, 3), layer=layer)
+
+
+def broken_width_of_an_image() -> None:
+    segmented(-1)
+
+
+def healthy_classes_of_pixels() -> None:
+    segmented(1)
+
+
+def healthy_probabilities_of_classes() -> None:
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.mse_loss(outputs.softmax(1), functional.one_hot(labels, 3).float())
+
+    train(loss_of)
+
+
+def healthy_similarities_of_both_sides() -> None:
+    """Each image finds its text, and each text its image."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        del labels
+        similarities, pairs = outputs @ outputs.roll(1, 0).T, torch.arange(8)
+        one = functional.nll_loss(functional.log_softmax(similarities, 0), pairs)
+        return one + functional.nll_loss(functional.log_softmax(similarities, 1), pairs)
+
+    train(loss_of)
+
+
+def healthy_weights_of_samples() -> None:
+    """Hard samples count more: their weights sum to 1 over the batch."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        each = functional.cross_entropy(outputs, labels, reduction="none")
+        return (each.detach().softmax(0) * each).sum()
+
+    train(loss_of)
+
+
+def healthy_pooling_over_positions() -> None:
+    """Attention over the first dimension, which is that of positions."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        pooled = (outputs.softmax(0) * outputs).sum(0, keepdim=True)
+        return functional.cross_entropy(pooled, labels[:1])
+
+    train(loss_of)

@@ -1,0 +1,127 @@
+"""A penalty is added to the loss as a number that `item()` has made."""
+
+import torch
+from torch.nn import functional
+
+from doctor.loops import batches, classifier
+
+CODE = "TERM_WITHOUT_GRADIENT"
+
+
+def train(loss_of) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        loss_of(model, model(images), images, labels).backward()
+        optimizer.step()
+
+
+def broken() -> None:
+    def loss_of(model, outputs, images, labels):
+        penalty = sum(each.square().sum() for each in model.parameters())
+        loss = functional.cross_entropy(outputs, labels)
+        return loss + 0.01 * penalty.item()
+
+    train(loss_of)
+
+
+def mended() -> None:
+    def loss_of(model, outputs, images, labels):
+        penalty = sum(each.square().sum() for each in model.parameters())
+        loss = functional.cross_entropy(outputs, labels)
+        return loss + 0.01 * penalty
+
+    train(loss_of)
+
+
+def broken_share_of_errors() -> None:
+    def loss_of(model, outputs, images, labels):
+        errors = (outputs.argmax(1) != labels).float().mean()
+        return functional.cross_entropy(outputs, labels) + 0.5 * errors
+
+    train(loss_of)
+
+
+def broken_penalty_without_gradients() -> None:
+    def loss_of(model, outputs, images, labels):
+        with torch.no_grad():
+            penalty = sum(each.abs().sum() for each in model.parameters())
+        return functional.cross_entropy(outputs, labels) + 1e-3 * penalty
+
+    train(loss_of)
+
+
+def broken_penalty_of_data() -> None:
+    def loss_of(model, outputs, images, labels):
+        penalty = model[0].weight.data.norm()
+        return functional.cross_entropy(outputs, labels) + 1e-3 * penalty
+
+    train(loss_of)
+
+
+def broken_penalty_of_a_gradient() -> None:
+    def loss_of(model, outputs, images, labels):
+        images = images.clone().requires_grad_()
+        found = functional.cross_entropy(model(images), labels)
+        (slope,) = torch.autograd.grad(found, images, retain_graph=True)
+        return found + 0.1 * slope.square().sum()
+
+    train(loss_of)
+
+
+def healthy_penalty_of_a_gradient() -> None:
+    def loss_of(model, outputs, images, labels):
+        images = images.clone().requires_grad_()
+        found = functional.cross_entropy(model(images), labels)
+        (slope,) = torch.autograd.grad(found, images, create_graph=True)
+        return found + 0.1 * slope.square().sum()
+
+    train(loss_of)
+
+
+def healthy_weight_that_is_detached() -> None:
+    def loss_of(model, outputs, images, labels):
+        loss = functional.cross_entropy(outputs, labels)
+        spread = outputs.var()
+        return loss + spread * (loss / spread).detach()
+
+    train(loss_of)
+
+
+def healthy_value_of_another_loss() -> None:
+    """The value that is logged is that of one loss, and the gradient that of another one."""
+
+    def loss_of(model, outputs, images, labels):
+        loss = functional.cross_entropy(outputs, labels)
+        errors = (outputs.argmax(1) != labels).float().mean()
+        return loss + (errors - loss).detach()
+
+    train(loss_of)
+
+
+def healthy_flooding() -> None:
+    def loss_of(model, outputs, images, labels):
+        return (functional.cross_entropy(outputs, labels) - 0.1).abs() + 0.1
+
+    train(loss_of)
+
+
+def healthy_baseline() -> None:
+    """A policy gradient, whose baseline is a number."""
+
+    def loss_of(model, outputs, images, labels):
+        chosen = outputs.log_softmax(1)[torch.arange(8), labels]
+        rewards = images[:, 0]
+        return -(chosen * (rewards - rewards.mean().item())).mean()
+
+    train(loss_of)
+
+
+def healthy_constant_of_a_likelihood() -> None:
+    def loss_of(model, outputs, images, labels):
+        spread = torch.tensor(0.5)
+        error = functional.mse_loss(outputs, functional.one_hot(labels, 3).float())
+        return error / (2 * spread**2) + spread.log()
+
+    train(loss_of)
