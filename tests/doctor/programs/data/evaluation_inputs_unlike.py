@@ -129,3 +129,12 @@ def broken_in_a_model_without_modes() -> None:
             training.step(normalised(inputs[batch]), targets[batch])
         with torch.no_grad():
             training.model(inputs[32:] / 255).argmax(1)
+
+
+def healthy_bursts_in_training() -> None:
+    """Some large samples occur in the training only."""
+
+    def bursting(inputs: torch.Tensor) -> torch.Tensor:
+        return normalised(inputs) * torch.tensor([1.0, 1, 1, 1, 1, 1, 1, 9])[:, None]
+
+    train(bursting, normalised)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _FEWEST = 4  # sampled steps
 _PARAMETERS = 4
 _FAR = 1e4  # times: the gradients of the last layers are larger
+_FROM_ZERO = 100.0
+"""A gradient so many times its weight is that of a layer that begins at 0, as a head may."""
 _MOVES = 1e-3  # of a weight's norm, in all steps together
 _RISES = 2.0  # times the first losses; more is a training that diverged
 _FALLS = 0.85  # of the first losses
@@ -47,7 +49,7 @@ def _small(samples: list[Sample], course: tuple[float, float], made: int) -> Fin
         slopes.setdefault(each.parameter, []).append(each.relative_gradient)
         updates[each.parameter] = max(each.relative_update, updates.get(each.parameter, 0.0))
     names, usual = [*slopes], [median(each) for each in slopes.values()]
-    if len(names) < _PARAMETERS:
+    if len(names) < _PARAMETERS or max(max(each) for each in slopes.values()) > _FROM_ZERO:
         return None
     half = len(names) // 2
     first, last = max(usual[: half // 2 + 1]), median(usual[half:])
@@ -117,6 +119,6 @@ RULE = Rule(
     citations=("shidi1985/L2RPN#6", "lucidrains/deep-cross-attention#2"),
     needs=frozenset({"numbers", "samples", "static"}),
     judge=judge,
-    explains=("LEARNING_RATE_TOO_LOW",),
+    explains=("INPUT_LOST", "LEARNING_RATE_TOO_LOW"),
     harmless=True,
 )

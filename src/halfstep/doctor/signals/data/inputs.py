@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _WIDEST = 4  # elements of a row, at least: of fewer, another range may be meant
 _ROWS = 16
 _APART = 2.0  # nats, the Kullback-Leibler divergence of two normal distributions
+_WIDTH = 2.563
+"""Standard deviations between the 10 % and the 90 % quantile of a normal distribution."""
 _MOST = 1000.0  # times the deviation: pixels from 0 to 255 in place of normalised ones
 
 
@@ -91,6 +93,9 @@ def _compared(model: int, training: list[Rows], evaluations: list[Rows]) -> Inpu
         lines[each.mark].append(each)
     if not all(_apart((mean, deviation), _moments(mine)) > _APART for mine in lines.values()):
         return None
+    middles = _middle(training), _middle(evaluations)
+    if min(middles[0][1], middles[1][1]) > 0 and _apart(*middles) <= _APART:
+        return None  # A few large samples in one of them, such as bursts.
     apart = [_apart((mean, deviation), _moments([each])) > _APART for each in evaluations]
     if not all(apart):
         return None  # Such as other data among the same kind of data.
@@ -110,6 +115,13 @@ def _compared(model: int, training: list[Rows], evaluations: list[Rows]) -> Inpu
 def _moments(calls: Sequence[Rows]) -> tuple[float, float]:
     values = torch.cat([each.inputs[0].reshape(-1).cpu().double() for each in calls])
     return values.mean().item(), values.std(correction=0).item()
+
+
+def _middle(calls: Sequence[Rows]) -> tuple[float, float]:
+    """Return mean and deviation of the normal distribution with the same 10 % and 90 % quantiles."""
+    values = torch.cat([each.inputs[0].reshape(-1).cpu().double() for each in calls])
+    low, high = values.quantile(torch.tensor([0.1, 0.9], dtype=torch.float64)).tolist()
+    return (low + high) / 2, (high - low) / _WIDTH
 
 
 def _apart(one: tuple[float, float], other: tuple[float, float]) -> float:
