@@ -138,3 +138,22 @@ def healthy_bursts_in_training() -> None:
         return normalised(inputs) * torch.tensor([1.0, 1, 1, 1, 1, 1, 1, 9])[:, None]
 
     train(bursting, normalised)
+
+
+def healthy_draws_that_a_model_gives_another() -> None:
+    """A decoder is trained with noise around what an encoder gives, and evaluated without it."""
+    torch.manual_seed(0)
+    encoder, decoder = nn.Linear(6, 6), nn.Linear(6, 6)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.05)
+    inputs, _ = samples()
+    for _ in range(3):
+        for start in range(0, 32, 8):
+            batch = inputs[start : start + 8]
+            optimizer.zero_grad()
+            code = encoder(batch)
+            noisy = (0.02 * code).detach() + torch.randn(8, 6)
+            loss = functional.mse_loss(decoder(noisy), batch) + code.square().mean()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            decoder(0.02 * encoder(inputs[32:]))

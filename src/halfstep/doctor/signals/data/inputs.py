@@ -65,6 +65,8 @@ def input_scales(training: Sequence[Rows], evaluations: Sequence[Rows]) -> Input
     trained: defaultdict[int, list[Rows]] = defaultdict(list)
     for each in training:
         trained[each.model].append(each)
+    # What another model has made may be of another size on purpose, such as a draw and its mean.
+    lead = {model for model, rows in trained.items() if all(each.leads for each in rows)}
     evaluated: defaultdict[int, list[Rows]] = defaultdict(list)
     for each in evaluations:
         if each.step:  # Before the first step, a model is only probed.
@@ -72,7 +74,7 @@ def input_scales(training: Sequence[Rows], evaluations: Sequence[Rows]) -> Input
     found = [
         _compared(model, trained[model], calls)
         for model, calls in evaluated.items()
-        if model in trained
+        if model in lead
     ]
     return InputScales(tuple(each for each in found if each is not None))
 
@@ -118,7 +120,7 @@ def _moments(calls: Sequence[Rows]) -> tuple[float, float]:
 
 
 def _middle(calls: Sequence[Rows]) -> tuple[float, float]:
-    """Return mean and deviation of the normal distribution with the same 10 % and 90 % quantiles."""
+    """Return mean and deviation of the normal distribution with the same outer quantiles."""
     values = torch.cat([each.inputs[0].reshape(-1).cpu().double() for each in calls])
     low, high = values.quantile(torch.tensor([0.1, 0.9], dtype=torch.float64)).tolist()
     return (low + high) / 2, (high - low) / _WIDTH

@@ -30,6 +30,7 @@ class Rows:
         loss: The line of the loss.
         source: Number of the pass over a data loader that gave the last batch; -1 for none.
         is_loaded: Whether a data loader gave the targets.
+        leads: Whether it is the first call of a model since the last backward.
     """
 
     step: int
@@ -46,3 +47,4 @@ class Rows:
     loss: Mark | None = None
     source: int = -1
     is_loaded: bool = False
+    leads: bool = True

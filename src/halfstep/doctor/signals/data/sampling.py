@@ -94,6 +94,7 @@ class RowSamples(Signal):
             first.numel() // max(1, len(first)),
             module.training,
             source=self._passes.latest,
+            leads=self._since == 0,
         )
         if not rows.inputs:
             return
