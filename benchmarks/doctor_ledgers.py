@@ -7,7 +7,8 @@ count as right. The text of a mended program lies beside the broken one.
 
 The programs in `further_programs` were written by another author when those of the ledgers had been
 mended for. They were asked for mistakes that are stranger than those of textbooks, and are also
-about numerics.
+about numerics. Those in `unseen_programs` came after that, from three more authors: mistakes from
+public reports, in the shape of code bases of sixteen fields, and in formats and state.
 
 The causes that count were added after the first run, by reading each finding. `first` in the result
 is the score of that run, before anything was mended; it is kept as it is.
@@ -15,6 +16,7 @@ is the score of that run, before anything was mended; it is kept as it is.
     python benchmarks/doctor_ledgers.py                          # about ten minutes on one core
     python benchmarks/doctor_ledgers.py rates/b02                # a part is printed and not kept
     python benchmarks/doctor_ledgers.py --further                # those of further_programs
+    python benchmarks/doctor_ledgers.py --unseen                 # those of unseen_programs
 
 A printed change is a change of lines: it has lines with "-" or "+" that are code, and no words.
 It is applied to a copy of the program, whose result is then nearer to the mended program's.
@@ -45,8 +47,16 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 LEDGERS = ("gradients", "rates", "parameters", "modes")
-SETS = {"ledger_programs": LEDGERS, "further_programs": (*LEDGERS, "numerics")}
-KEPT = {"ledger_programs": "doctor_ledgers.json", "further_programs": "doctor_further.json"}
+SETS = {
+    "ledger_programs": LEDGERS,
+    "further_programs": (*LEDGERS, "numerics"),
+    "unseen_programs": ("reports", "domains", "formats"),
+}
+KEPT = {
+    "ledger_programs": "doctor_ledgers.json",
+    "further_programs": "doctor_further.json",
+    "unseen_programs": "doctor_unseen.json",
+}
 LONGEST_S = 300
 PLACE = re.compile(r"@ .*:(\d+)$")
 
@@ -203,8 +213,8 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 def main() -> None:
     """Score, print and keep the results."""
     torch.set_num_threads(1)
-    further = "--further" in sys.argv
-    programs = "further_programs" if further else "ledger_programs"
+    asked = [each for each in SETS if f"--{each.removesuffix('_programs')}" in sys.argv]
+    programs = asked[0] if asked else "ledger_programs"
     chosen = next((each for each in sys.argv[1:] if not each.startswith("-")), "")
     rows = score(programs, chosen)
     sys.stdout.write(f"{json.dumps(totals(rows), indent=1)}\n")

@@ -17,7 +17,8 @@ def script(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("programs", "broken", "healthy"), [("ledger_programs", 48, 48), ("further_programs", 32, 20)]
+    ("programs", "broken", "healthy"),
+    [("ledger_programs", 48, 48), ("further_programs", 32, 20), ("unseen_programs", 46, 30)],
 )
 def test_each_ledger_has_its_programs(script, programs, broken, healthy):
     kinds = []
