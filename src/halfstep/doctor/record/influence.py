@@ -166,7 +166,8 @@ class Lost:
     """Predictions that do not depend on the input.
 
     Attributes:
-        how: "softmax" over one element, "norm" over one element, or "saturated".
+        how: "softmax" over one element, "norm" over one element, "saturated", or "unused": the
+            operator takes a part that is the same for every input.
         at: The operator at which the input is lost.
     """
 

@@ -80,3 +80,27 @@ def healthy_one_target_for_all() -> None:
 
 def healthy_norm_of_features() -> None:
     train(network(nn.LayerNorm(4), nn.Linear(4, 1), width=4), functional.mse_loss)
+
+
+class Reader(nn.Module):
+    """Reads the class of a sequence from a token of its own, as in BERT."""
+
+    def __init__(self, *, first: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.token, self.start = nn.Linear(1, 8), nn.Parameter(torch.randn(1, 1, 8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=first)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        start = self.start.expand(len(images), -1, -1)
+        tokens = torch.cat([start, self.token(images[..., None])], 1)
+        return self.head(self.attention(tokens, tokens, tokens)[0][:, 0])
+
+
+def broken_token_that_sees_other_samples() -> None:
+    train(Reader(first=False), functional.binary_cross_entropy_with_logits)
+
+
+def healthy_token_that_sees_its_sequence() -> None:
+    train(Reader(first=True), functional.binary_cross_entropy_with_logits)

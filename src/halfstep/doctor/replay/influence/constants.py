@@ -28,14 +28,16 @@ _SATURATING = frozenset(
         *("round", "sign", "floor", "ceil", "trunc"),
     }
 )
+_ROUNDING = 1e-6
 _SOFTMAXES = frozenset({"_softmax", "_log_softmax"})
 
 
 def lost_input(forwards: Forwards) -> Lost | None:
     """Return where a step loses its input; None if it does not, or if this is not known."""
-    if not any(_kind(each) and _is_constant(each) for each in forwards.base):
-        return None
+    is_cut = any(_kind(each) and _is_constant(each) for each in forwards.base)
     for loss in losses(forwards.base):
+        if not (is_cut or _are_alike(loss.predictions)):
+            continue
         count = loss.targets.shape[0] if loss.targets.ndim else 0
         if count < 2 or loss.predictions.shape[0] != count or not _differ(loss.targets):
             continue
@@ -56,6 +58,14 @@ def _is_constant(operator: Operator) -> bool:
     return made.ndim > 0 and made.numel() > 0 and not _differ(made)
 
 
+def _are_alike(predictions: torch.Tensor) -> bool:
+    """Return whether predictions are the same for all samples, up to rounding."""
+    if not predictions.is_floating_point() or not predictions.numel():
+        return False
+    apart = (predictions - predictions[:1]).abs().max()
+    return bool(apart <= _ROUNDING * predictions.abs().max())
+
+
 def _differ(tensor: torch.Tensor) -> bool:
     return bool((tensor != tensor.roll(1, 0)).any())
 
@@ -68,8 +78,7 @@ def _lost(forwards: Forwards, loss: Loss, others: dict[object, torch.Tensor]) ->
     if training is None or _is_changed(training, loss):
         return None
     operator = _end(forwards.base, changed, loss)
-    kind = None if operator is None else _kind(operator)
-    return None if operator is None or kind is None else Lost(kind, place(operator))
+    return None if operator is None else Lost(_kind(operator) or "unused", place(operator))
 
 
 def _is_changed(changed: Sequence[Sequence[torch.Tensor]], loss: Loss) -> bool:

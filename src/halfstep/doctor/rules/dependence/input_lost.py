@@ -34,6 +34,10 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{name} gives the same values for every sample",
             "smaller initial weights or learning rate, normalised inputs, or another activation",
         ),
+        "unused": (
+            f"{name} takes a part of the features that is the same for every sample",
+            "look at the layers before: without batch_first=True, an attention mixes samples",
+        ),
     }[found.how]
     return Finding(
         summary=f"the predictions do not depend on the input: {reason}",
