@@ -59,7 +59,7 @@ class Rounding:
             name = self._names.get(storage_key(args[0]), "")
             if name.startswith(_BUFFER) and len(self._absorbed) < _MOST:
                 self._add_up(result, args[1], caller, name.removeprefix(_BUFFER))
-        elif op in _SHRINK and caller.node and caller.line and result.dtype == torch.float16:
+        elif op in _SHRINK and _is_own(caller.node) and result.dtype == torch.float16:
             self._shrink(func, args, kwargs, result, caller)
 
     def _add_up(self, total: torch.Tensor, addend: Any, caller: Caller, name: str) -> None:
@@ -94,6 +94,11 @@ class Rounding:
     def vanished(self) -> tuple[Rounded, ...]:
         """The lines of a backward of the program's own whose results are mostly 0 in fp16."""
         return tuple(self._vanished.values())
+
+
+def _is_own(node: str) -> bool:
+    """Return whether a node of a backward is a function of the program: torch numbers its own."""
+    return bool(node) and not node[-1].isdigit()
 
 
 def _rounded(name: str, tensor: torch.Tensor, lost: int, count: int, caller: Caller) -> Rounded:

@@ -1,5 +1,7 @@
 """A language model without a causal mask sees the tokens that it is to predict."""
 
+import functools
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -202,3 +204,29 @@ def healthy_copying_translation() -> None:
         optimizer.zero_grad()
         next_token(outputs, tokens[:, 1:].contiguous()).backward()
         optimizer.step()
+
+
+class WithLoss(Language):
+    """Computes its loss itself, from slices of a batch."""
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(super().forward(tokens).flatten(0, 1), targets.flatten())
+
+
+def train_with_loss(*, causal: bool) -> None:
+    torch.manual_seed(0)
+    mix = functools.partial(attention, causal=causal)
+    model = WithLoss(mix, nn.Linear(8, 24))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for tokens in texts():
+        optimizer.zero_grad()
+        model(tokens[:, :-1], tokens[:, 1:]).backward()
+        optimizer.step()
+
+
+def broken_in_a_model_that_is_given_its_targets() -> None:
+    train_with_loss(causal=False)
+
+
+def healthy_model_that_is_given_its_targets() -> None:
+    train_with_loss(causal=True)

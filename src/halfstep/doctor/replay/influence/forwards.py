@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import torch
 
     from halfstep.doctor.replay.influence.forward import Forward, Operator
     from halfstep.doctor.replay.replay import Replayer
@@ -69,7 +69,19 @@ class Forwards:
         self, base: Forward, others: Mapping[Any, torch.Tensor], *, evaluates: bool
     ) -> Sequence[list[torch.Tensor]] | None:
         mode = self._replayer.forward_mode(base)
-        outcome = self._replayer.forward(mode, others, evaluates=evaluates)
+        alike = {key: _laid_out(each, self.inputs.get(key)) for key, each in others.items()}
+        outcome = self._replayer.forward(mode, alike, evaluates=evaluates)
         mode.release()
         is_whole = not outcome.note and len(mode.changed) == len(base.operators)
         return mode.changed if is_whole else None
+
+
+def _laid_out(tensor: torch.Tensor, like: torch.Tensor | None) -> torch.Tensor:
+    """Return a tensor with the strides of another one, such as a slice, which a view depends on."""
+    if like is None or tensor.shape != like.shape or tensor.stride() == like.stride():
+        return tensor
+    if 0 in like.stride():  # Several elements share memory.
+        return tensor
+    return torch.empty_strided(
+        like.shape, like.stride(), dtype=tensor.dtype, device=tensor.device
+    ).copy_(tensor)
