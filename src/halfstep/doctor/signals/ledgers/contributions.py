@@ -9,6 +9,7 @@ is read from a device before the program's end.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record.contributions import GradientLedger
@@ -37,7 +38,7 @@ class Accounting(Signal):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._accounts: dict[int, Account] = {}
+        self._accounts: defaultdict[int, Account] = defaultdict(Account)
         self._losses: list[torch.Tensor] = []
         self._passages: dict[tuple[Mark | None, Fact], frozenset[tuple[int, int]]] = {}
         self._last: Contribution | None = None
@@ -117,7 +118,7 @@ class Accounting(Signal):
             account.close()
 
     def _account(self, number: int) -> Account:
-        return self._accounts.setdefault(number, Account())
+        return self._accounts[number]
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Book what the runs of a closure after the first one have made."""

@@ -7,7 +7,7 @@ few elements of each parameter, in sampled steps and at the end, and are read on
 from __future__ import annotations
 
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -172,7 +172,7 @@ class Bookkeeping(Signal):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._accounts: dict[int, _Account] = {}
+        self._accounts: defaultdict[int, _Account] = defaultdict(_Account)
         self._unfrozen: dict[int, tuple[weakref.ref[torch.Tensor], Mark | None]] = {}
         self._given: dict[int, tuple[weakref.ref[torch.Tensor], float | None]] = {}
 
@@ -211,7 +211,7 @@ class Bookkeeping(Signal):
     def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
         """Book a step."""
         del mark
-        account = self._accounts.setdefault(number, _Account())
+        account = self._accounts[number]
         parameters = parameters_of(optimizer)
         if len(parameters) != account.owned:
             account.owned = len(parameters)

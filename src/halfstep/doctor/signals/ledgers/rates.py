@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -82,7 +83,7 @@ class StepRates(Signal):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._rates: dict[int, RateAccount] = {}
+        self._rates: defaultdict[int, RateAccount] = defaultdict(RateAccount)
         self._given: WeakKeyDictionary[Optimizer, _Given] = WeakKeyDictionary()
         self.backwards = self.due = 0
         self.latest = -1
@@ -105,7 +106,7 @@ class StepRates(Signal):
 
     def of(self, number: int) -> RateAccount:
         """Return the rates of an optimizer."""
-        return self._rates.setdefault(number, RateAccount())
+        return self._rates[number]
 
     def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
         """Count a backward pass, and a step that is due, whether or not it is skipped."""
