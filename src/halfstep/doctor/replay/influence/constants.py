@@ -29,6 +29,7 @@ _SATURATING = frozenset(
     }
 )
 _ROUNDING = 1e-6
+_PARTS = frozenset({"gather", "index", "index_select", "select", "slice", "split", "unbind"})
 _SOFTMAXES = frozenset({"_softmax", "_log_softmax"})
 
 
@@ -78,7 +79,10 @@ def _lost(forwards: Forwards, loss: Loss, others: dict[object, torch.Tensor]) ->
     if training is None or _is_changed(training, loss):
         return None
     operator = _end(forwards.base, changed, loss)
-    return None if operator is None else Lost(_kind(operator) or "unused", place(operator))
+    kind = None if operator is None else _kind(operator)
+    if operator is not None and operator.name in _PARTS:
+        kind = "unused"
+    return None if operator is None or kind is None else Lost(kind, place(operator))
 
 
 def _is_changed(changed: Sequence[Sequence[torch.Tensor]], loss: Loss) -> bool:
