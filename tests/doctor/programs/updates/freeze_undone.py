@@ -59,3 +59,40 @@ def healthy_norms_whose_statistics_adapt() -> None:
 
 def healthy_mode_that_stays() -> None:
     train(lambda model: None)
+
+
+class Detector(nn.Module):
+    """A trained backbone whose norms its own `train()` keeps in evaluation mode."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone.requires_grad_(requires_grad=False), nn.Linear(3, 3)
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        for each in self.backbone:
+            if isinstance(each, nn.BatchNorm1d):
+                each.eval()
+        return self
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.backbone(images))
+
+
+def healthy_model_that_freezes_its_own_norms() -> None:
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+    def steps(model) -> None:
+        trained = [each for each in model.parameters() if each.requires_grad]
+        optimizer = torch.optim.SGD(trained, lr=0.05)
+        for images, labels in batches(4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+    steps(backbone)
+    detector = Detector(backbone)
+    for _ in range(2):
+        detector.train()
+        steps(detector)

@@ -151,6 +151,7 @@ class Switches(Signal):
             self.watched.registry.note_switch(module)
             if tracks_statistics(module) and not module.training:
                 self._frozen[module] = calling_line()
+                self._undone.pop(module, None)
             elif module.training and (self._frozen or self._undone):
                 mark = calling_line()
                 for name, each in module.named_modules():
