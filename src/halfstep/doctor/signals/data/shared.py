@@ -74,7 +74,7 @@ class Shared(Signal):
 
     def _on_part(self, part: Any, *_: Any, **__: Any) -> None:
         with self.watched.guard.own():
-            whole, _ = root_of(part)
+            whole = root_of(part)[0]
             self._parts[whole] = self._parts.get(whole, 0) + 1
 
     def _on_set(self, original: Any, whole: Any, name: str, value: Any, /) -> None:
