@@ -63,9 +63,7 @@ RULE = Rule(
     code="WEIGHTS_WRITTEN_IN_BACKWARD",
     name="a hook that changes weights in place of gradients",
     rows=(29,),
-    citations=(
-        "docs.pytorch.org/docs/stable/generated/torch.Tensor.register_post_accumulate_grad_hook",
-    ),
+    citations=("pytorch/pytorch#187268", "huggingface/picotron#39"),
     needs=frozenset({"backward writes"}),
     judge=judge,
     explains=("UPDATES_ROUNDED_AWAY",),

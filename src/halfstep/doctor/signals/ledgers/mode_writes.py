@@ -1,0 +1,295 @@
+"""Finds modules of the program whose own `train()` or `eval()` changes weights.
+
+A few elements of the parameters are compared before and after such a call. If calls have changed
+them and later ones have not undone it, a copy of the module is switched twice after the run: this
+tells changes that add up, such as a merge without a flag, from those that are made only once.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import functools
+import io
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+
+from halfstep.doctor.internals import modules_of
+from halfstep.doctor.record.blocks import function_at
+from halfstep.doctor.record.sites import Site, is_of_user, site
+from halfstep.doctor.signals.signal import Hook, Registration, Signal
+from halfstep.doctor.signals.state.facts import parameters_of
+from halfstep.doctor.tensors.local import local
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import nn
+
+    from halfstep.doctor.signals.watched import Watched
+
+_CALLS = 16  # of one module, in each mode
+_MODULES = 64
+_PROBES = 32
+_ELEMENTS = 32
+_UNDONE = 0.1  # of a change, which is left when it is undone
+_LARGEST = 50_000_000  # elements of a module that is copied
+_OTHERS = {"train", "eval", "super", "modules", "children", "parameters", "print"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModeWrite:
+    """A module whose mode changes its weights.
+
+    Attributes:
+        kind: Its class.
+        name: The method, "train" or "eval".
+        rounds: How often the module was switched to evaluation mode and back.
+        left: How many of them have left other weights.
+        followed: How many of these were followed by steps.
+        adds_up: Whether a copy of the module changed again when it was switched once more; None if
+            it could not be copied.
+        owner: The variable of the module in the method.
+        site: The statement of the method that changes weights, or its first line.
+    """
+
+    kind: str
+    name: str
+    rounds: int
+    left: int
+    followed: int
+    adds_up: bool | None
+    owner: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModeWrites:
+    """All such modules, one for each class."""
+
+    signal: ClassVar[str] = "mode writes"
+    modules: tuple[ModeWrite, ...] = ()
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that sets a mode: its method, and how it changed the sampled elements."""
+
+    training: bool
+    code: CodeType
+    made: int
+    change: torch.Tensor
+
+
+@dataclass(slots=True)
+class _Account:
+    calls: list[_Call] = field(default_factory=list)
+    counts: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+
+
+class ModesThatWrite(Signal):
+    """Wraps the methods of the program's classes that set the mode."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._seen: WeakSet[nn.Module] = WeakSet()
+        self._wrapped: set[tuple[type[Any], str]] = set()
+        self._restore: list[Callable[[], None]] = []
+        self._accounts: WeakKeyDictionary[nn.Module, _Account] = WeakKeyDictionary()
+        self._switching: set[int] = set()
+
+    def hooks(self) -> Iterator[Registration]:
+        """Yield what restores the methods."""
+        yield Registration(lambda: self._remove)
+
+    def _remove(self) -> None:
+        while self._restore:
+            self._restore.pop()()
+
+    def on_model(
+        self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> None:
+        """Wrap the methods of the classes in a new model."""
+        del given, made
+        if module in self._seen:
+            return
+        self._seen.add(module)
+        for kind in {type(each) for each in modules_of(module)}:
+            for owner, name, method in _methods(kind):
+                if (owner, name) not in self._wrapped:
+                    self._wrapped.add((owner, name))
+                    told = functools.partial(self._on_switch, method)
+                    self._restore.append(Hook(owner, name, self.watched.here(told)).add())
+
+    def _on_switch(
+        self, method: FunctionType, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        training, account, before = True, None, None
+        with self.watched.guard.own():
+            if method.__name__ == "eval":
+                training = False
+            else:
+                training = bool(args[0] if args else kwargs.get("mode", True))
+            if id(module) not in self._switching:
+                account = self._account(module, training=training)
+                before = None if account is None else _elements(module)
+        if account is None or before is None:
+            return original(module, *args, **kwargs)
+        self._switching.add(id(module))
+        try:
+            result = original(module, *args, **kwargs)
+        finally:
+            self._switching.discard(id(module))
+        with self.watched.guard.own():
+            now = _elements(module)
+            if now is not None and now.shape == before.shape:
+                made = self.watched.grammar.made
+                account.calls.append(_Call(training, method.__code__, made, now - before))
+        return result
+
+    def _account(self, module: nn.Module, *, training: bool) -> _Account | None:
+        account = self._accounts.get(module)
+        if account is None:
+            if len(self._accounts) >= _MODULES:
+                return None
+            account = self._accounts[module] = _Account()
+        account.counts[training] += 1
+        return account if account.counts[training] <= _CALLS else None
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the modules whose weights change with the mode, and are trained."""
+        optimizers = self.watched.registry.optimizers.alive().values()
+        owned = {id(each) for one in optimizers for each in parameters_of(one)}
+        found: dict[tuple[type[Any], CodeType], ModeWrite] = {}
+        inside: set[int] = set()
+        # A module that contains another one with changes has no changes of its own.
+        for module in sorted(self._accounts, key=lambda each: len(modules_of(each))):
+            if not inside.isdisjoint(map(id, modules_of(module))):
+                continue
+            if not any(id(each) in owned for each in module.parameters()):
+                continue
+            write = self._write(module, self._accounts[module])
+            if write is not None:
+                inside.add(id(module))
+                found.setdefault((type(module), write[0]), write[1])
+        return {ModeWrites.signal: ModeWrites(tuple(found.values()))}
+
+    def _write(self, module: nn.Module, account: _Account) -> tuple[CodeType, ModeWrite] | None:
+        rounds = list(_rounds(account.calls))
+        left = [each for each in rounds if _is_left([call.change for call in each])]
+        if not left:
+            return None
+        made = self.watched.grammar.made
+        largest = max(left[0], key=lambda call: _size(call.change))
+        return largest.code, ModeWrite(
+            kind=type(module).__name__,
+            name=largest.code.co_name,
+            rounds=len(rounds),
+            left=len(left),
+            followed=sum(each[-1].made < made for each in left),
+            adds_up=_adds_up(module) if len(left) > 1 else None,
+            owner=largest.code.co_varnames[0],
+            site=site(_writing_line(largest.code)),
+        )
+
+
+def _methods(kind: type[Any]) -> Iterator[tuple[type[Any], str, FunctionType]]:
+    """Yield the methods of the user's classes that set the mode."""
+    for owner in kind.__mro__:
+        for name in ("train", "eval"):
+            method = vars(owner).get(name)
+            if isinstance(method, FunctionType) and is_of_user(method.__code__.co_filename):
+                yield owner, name, method
+
+
+def _rounds(calls: Sequence[_Call]) -> Iterator[list[_Call]]:
+    """Yield the calls from each switch to evaluation mode to the next one, after training."""
+    its: list[_Call] = []
+    for call in calls:
+        if not call.training and its and (its[-1].training or its[-1].made < call.made):
+            yield its
+            its = []
+        if its or not call.training:
+            its.append(call)
+    if its:
+        yield its
+
+
+def _is_left(changes: Sequence[torch.Tensor]) -> bool:
+    """Return whether changes do not undo each other."""
+    change = max(map(_size, changes))
+    return change > 0 and _size(torch.stack([*changes]).sum(0)) > _UNDONE * change
+
+
+def _adds_up(module: nn.Module) -> bool | None:
+    """Return whether the weights of a copy change again when it is switched for a second time."""
+    if sum(each.numel() for each in module.parameters()) > _LARGEST:
+        return None
+    try:
+        with torch.random.fork_rng(devices=[]), contextlib.redirect_stdout(io.StringIO()):
+            other = copy.deepcopy(module)
+            values = []
+            for _ in range(2):
+                for switch in (other.eval, other.train):
+                    switch()
+                    values.append(_elements(other))
+    except Exception:  # noqa: BLE001  (it is the program's code)
+        return None
+    known = [each for each in values if each is not None]
+    if len(known) < len(values) or len({each.shape for each in known}) > 1:
+        return None
+    _, first, between, second = known
+    return _is_left([between - first, second - between])
+
+
+def _elements(module: nn.Module) -> torch.Tensor | None:
+    """Return a few elements of a few parameters, as float32."""
+    parameters = [each for each in module.parameters() if each.is_floating_point()]
+    probes = parameters[:: max(1, -(-len(parameters) // _PROBES))]
+    if not probes:
+        return None
+    device = probes[0].device
+    return torch.cat([_some(each) for each in probes if each.device == device])
+
+
+def _some(tensor: torch.Tensor) -> torch.Tensor:
+    flat = local(tensor).detach().flatten()
+    return flat[:: max(1, flat.numel() // _ELEMENTS)][:_ELEMENTS].float()
+
+
+def _size(change: torch.Tensor) -> float:
+    size = float(change.abs().max()) if change.numel() else 0.0
+    return size if size == size else 0.0  # NaN is the matter of others.  # noqa: PLR0124
+
+
+def _writing_line(code: CodeType) -> tuple[str, int, str]:
+    """Return the first line of a method that may write weights; its own one if none is found."""
+    tree = function_at(code.co_filename, code.co_firstlineno, code.co_name)
+    lines = [
+        node.lineno
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.AugAssign | ast.Assign | ast.Call) and _may_write(node)
+    ]
+    return code.co_filename, min(lines, default=code.co_firstlineno), code.co_name
+
+
+def _may_write(node: ast.AugAssign | ast.Assign | ast.Call) -> bool:
+    if isinstance(node, ast.Call):
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else ""
+        return bool(name) and name not in _OTHERS and not _is_of_torch(function)
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return any(isinstance(each, ast.Attribute) and each.attr == "data" for each in targets) or (
+        isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute)
+    )
+
+
+def _is_of_torch(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id == "torch"
