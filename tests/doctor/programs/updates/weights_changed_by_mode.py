@@ -102,6 +102,24 @@ class Normalised(Net):
         return super().eval()
 
 
+class Swapping(Net):
+    """Its eval() swaps an average in; the loop swaps it out itself."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__(inner)
+        self.average = [each.detach().clone() for each in self.parameters()]
+
+    def swap(self) -> None:
+        for each, average in zip(self.parameters(), self.average, strict=True):
+            value = each.detach().clone()
+            each.data.copy_(average)
+            average.copy_(value)
+
+    def eval(self) -> nn.Module:
+        self.swap()
+        return super().eval()
+
+
 class FixedNorms(Net):
     """Keeps a part in evaluation mode, which changes no weights."""
 
@@ -111,7 +129,13 @@ class FixedNorms(Net):
         return self
 
 
-def train(model: nn.Module, *, evaluated=lambda model: model, epochs: int = 3) -> None:
+def train(
+    model: nn.Module,
+    *,
+    evaluated=lambda model: model,
+    after=lambda model: None,
+    epochs: int = 4,
+) -> None:
     optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
     for epoch in range(epochs):
         model.train()
@@ -123,6 +147,7 @@ def train(model: nn.Module, *, evaluated=lambda model: model, epochs: int = 3) -
         tested.eval()
         with torch.no_grad():
             tested(images)
+        after(tested)
 
 
 def broken() -> None:
@@ -159,3 +184,7 @@ def healthy_normalised_rows() -> None:
 
 def healthy_part_in_evaluation_mode() -> None:
     train(FixedNorms(nn.Linear(8, 8)))
+
+
+def healthy_average_that_the_loop_swaps_out() -> None:
+    train(Swapping(nn.Linear(8, 8)), after=Swapping.swap)

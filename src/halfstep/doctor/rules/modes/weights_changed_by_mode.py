@@ -17,7 +17,7 @@ _OFTEN = 2
 def judge(evidence: Evidence) -> Finding | None:
     """Find a module that each evaluation changes again, while training goes on from there."""
     for each in evidence.of(ModeWrites).modules:
-        if each.left >= _OFTEN and each.followed and each.adds_up is not False:
+        if each.left >= _OFTEN and each.adds_up is not False:
             return _finding(each)
     return None
 
@@ -31,8 +31,8 @@ def _finding(write: ModeWrite) -> Finding:
         "there",
         facts=(
             (
-                f"the mode was set to evaluation and back {counted(write.rounds, 'time')}; "
-                f"{counted(write.left, 'time')}, other weights were left"
+                f"evaluation mode was set between steps {counted(write.rounds, 'time')}; "
+                f"{counted(write.left, 'time')}, the next step began with other weights"
             ),
             *(
                 ["a copy of the module, switched twice without training, changed both times"]

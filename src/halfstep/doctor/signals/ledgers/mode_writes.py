@@ -1,8 +1,9 @@
 """Finds modules of the program whose own `train()` or `eval()` changes weights.
 
 A few elements of the parameters are compared before and after such a call. If calls have changed
-them and later ones have not undone it, a copy of the module is switched twice after the run: this
-tells changes that add up, such as a merge without a flag, from those that are made only once.
+them, and the next step begins without the values of before, a copy of the module is switched twice
+after the run: this tells changes that add up, such as a merge without a flag, from those that are
+made only once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 
 from halfstep.doctor.internals import modules_of
 from halfstep.doctor.record.blocks import function_at
-from halfstep.doctor.record.sites import Site, is_of_user, site
+from halfstep.doctor.record.sites import Mark, Site, is_of_user, site
 from halfstep.doctor.signals.signal import Hook, Registration, Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.tensors.local import local
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
+    from torch.optim import Optimizer
 
     from halfstep.doctor.signals.watched import Watched
 
-_CALLS = 16  # of one module, in each mode
+_ROUNDS = 16  # of one module
+_CALLS = 8  # in one round
 _MODULES = 64
 _PROBES = 32
 _ELEMENTS = 32
@@ -49,9 +52,8 @@ class ModeWrite:
     Attributes:
         kind: Its class.
         name: The method, "train" or "eval".
-        rounds: How often the module was switched to evaluation mode and back.
-        left: How many of them have left other weights.
-        followed: How many of these were followed by steps.
+        rounds: How often the module was switched to evaluation mode between two steps.
+        left: How often the second of these steps began with other weights.
         adds_up: Whether a copy of the module changed again when it was switched once more; None if
             it could not be copied.
         owner: The variable of the module in the method.
@@ -62,7 +64,6 @@ class ModeWrite:
     name: str
     rounds: int
     left: int
-    followed: int
     adds_up: bool | None
     owner: str
     site: Site | None
@@ -77,19 +78,18 @@ class ModeWrites:
 
 
 @dataclass(slots=True)
-class _Call:
-    """A call that sets a mode: its method, and how it changed the sampled elements."""
+class _Round:
+    """The time from a switch to evaluation mode to the next step.
 
-    training: bool
-    code: CodeType
-    made: int
-    change: torch.Tensor
+    Attributes:
+        before: The sampled elements before it.
+        changes: How each call that sets the mode has changed them, with its code.
+        left: The elements when the step begins, without those of before; None without a step.
+    """
 
-
-@dataclass(slots=True)
-class _Account:
-    calls: list[_Call] = field(default_factory=list)
-    counts: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    before: torch.Tensor
+    changes: list[tuple[CodeType, torch.Tensor]] = field(default_factory=list)
+    left: torch.Tensor | None = None
 
 
 class ModesThatWrite(Signal):
@@ -100,7 +100,8 @@ class ModesThatWrite(Signal):
         self._seen: WeakSet[nn.Module] = WeakSet()
         self._wrapped: set[tuple[type[Any], str]] = set()
         self._restore: list[Callable[[], None]] = []
-        self._accounts: WeakKeyDictionary[nn.Module, _Account] = WeakKeyDictionary()
+        self._rounds: WeakKeyDictionary[nn.Module, list[_Round]] = WeakKeyDictionary()
+        self._open: WeakSet[nn.Module] = WeakSet()
         self._switching: set[int] = set()
 
     def hooks(self) -> Iterator[Registration]:
@@ -129,16 +130,13 @@ class ModesThatWrite(Signal):
     def _on_switch(
         self, method: FunctionType, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any
     ) -> Any:
-        training, account, before = True, None, None
+        current, before = None, None
         with self.watched.guard.own():
-            if method.__name__ == "eval":
-                training = False
-            else:
-                training = bool(args[0] if args else kwargs.get("mode", True))
+            mode = method.__name__ != "eval" and (args[0] if args else kwargs.get("mode", True))
             if id(module) not in self._switching:
-                account = self._account(module, training=training)
-                before = None if account is None else _elements(module)
-        if account is None or before is None:
+                current = self._round(module, training=bool(mode))
+                before = _elements(module) if current else None
+        if current is None or before is None:
             return original(module, *args, **kwargs)
         self._switching.add(id(module))
         try:
@@ -147,19 +145,34 @@ class ModesThatWrite(Signal):
             self._switching.discard(id(module))
         with self.watched.guard.own():
             now = _elements(module)
-            if now is not None and now.shape == before.shape:
-                made = self.watched.grammar.made
-                account.calls.append(_Call(training, method.__code__, made, now - before))
+            if now is not None and now.shape == before.shape and len(current.changes) < _CALLS:
+                current.changes.append((method.__code__, now - before))
         return result
 
-    def _account(self, module: nn.Module, *, training: bool) -> _Account | None:
-        account = self._accounts.get(module)
-        if account is None:
-            if len(self._accounts) >= _MODULES:
-                return None
-            account = self._accounts[module] = _Account()
-        account.counts[training] += 1
-        return account if account.counts[training] <= _CALLS else None
+    def _round(self, module: nn.Module, *, training: bool) -> _Round | None:
+        """Return the round of a call that sets a mode; None if it is not of interest."""
+        if module in self._open:
+            return self._rounds[module][-1]
+        rounds = self._rounds.get(module, [])
+        full = len(rounds) >= _ROUNDS or (not rounds and len(self._rounds) >= _MODULES)
+        before = None if training or full else _elements(module)
+        if before is None:
+            return None
+        rounds.append(_Round(before))
+        self._rounds[module] = rounds
+        self._open.add(module)
+        return rounds[-1]
+
+    def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
+        """Note the weights with which training goes on."""
+        del optimizer, number, mark
+        if not self._open:
+            return
+        for module in [*self._open]:
+            current, now = self._rounds[module][-1], _elements(module)
+            if now is not None and now.shape == current.before.shape:
+                current.left = now - current.before
+        self._open.clear()
 
     def freeze(self) -> dict[str, Any]:
         """Return the modules whose weights change with the mode, and are trained."""
@@ -168,34 +181,32 @@ class ModesThatWrite(Signal):
         found: dict[tuple[type[Any], CodeType], ModeWrite] = {}
         inside: set[int] = set()
         # A module that contains another one with changes has no changes of its own.
-        for module in sorted(self._accounts, key=lambda each: len(modules_of(each))):
+        for module in sorted(self._rounds, key=lambda each: len(modules_of(each))):
             if not inside.isdisjoint(map(id, modules_of(module))):
                 continue
             if not any(id(each) in owned for each in module.parameters()):
                 continue
-            write = self._write(module, self._accounts[module])
+            write = _write(module, self._rounds[module])
             if write is not None:
                 inside.add(id(module))
                 found.setdefault((type(module), write[0]), write[1])
         return {ModeWrites.signal: ModeWrites(tuple(found.values()))}
 
-    def _write(self, module: nn.Module, account: _Account) -> tuple[CodeType, ModeWrite] | None:
-        rounds = list(_rounds(account.calls))
-        left = [each for each in rounds if _is_left([call.change for call in each])]
-        if not left:
-            return None
-        made = self.watched.grammar.made
-        largest = max(left[0], key=lambda call: _size(call.change))
-        return largest.code, ModeWrite(
-            kind=type(module).__name__,
-            name=largest.code.co_name,
-            rounds=len(rounds),
-            left=len(left),
-            followed=sum(each[-1].made < made for each in left),
-            adds_up=_adds_up(module) if len(left) > 1 else None,
-            owner=largest.code.co_varnames[0],
-            site=site(_writing_line(largest.code)),
-        )
+
+def _write(module: nn.Module, rounds: Sequence[_Round]) -> tuple[CodeType, ModeWrite] | None:
+    left = [each for each in rounds if _is_left(each.left, [its for _, its in each.changes])]
+    if not left:
+        return None
+    code, _ = max(left[0].changes, key=lambda each: _size(each[1]))
+    return code, ModeWrite(
+        kind=type(module).__name__,
+        name=code.co_name,
+        rounds=len(rounds),
+        left=len(left),
+        adds_up=_adds_up(module, max(_size(change) for _, change in left[-1].changes)),
+        owner=code.co_varnames[0],
+        site=site(_writing_line(code)),
+    )
 
 
 def _methods(kind: type[Any]) -> Iterator[tuple[type[Any], str, FunctionType]]:
@@ -207,27 +218,19 @@ def _methods(kind: type[Any]) -> Iterator[tuple[type[Any], str, FunctionType]]:
                 yield owner, name, method
 
 
-def _rounds(calls: Sequence[_Call]) -> Iterator[list[_Call]]:
-    """Yield the calls from each switch to evaluation mode to the next one, after training."""
-    its: list[_Call] = []
-    for call in calls:
-        if not call.training and its and (its[-1].training or its[-1].made < call.made):
-            yield its
-            its = []
-        if its or not call.training:
-            its.append(call)
-    if its:
-        yield its
+def _is_left(left: torch.Tensor | None, changes: Sequence[torch.Tensor]) -> bool:
+    """Return whether a difference is more than a rest of changes that were undone."""
+    change = max(map(_size, changes), default=0.0)
+    return left is not None and change > 0 and _size(left) > _UNDONE * change
 
 
-def _is_left(changes: Sequence[torch.Tensor]) -> bool:
-    """Return whether changes do not undo each other."""
-    change = max(map(_size, changes))
-    return change > 0 and _size(torch.stack([*changes]).sum(0)) > _UNDONE * change
+def _adds_up(module: nn.Module, usual: float) -> bool | None:
+    """Return whether the weights of a copy change again when it is switched for a second time.
 
-
-def _adds_up(module: nn.Module) -> bool | None:
-    """Return whether the weights of a copy change again when it is switched for a second time."""
+    Args:
+        module: The module.
+        usual: How much a switch changed them in the run.
+    """
     if sum(each.numel() for each in module.parameters()) > _LARGEST:
         return None
     try:
@@ -243,8 +246,8 @@ def _adds_up(module: nn.Module) -> bool | None:
     known = [each for each in values if each is not None]
     if len(known) < len(values) or len({each.shape for each in known}) > 1:
         return None
-    _, first, between, second = known
-    return _is_left([between - first, second - between])
+    _, first, _, second = known
+    return _size(second - first) > _UNDONE * usual
 
 
 def _elements(module: nn.Module) -> torch.Tensor | None:

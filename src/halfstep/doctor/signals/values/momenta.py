@@ -122,7 +122,7 @@ class Momenta(Signal):
             found = [each for each in modules_of(module) if tracks_statistics(each)]
             norms = self._norms[module] = found
         for norm in norms:  # A model may have a hundred of them in each step.
-            momentum = norm.momentum
+            momentum: Any = norm.momentum
             if type(momentum) is float and _LOWEST <= momentum <= _HIGHEST:
                 self._note(norm, is_high=True)
             elif self._notes and norm in self._notes:
