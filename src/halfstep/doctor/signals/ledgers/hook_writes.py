@@ -19,7 +19,7 @@ from torch import nn
 
 from halfstep.doctor.record.arguments import argument_write
 from halfstep.doctor.record.sites import Mark, Site, calling_line, is_of_user, site
-from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.signal import Hook, Registration, Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.signals.values.samples import is_sampled
 from halfstep.doctor.tensors.local import local
@@ -97,6 +97,24 @@ class _Probe:
     updates: bool = False
 
 
+class _Examined:
+    """A hook whose writes are examined; saved and copied as the hook itself."""
+
+    def __init__(self, hook: Callable[..., Any], run: Callable[[Any, Any], Any]) -> None:
+        functools.update_wrapper(self, hook, updated=())
+        self._hook, self._run = hook, run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(args, kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self._hook,)
+
+
+def _itself(hook: Callable[..., Any]) -> Callable[..., Any]:
+    return hook
+
+
 class HooksThatWrite(Signal):
     """Wraps a few of the hooks that each line registers."""
 
@@ -104,14 +122,14 @@ class HooksThatWrite(Signal):
         super().__init__(watched)
         self._lines: dict[tuple[str, Mark | None, CodeType], list[_Probe]] = {}
         self._bound: dict[CodeType, int] = {}
-        self._wrapped: weakref.WeakSet[Any] = weakref.WeakSet()
         self._running: list[_Probe] = []
         self._steps = 0
         self._on = False
         self._stepped: set[int] = set()
 
-    def hooks(self) -> Iterator[Hook]:
+    def hooks(self) -> Iterator[Hook | Registration]:
         """Yield the hooks of the methods that register hooks of backward passes."""
+        yield Registration(lambda: self._stop)
         for owner, name in _METHODS:
             yield Hook(owner, name, self.watched.here(functools.partial(self._on_register, name)))
 
@@ -125,7 +143,7 @@ class HooksThatWrite(Signal):
     def _examined(self, name: str, owner: Any, hook: Callable[..., Any]) -> Callable[..., Any]:
         """Return a hook whose writes are examined; the given one if it is not of interest."""
         code, place = _code(hook)
-        if code is None or not is_of_user(code.co_filename) or hook in self._wrapped:
+        if code is None or not is_of_user(code.co_filename) or isinstance(hook, _Examined):
             return hook
         parameter = next(iter(owner.parameters()), None) if isinstance(owner, nn.Module) else owner
         if parameter is None or not (parameter.is_leaf and parameter.requires_grad):
@@ -139,26 +157,25 @@ class HooksThatWrite(Signal):
             return hook
         probe = _Probe(weakref.ref(parameter))
         probes.append(probe)
-        examined = self._examining(hook, probe, name)
-        self._wrapped.add(examined)
-        return examined
+        return _Examined(hook, functools.partial(self.call, probe, name, hook))
 
-    def _examining(self, hook: Callable[..., Any], probe: _Probe, by: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            parameter = probe.parameter()
-            if not self._on or parameter is None or torch.compiler.is_compiling():
-                return hook(*args, **kwargs)
-            version, before = parameter._version, _some(parameter).clone()
-            self._running.append(probe)
-            try:
-                result = hook(*args, **kwargs)
-            finally:
-                self._running.pop()
-            with self.watched.guard.own():
-                _compare(probe, by, parameter, version, before)
-            return result
+    def call(self, probe: _Probe, by: str, hook: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a hook, and compare its parameter if the step is sampled."""
+        parameter = probe.parameter()
+        if not self._on or parameter is None or torch.compiler.is_compiling():
+            return hook(*args, **kwargs)
+        version, before = parameter._version, _some(parameter).clone()
+        self._running.append(probe)
+        try:
+            result = hook(*args, **kwargs)
+        finally:
+            self._running.pop()
+        with self.watched.guard.own():
+            _compare(probe, by, parameter, version, before)
+        return result
 
-        return functools.update_wrapper(call, hook) if hasattr(hook, "__name__") else call
+    def _stop(self) -> None:
+        self._on = False
 
     def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
         """Note whether a hook steps, or the loop."""
