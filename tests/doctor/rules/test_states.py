@@ -137,3 +137,16 @@ def test_weights_that_stay_because_their_state_was_kept_without_a_copy() -> None
 def test_what_does_no_harm_yet_is_only_possible(code: str, name: str, confidence: str) -> None:
     verdicts = diagnose(watched(code, name, errors=())).verdicts
     assert [(each.code, each.finding.confidence) for each in verdicts] == [(code, confidence)]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("broken", "self.weight.data += self.delta().detach()"),
+        ("broken_by_the_model", "self.merge()"),
+        ("broken_by_fusing", "layer.weight.mul_(factor[:, None])"),
+    ],
+)
+def test_the_line_that_changes_weights_is_named(name: str, line: str) -> None:
+    finding = diagnose(watched("WEIGHTS_CHANGED_BY_MODE", name, errors=())).verdicts[0].finding
+    assert finding.site.text == line

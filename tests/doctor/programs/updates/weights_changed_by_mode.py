@@ -69,6 +69,27 @@ class MergedByTheModel(Net):
             self.inner.weight.add_(self.inner.delta())
 
 
+class Fused(nn.Module):
+    """Its eval() puts the norm into the layer before it, each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = self.first(images)
+        return self.last(self.norm(features) if self.training else features)
+
+    def eval(self) -> nn.Module:
+        norm, layer = self.norm, self.first
+        with torch.no_grad():
+            factor = norm.weight / (norm.running_var + norm.eps).sqrt()
+            layer.weight.mul_(factor[:, None])
+            layer.bias.sub_(norm.running_mean).mul_(factor).add_(norm.bias)
+        return super().eval()
+
+
 class Noisy(Net):
     """Tests how it works with noise in the weights."""
 
@@ -160,6 +181,10 @@ def mended() -> None:
 
 def broken_by_the_model() -> None:
     train(MergedByTheModel(LowRank()))
+
+
+def broken_by_fusing() -> None:
+    train(Fused())
 
 
 def broken_by_noise() -> None:

@@ -42,7 +42,6 @@ _PROBES = 32
 _ELEMENTS = 32
 _UNDONE = 0.1  # of a change, which is left when it is undone
 _LARGEST = 50_000_000  # elements of a module that is copied
-_OTHERS = {"train", "eval", "super", "modules", "children", "parameters", "print"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,28 +270,34 @@ def _size(change: torch.Tensor) -> float:
 
 
 def _writing_line(code: CodeType) -> tuple[str, int, str]:
-    """Return the first line of a method that may write weights; its own one if none is found."""
+    """Return the first line of a method that writes in place, or else calls another method."""
     tree = function_at(code.co_filename, code.co_firstlineno, code.co_name)
+    nodes = [*ast.walk(tree)] if tree is not None else []
     lines = [
-        node.lineno
-        for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, ast.AugAssign | ast.Assign | ast.Call) and _may_write(node)
+        each.lineno for each in nodes if isinstance(each, ast.stmt | ast.Call) and _writes(each)
+    ]
+    owner = code.co_varnames[0]
+    lines = lines or [
+        each.lineno for each in nodes if isinstance(each, ast.Call) and _is_own(each.func, owner)
     ]
     return code.co_filename, min(lines, default=code.co_firstlineno), code.co_name
 
 
-def _may_write(node: ast.AugAssign | ast.Assign | ast.Call) -> bool:
+def _writes(node: ast.stmt | ast.Call) -> bool:
     if isinstance(node, ast.Call):
-        function = node.func
-        name = function.attr if isinstance(function, ast.Attribute) else ""
-        return bool(name) and name not in _OTHERS and not _is_of_torch(function)
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return any(isinstance(each, ast.Attribute) and each.attr == "data" for each in targets) or (
-        isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute)
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        return name.endswith("_") and not name.endswith(("__", "requires_grad_"))
+    if isinstance(node, ast.AugAssign):
+        return not isinstance(node.target, ast.Name)
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(isinstance(each, ast.Attribute) and each.attr == "data" for each in targets)
+
+
+def _is_own(function: ast.expr, owner: str) -> bool:
+    """Return whether a function is a method of the module that does not only set its mode."""
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr not in {"train", "eval"}
+        and isinstance(function.value, ast.Name)
+        and function.value.id == owner
     )
-
-
-def _is_of_torch(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name) and node.id == "torch"
