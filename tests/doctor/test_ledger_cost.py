@@ -18,7 +18,9 @@ from halfstep.doctor.signals.data.indexing import Indexing
 from halfstep.doctor.signals.data.passes import Passes
 from halfstep.doctor.signals.data.sampling import FIRST, RowSamples
 from halfstep.doctor.signals.ledgers.clipping import Clipping
+from halfstep.doctor.signals.ledgers.hook_writes import HooksThatWrite
 from halfstep.doctor.signals.ledgers.left_out import LeavingOut
+from halfstep.doctor.signals.ledgers.mode_writes import ModesThatWrite
 from halfstep.doctor.signals.ledgers.parameters import Bookkeeping
 from halfstep.doctor.signals.ledgers.rebuilt import Rebuilding
 from halfstep.doctor.signals.ledgers.uneven import CALLS, Uneven
@@ -30,6 +32,7 @@ from halfstep.doctor.signals.program.frozen_parts import FrozenParts
 from halfstep.doctor.signals.signal import EVENTS
 from halfstep.doctor.signals.values.cancelling import Cancelling
 from halfstep.doctor.signals.values.lost_terms import Losing
+from halfstep.doctor.signals.values.momenta import Momenta
 from halfstep.doctor.signals.values.samples import EVERY
 
 MOST_CALLS = 30
@@ -50,6 +53,7 @@ KINDS = [
     *(Batches, Changes, Draws, Indexing, Passes, RowSamples),
     *(Averaging, Bookkeeping, Cancelling, Clipping, FrozenParts, KeepingGraphs, LeavingOut),
     *(Losing, Rebuilding, Signs, Uneven, Writes),
+    *(HooksThatWrite, ModesThatWrite, Momenta),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import random
 
 import numpy as np
@@ -221,3 +222,31 @@ def test_a_traced_graph_has_nothing_of_doctor() -> None:
     alone = traced()
     with Watch():
         assert traced() == alone
+
+
+def same(module: nn.Module, given, made) -> None:
+    """A hook that changes nothing."""
+
+
+class Moded(nn.Linear):
+    def train(self, mode: bool = True) -> nn.Module:
+        """Set the mode."""
+        return super().train(mode)
+
+
+def test_the_programs_own_hooks_are_saved_and_its_methods_are_restored() -> None:
+    model, method = Moded(6, 3), vars(Moded)["train"]
+    with Watch() as watch:
+        model.register_full_backward_hook(same)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.randn(2, 6, requires_grad=True)).sum().backward()
+            optimizer.step()
+            model.eval()
+            model.train()
+        assert vars(Moded)["train"] is not method
+        saved, copied = pickle.loads(pickle.dumps(model)), copy.deepcopy(model)
+    assert not watch.troubles
+    assert vars(Moded)["train"] is method
+    for each in (saved, copied):
+        assert [*each._backward_hooks.values()] == [same]

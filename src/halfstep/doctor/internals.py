@@ -298,6 +298,11 @@ def drops_values(module: nn.Module) -> bool:
     return isinstance(share, float) and share > 0
 
 
+def norms_with_statistics() -> type[nn.Module]:
+    """Return the base class of all norms that can track running statistics."""
+    return nn.modules.batchnorm._NormBase
+
+
 def tracks_statistics(module: nn.Module) -> bool:
     """Return whether a module is a norm that updates running statistics in training mode."""
     return (
@@ -309,8 +314,7 @@ def tracks_statistics(module: nn.Module) -> bool:
 
 def norms_and_losses() -> tuple[type[nn.Module], ...]:
     """Return the base classes of all norms and of all losses."""
-    keeping_statistics = nn.modules.batchnorm._NormBase
-    return keeping_statistics, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.loss._Loss
+    return norms_with_statistics(), nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.loss._Loss
 
 
 def is_loss(module: nn.Module) -> bool:

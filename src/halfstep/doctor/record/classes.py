@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def file_of(kind: type) -> str:
     """Return the source file of a class, as its methods name it; "" if it is unknown."""
-    codes = [each.__code__ for each in vars(kind).values() if hasattr(each, "__code__")]
+    methods = [inspect.unwrap(each) for each in vars(kind).values() if hasattr(each, "__code__")]
+    codes = [each.__code__ for each in methods]
     named = next((each.co_filename for each in codes if each.co_filename[0] != "<"), "")
     if named:
         return named

@@ -111,8 +111,11 @@ def _found_in(module: nn.Module) -> Iterator[tuple[str, str, str, str, Any]]:
     methods = {
         name: each
         for kind in reversed(type(module).__mro__)
-        for name, each in vars(kind).items()
-        if isinstance(each, FunctionType) and is_of_user(each.__code__.co_filename)
+        for name, its in vars(kind).items()
+        # Another signal wraps methods that set the mode.
+        if isinstance(its, FunctionType)
+        and (each := inspect.unwrap(its))
+        and is_of_user(each.__code__.co_filename)
     }
     forward, train = methods.get("forward"), methods.get("train")
     if forward is None:
