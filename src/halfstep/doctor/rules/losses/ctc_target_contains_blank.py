@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.source import difference, only_line_with, statement, with_argument
 from halfstep.doctor.record.sites import site
+from halfstep.doctor.record.source import difference, only_line_with, statement, with_argument
 from halfstep.doctor.signals.values.alignments import Alignment, Alignments
 from halfstep.doctor.verdict import Finding, Rule
 
@@ -40,8 +40,8 @@ def _unused(line: Alignment) -> str:
 
 def _for_padding(line: Alignment) -> tuple[str, ...]:
     return (
-        f"+ # leave padding out of target_lengths: (targets != {line.blank}).sum(1); or, if class "
-        f"{line.blank} is a label, give CTCLoss a blank that is none",
+        f"+ # leave padding out of target_lengths: (targets != {line.blank}).sum(1)",
+        f"+ # or, if class {line.blank} is a label, give CTCLoss a blank that is none",
     )
 
 
