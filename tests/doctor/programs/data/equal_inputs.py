@@ -127,6 +127,22 @@ def broken_in_a_replay_memory() -> None:
     q_learning(copies=False)
 
 
+def broken_for_a_momentum_encoder() -> None:
+    def augmented(images, seed):
+        return images + noise(images, seed)
+
+    online = encoder()
+    target = copy.deepcopy(online).requires_grad_(requires_grad=False)
+    optimizer = torch.optim.SGD(online.parameters(), lr=0.05)
+    for number, (images, _) in enumerate(batches(10)):
+        with torch.no_grad():
+            keys = target(augmented(images, number))
+        queries = online(augmented(images, number))
+        optimizer.zero_grad()
+        contrast(queries, keys).backward()
+        optimizer.step()
+
+
 def healthy_replay_memory() -> None:
     q_learning(copies=True)
 
@@ -193,6 +209,18 @@ def healthy_teacher_with_an_old_constructor() -> None:
         outputs = student(torch.FloatTensor(array + 0))
         optimizer.zero_grad()
         functional.mse_loss(outputs + 0.1 * outputs.square(), goal).backward()
+        optimizer.step()
+
+
+def healthy_second_call_for_a_penalty() -> None:
+    model = encoder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(10):
+        numbers = images.numpy()
+        loss = functional.cross_entropy(model(torch.FloatTensor(numbers + 0)), labels)
+        penalty = model(torch.FloatTensor(numbers + 0)).square().mean()
+        optimizer.zero_grad()
+        (loss + 0.01 * penalty).backward()
         optimizer.step()
 
 

@@ -200,3 +200,54 @@ def healthy_samples_that_are_only_printed() -> None:
         return mean
 
     train(draw)
+
+
+def healthy_samples_as_targets() -> None:
+    """A second model learns what the first one may predict; both learn from the labels."""
+    torch.manual_seed(0)
+    first, second = nn.Linear(6, 3), nn.Linear(6, 3)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.05)
+    for images, labels in batches(6):
+        scores, others = first(images), second(images)
+        guesses = distributions.Normal(scores, 0.1).sample()
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(scores, labels) + functional.mse_loss(others, guesses)
+        loss.backward()
+        optimizer.step()
+
+
+def healthy_prior_of_codes() -> None:
+    """A prior learns the codes of an encoder, which learns by other samples."""
+    torch.manual_seed(0)
+    encoder, decoder, prior = nn.Linear(6, 8), nn.Linear(4, 6), nn.Linear(1, 4)
+    modules = nn.ModuleList([encoder, decoder, prior])
+    optimizer = torch.optim.Adam(modules.parameters(), lr=0.01)
+    for images, _ in batches(6):
+        mean, spread = encoder(images).chunk(2, 1)
+        codes = distributions.Normal(mean, functional.softplus(spread))
+        expected = prior(torch.ones(8, 1))
+        optimizer.zero_grad()
+        loss = functional.mse_loss(decoder(codes.rsample()), images)
+        loss = loss + distributions.kl_divergence(codes, distributions.Normal(0.0, 1.0)).mean()
+        (loss + (expected - codes.sample()).square().mean()).backward()
+        optimizer.step()
+
+
+def broken_with_a_likelihood_of_the_outputs() -> None:
+    """The outputs have a log-probability, and the latent vectors have none."""
+
+    class Likelihood(Autoencoder):
+        def forward(self, images):
+            mean, std = self.encode(images)
+            latent = distributions.Normal(mean, std)
+            outputs = distributions.Normal(self.decoder(latent.sample()), 1.0)
+            prior = distributions.Normal(torch.zeros(4), 1.0)
+            divergence = distributions.kl_divergence(latent, prior).sum(1).mean()
+            return divergence - outputs.log_prob(images).sum(1).mean()
+
+    model = Likelihood(None)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for images, _ in batches(6):
+        optimizer.zero_grad()
+        model(images).backward()
+        optimizer.step()

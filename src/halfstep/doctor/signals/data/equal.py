@@ -84,6 +84,7 @@ class _Call:
 @dataclass(slots=True)
 class _Pair:
     differs: bool = True  # in the origin of its inputs, in all steps
+    drawn: bool = True  # with random numbers, in all steps
     steps: int = 0
     copies: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
@@ -222,7 +223,9 @@ class EqualInputSignal(Signal):
                 continue
             alike = a.shape == b.shape and a.dtype == b.dtype
             pair.differs &= alike
-            differs |= self._origin(a) != self._origin(b)
+            origins = self._origin(a), self._origin(b)
+            differs |= origins[0] != origins[1]
+            pair.drawn &= all(any(kind == "draw" for kind, _ in each) for each in origins)
             if alike and len(pair.copies) < _COPIES:
                 pair.copies.append((_elements(a), _elements(b)))
         pair.differs &= differs
@@ -234,7 +237,7 @@ class EqualInputSignal(Signal):
             for (_, _, first, second, joined, copies), pair in self._pairs.items()
             if pair.differs
             and all(_are_equal(a, b) for a, b in pair.copies)
-            and not (copies and _arguments(first) & _arguments(second))
+            and (pair.drawn or first == second or not _arguments(first) & _arguments(second))
         )
         return {EqualInputs.signal: EqualInputs(pairs)}
 

@@ -35,6 +35,7 @@ _LINES = 16
 _NAMES = 16
 _TRACKED = 256
 _NORMAL = "normal"
+_COMPARES = frozenset({"sub", "rsub", "__sub__", "__rsub__", "subtract", "kl_div", "cross_entropy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class _Line:
     searched: int = 0
     reached: int = 0
     enters: bool = False
-    scored: bool = False  # by a log-probability that the program computes itself
+    scored: bool = False  # as a target, or by a log-probability that the program computes itself
     leaves: tuple[torch.Tensor, ...] = ()
 
 
@@ -194,7 +195,8 @@ class DrawSignal(Signal):
         """Follow a sample through a call of the loop."""
         if self._tracked:
             made = [each for each in tensors_in(heard.result) if each.is_floating_point()]
-            self._follow(heard.given, made)
+            compares = heard.name in _COMPARES or heard.name.lower().endswith("loss")
+            self._follow(heard.given, made, compares=compares)
 
     def on_model(
         self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
@@ -204,14 +206,21 @@ class DrawSignal(Signal):
         if self._tracked:
             self._follow(given, made)
 
-    def _follow(self, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+    def _follow(
+        self,
+        given: Sequence[torch.Tensor],
+        made: Sequence[torch.Tensor],
+        *,
+        compares: bool = False,
+    ) -> None:
         for each in given:
             known = self._tracked.get(id(each))
             if known is None:
                 continue
             _, line, own = known
             others = {other.untyped_storage().data_ptr() for other in given if other is not each}
-            line.scored |= bool(own & others)
+            is_target = compares and any(other.requires_grad for other in given)
+            line.scored |= is_target or bool(own & others)
             for result in made:
                 if result.requires_grad:
                     line.enters = True
