@@ -251,3 +251,28 @@ def broken_with_a_likelihood_of_the_outputs() -> None:
         optimizer.zero_grad()
         model(images).backward()
         optimizer.step()
+
+
+def healthy_policy_gradient_inside_a_model() -> None:
+    """The model itself draws the action, judges it, and computes its log-probability."""
+
+    class ActorCritic(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.actor, self.critic = nn.Linear(6, 2), nn.Linear(8, 1)
+
+        def forward(self, states):
+            policy = distributions.Normal(self.actor(states), 0.5)
+            actions = policy.sample()
+            values = self.critic(torch.cat([states, actions], 1))
+            return actions, values, policy.log_prob(actions).sum(1, keepdim=True)
+
+    model = ActorCritic()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for states, _ in batches(6):
+        actions, values, score = model(states)
+        reward = torch.from_numpy(-(actions.numpy() ** 2).sum(1, keepdims=True))
+        optimizer.zero_grad()
+        (functional.mse_loss(values, reward) - (score * reward).mean()).backward()
+        optimizer.step()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
 
-FIRST = 16
+FIRST = 8
 _CALLS = 4  # of models in a step
 _FOLLOWED = 256  # tensors in a step
 _PAIRS = 16
