@@ -1,0 +1,145 @@
+"""Examines the targets of CTC losses: whether the class of the blank occurs among the labels.
+
+Nothing is read while the program runs; a few small copies of targets are compared at its end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from halfstep.doctor.internals import is_functorch_tensor
+from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.values.samples import is_sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from halfstep.doctor.signals.watched import Watched
+
+_COPIES = 16  # per line
+_LINES = 16
+_ELEMENTS = 65536
+_KEPT_UNUSED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """The CTC losses of a line whose targets contain the blank.
+
+    Attributes:
+        blank: The class of the blank.
+        classes: Number of classes.
+        samples: Number of targets that were examined.
+        containing: Number of these with the blank.
+        at_the_end: Number of these in which only blanks follow the first blank, as in padding.
+        unused: The last classes, up to three, that no examined target contains, the last one first.
+        site: The line.
+    """
+
+    blank: int
+    classes: int
+    samples: int
+    containing: int
+    at_the_end: int
+    unused: tuple[int, ...]
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alignments:
+    """All such lines."""
+
+    signal: ClassVar[str] = "alignments"
+    lines: tuple[Alignment, ...] = ()
+
+
+class AlignmentSignal(Signal):
+    """Copies the targets of some calls of each line."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._counts: Counter[tuple[Mark | None, int, int]] = Counter()
+        self._copies: dict[tuple[Mark | None, int, int], list[tuple[torch.Tensor, Any]]] = {}
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hook of the function that all CTC losses call."""
+        yield Hook(torch, "ctc_loss", self.watched.here(self._on_loss))
+
+    def _on_loss(self, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        with self.watched.guard.own():
+            self._copy(result, *args, **kwargs)
+        return result
+
+    def _copy(
+        self,
+        result: torch.Tensor,
+        log_probs: torch.Tensor,
+        targets: torch.Tensor,
+        input_lengths: Any,
+        target_lengths: Any,
+        blank: int = 0,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        del input_lengths
+        if not result.requires_grad or is_functorch_tensor(targets) or targets.is_meta:
+            return
+        if targets.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        key = calling_line(), blank, log_probs.shape[-1]
+        if key not in self._counts and len(self._counts) >= _LINES:
+            return
+        self._counts[key] += 1
+        copies = self._copies.setdefault(key, [])
+        is_small = targets.numel() <= _ELEMENTS
+        if is_sampled(self._counts[key]) and len(copies) < _COPIES and is_small:
+            is_tensor = isinstance(target_lengths, torch.Tensor)
+            lengths = target_lengths.detach().clone() if is_tensor else target_lengths
+            copies.append((targets.detach().clone(), lengths))
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the lines; reads the copies."""
+        lines = [
+            _alignment(mark, blank, classes, self._copies[mark, blank, classes])
+            for mark, blank, classes in self._counts
+        ]
+        return {Alignments.signal: Alignments(tuple(each for each in lines if each.containing))}
+
+
+def _alignment(
+    mark: Mark | None, blank: int, classes: int, copies: Sequence[tuple[torch.Tensor, Any]]
+) -> Alignment:
+    targets = [labels for each in copies for labels in _labels(*each)]
+    used = {label for each in targets for label in each}
+    containing = [each for each in targets if blank in each]
+    at_the_end = [each for each in containing if {*each[each.index(blank) :]} == {blank}]
+    unused = [each for each in reversed(range(classes)) if each not in used]
+    return Alignment(
+        blank,
+        classes,
+        len(targets),
+        len(containing),
+        len(at_the_end),
+        tuple(unused[:_KEPT_UNUSED]),
+        site(mark),
+    )
+
+
+def _labels(targets: torch.Tensor, lengths: Any) -> Iterator[list[int]]:
+    """Yield the labels of each sample, of targets that are padded or joined."""
+    counts = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
+    counts = [counts] if isinstance(counts, int) else [*counts]
+    labels = targets.tolist()
+    begin = 0
+    for number, count in enumerate(counts):
+        if targets.dim() > 1:
+            yield labels[number][:count]
+        else:
+            yield labels[begin : begin + count]
+            begin += count

@@ -1,0 +1,248 @@
+"""Two views of a batch are augmented with the same random numbers."""
+
+import copy
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from doctor.loops import batches
+
+CODE = "EQUAL_INPUTS"
+
+
+def encoder(*, dropout: float = 0.0) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 4))
+
+
+def contrast(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    scores = functional.normalize(one) @ functional.normalize(other).T / 0.5
+    return functional.cross_entropy(scores, torch.arange(len(one)))
+
+
+def noise(like: torch.Tensor, seed: int | None = None) -> torch.Tensor:
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    return torch.randn(like.shape, generator=generator) * 0.1
+
+
+def train(views, *, count: int = 10, joined: bool = False, dropout: float = 0.0) -> None:
+    model = encoder(dropout=dropout)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for number, (images, _) in enumerate(batches(count)):
+        one, other = views(images, number)
+        if joined:
+            ones, others = model(torch.cat([one, other])).chunk(2)
+        else:
+            ones, others = model(one), model(other)
+        optimizer.zero_grad()
+        contrast(ones, others).backward()
+        optimizer.step()
+
+
+def with_one_seed(images: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return images + noise(images, number), images + noise(images, number)
+
+
+def with_two_seeds(images: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return images + noise(images, 2 * number), images + noise(images, 2 * number + 1)
+
+
+def broken() -> None:
+    train(with_one_seed)
+
+
+def mended() -> None:
+    train(with_two_seeds)
+
+
+def broken_in_a_joined_batch() -> None:
+    train(with_one_seed, joined=True)
+
+
+class Views:
+    """Samples with two views.
+
+    Args:
+        shared: Whether both views have one seed.
+    """
+
+    def __init__(self, *, shared: bool) -> None:
+        self.images = torch.randn(96, 6, generator=torch.Generator().manual_seed(1))
+        self.shared = shared
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        image = self.images[index]
+        second = index if self.shared else index + 1000
+        return image + noise(image, index), image + noise(image, second)
+
+
+def from_loader(*, shared: bool) -> None:
+    model = encoder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for one, other in DataLoader(Views(shared=shared), batch_size=8, shuffle=True):
+        optimizer.zero_grad()
+        contrast(model(one), model(other)).backward()
+        optimizer.step()
+
+
+def broken_in_a_data_set() -> None:
+    from_loader(shared=True)
+
+
+def healthy_data_set() -> None:
+    from_loader(shared=False)
+
+
+def q_learning(*, copies: bool) -> None:
+    """The environment changes its state in place, and the memory keeps it without a copy."""
+    rng = np.random.default_rng(0)
+    online = encoder()
+    target = copy.deepcopy(online)
+    optimizer = torch.optim.SGD(online.parameters(), lr=0.01)
+    memory, state = [], rng.normal(size=6).astype(np.float32)
+    for _ in range(64):
+        before = state.copy() if copies else state
+        state += 0.1 * rng.normal(size=6).astype(np.float32)
+        after = state.copy()
+        memory.append((before if copies else after, after))
+    for _ in range(10):
+        chosen = [memory[each] for each in rng.integers(64, size=8)]
+        states = torch.as_tensor(np.stack([each for each, _ in chosen]))
+        following = torch.as_tensor(np.stack([each for _, each in chosen]))
+        values = online(states).max(1).values
+        with torch.no_grad():
+            goal = 1 + 0.9 * target(following).max(1).values
+        optimizer.zero_grad()
+        functional.smooth_l1_loss(values, goal).backward()
+        optimizer.step()
+
+
+def broken_in_a_replay_memory() -> None:
+    q_learning(copies=False)
+
+
+def broken_for_a_momentum_encoder() -> None:
+    def augmented(images, seed):
+        return images + noise(images, seed)
+
+    online = encoder()
+    target = copy.deepcopy(online).requires_grad_(requires_grad=False)
+    optimizer = torch.optim.SGD(online.parameters(), lr=0.05)
+    for number, (images, _) in enumerate(batches(10)):
+        with torch.no_grad():
+            keys = target(augmented(images, number))
+        queries = online(augmented(images, number))
+        optimizer.zero_grad()
+        contrast(queries, keys).backward()
+        optimizer.step()
+
+
+def healthy_replay_memory() -> None:
+    q_learning(copies=True)
+
+
+def healthy_same_tensor_twice() -> None:
+    train(lambda images, _: (images, images))
+
+
+def healthy_copies_with_dropout() -> None:
+    train(lambda images, _: (images, images.clone()), dropout=0.2)
+
+
+def healthy_copies_of_one_tensor() -> None:
+    train(lambda images, _: (images.clone(), images.double().float()))
+
+
+def healthy_same_rows_twice() -> None:
+    def views(images, _):
+        order = torch.randperm(len(images))
+        return images[order], images[order]
+
+    train(views)
+
+
+def healthy_joined_with_itself() -> None:
+    train(lambda images, _: (images, images.clone()), joined=True)
+
+
+def healthy_inputs_without_content() -> None:
+    train(lambda images, _: (torch.ones(8, 6), torch.full((8, 6), 1.0)))
+
+
+def healthy_views_that_are_equal_at_first() -> None:
+    def views(images, number):
+        return images, images + noise(images) * (number > 3)
+
+    train(views, count=12)
+
+
+def healthy_teacher_with_a_batch_of_its_own() -> None:
+    """A student and its teacher get the same array, each as a tensor of its own."""
+    student = encoder()
+    teacher = copy.deepcopy(student)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.05)
+    for images, labels in batches(10):
+        array = images.numpy()
+        with torch.no_grad():
+            goal = teacher(torch.tensor(array))
+        outputs = student(torch.tensor(array))
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(outputs, labels) + functional.mse_loss(outputs, goal)
+        loss.backward()
+        optimizer.step()
+
+
+def healthy_teacher_with_an_old_constructor() -> None:
+    student = encoder()
+    teacher = copy.deepcopy(student)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.05)
+    for images, _ in batches(10):
+        array = images.numpy()
+        with torch.no_grad():
+            goal = teacher(torch.FloatTensor(array + 0))
+        outputs = student(torch.FloatTensor(array + 0))
+        optimizer.zero_grad()
+        functional.mse_loss(outputs + 0.1 * outputs.square(), goal).backward()
+        optimizer.step()
+
+
+def healthy_second_call_for_a_penalty() -> None:
+    model = encoder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(10):
+        numbers = images.numpy()
+        loss = functional.cross_entropy(model(torch.FloatTensor(numbers + 0)), labels)
+        penalty = model(torch.FloatTensor(numbers + 0)).square().mean()
+        optimizer.zero_grad()
+        (loss + 0.01 * penalty).backward()
+        optimizer.step()
+
+
+def healthy_teacher_with_images_of_the_data_set() -> None:
+    student = encoder()
+    teacher = copy.deepcopy(student)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.05)
+    for one, other in DataLoader(Views(shared=True), batch_size=8, shuffle=True):
+        with torch.no_grad():
+            goal = teacher(one)
+        outputs = student(other)
+        optimizer.zero_grad()
+        functional.mse_loss(outputs + 0.1 * outputs.square(), goal).backward()
+        optimizer.step()
+
+
+def healthy_micro_batches_of_one_batch() -> None:
+    model = encoder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    images, labels = next(batches(1))
+    for _ in range(10):
+        optimizer.zero_grad()
+        for _ in range(2):
+            (functional.cross_entropy(model(torch.tensor(images.tolist())), labels) / 2).backward()
+        optimizer.step()
