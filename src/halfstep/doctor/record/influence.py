@@ -176,6 +176,29 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class OutOfReach:
+    """Targets of a regression beyond the range of the operator that makes its predictions.
+
+    Attributes:
+        op: The operator.
+        low: The smallest value that it gives.
+        high: The largest value that it gives.
+        smallest: The smallest target.
+        largest: The largest target.
+        share: The share of the targets that are beyond.
+        at: The operator's place.
+    """
+
+    op: str
+    low: float
+    high: float
+    smallest: float
+    largest: float
+    share: float
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -188,6 +211,7 @@ class Influence:
         masks: Masks that are inverted.
         bootstraps: Targets that pass gradients on to the trained network.
         lost: Where the input is lost; None if it is not.
+        reaches: The regressions with targets beyond the range of the predictions.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -200,4 +224,5 @@ class Influence:
     masks: tuple[InvertedMask, ...] = ()
     bootstraps: tuple[Bootstrap, ...] = ()
     lost: Lost | None = None
+    reaches: tuple[OutOfReach, ...] = ()
     note: str = ""

@@ -9,6 +9,7 @@ from halfstep.doctor.replay.influence.bootstraps import bootstraps
 from halfstep.doctor.replay.influence.constants import lost_input
 from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
+from halfstep.doctor.replay.influence.reach import out_of_reach
 from halfstep.doctor.replay.influence.samples import mixing
 from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
@@ -61,6 +62,7 @@ class Influences(Signal):
             masks=tuple(inverted_masks(forwards, inputs)),
             bootstraps=tuple(bootstraps(forwards, self._trained())),
             lost=lost_input(forwards),
+            reaches=tuple(out_of_reach(forwards)),
         )
 
     def _trained(self) -> set[int]:

@@ -1,0 +1,50 @@
+"""The last activation of a regression cannot give the values of its targets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.record.influence import Influence
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_SHARE = 0.1  # of the targets
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a regression with many targets beyond the range of its predictions."""
+    for each in evidence.of(Influence).reaches:
+        if each.share < _SHARE:
+            continue
+        bounds = (
+            f"from {each.low:g} on"
+            if each.high == float("inf")
+            else (f"from {each.low:g} to {each.high:g}")
+        )
+        return Finding(
+            summary=f"the predictions end in {each.op}, which gives values {bounds}, but "
+            f"{each.share:.0%} of the targets are beyond: they are from {each.smallest:.3g} to "
+            f"{each.largest:.3g}",
+            facts=("measured on the targets of the last step",),
+            change=(
+                f"+ # no {each.op} after the last layer, or targets that are scaled to its range",
+            ),
+            confidence=LIKELY,
+            site=each.at.site,
+            module=each.at.module,
+        )
+    return None
+
+
+RULE = Rule(
+    code="TARGETS_OUT_OF_REACH",
+    name="targets beyond the range of the last activation",
+    rows=(35,),
+    citations=("jcjohnson/pytorch-examples#30", "ProteomicsML/ProteomicsML#203"),
+    needs=frozenset({"influence"}),
+    judge=judge,
+    explains=("INPUT_LOST", "NO_GRADIENTS", "GRADIENTS_VANISH"),
+    harmless=True,
+)

@@ -1,0 +1,60 @@
+"""A regression of standardised targets ends in a ReLU."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+CODE = "TARGETS_OUT_OF_REACH"
+
+
+def train(last: nn.Module, targets_of, loss_of=functional.mse_loss, count: int = 10) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1), last)
+    generator = torch.Generator().manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(count):
+        inputs = torch.randn(16, 6, generator=generator)
+        optimizer.zero_grad()
+        loss_of(model(inputs)[:, 0], targets_of(inputs)).backward()
+        optimizer.step()
+
+
+def standard(inputs: torch.Tensor) -> torch.Tensor:
+    return inputs[:, 0] + 0.2 * inputs[:, 1]
+
+
+def broken() -> None:
+    train(nn.ReLU(), standard)
+
+
+def mended() -> None:
+    train(nn.Identity(), standard)
+
+
+def broken_for_a_sigmoid() -> None:
+    train(nn.Sigmoid(), lambda inputs: 3 * inputs[:, 0].abs())
+
+
+def broken_in_a_difference() -> None:
+    train(nn.Tanh(), lambda inputs: 4 * inputs[:, 0], lambda a, b: (a - b).abs().mean())
+
+
+def healthy_targets_within_the_range() -> None:
+    train(nn.Softplus(), lambda inputs: inputs[:, 0].abs())
+
+
+def healthy_targets_that_are_hardly_beyond() -> None:
+    """Labels that are smoothed or noisy."""
+    train(nn.Sigmoid(), lambda inputs: (inputs[:, 0] > 0).float() * 1.02 - 0.01)
+
+
+def healthy_images_of_a_tanh() -> None:
+    train(nn.Tanh(), lambda inputs: inputs[:, 0].clamp(-1, 1))
+
+
+def healthy_classes() -> None:
+    train(
+        nn.Identity(),
+        lambda inputs: (inputs[:, 0] > 0).float(),
+        functional.binary_cross_entropy_with_logits,
+    )
