@@ -22,8 +22,8 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary=f"after {each.batches} batches with momentum={each.momentum:g}, "
-            f"{each.left:.0%} of the running statistics of {each.kind} are still the mean 0 and the "
-            "variance 1 of their construction, and an evaluation uses them",
+            f"{each.left:.0%} of the running statistics of {each.kind} are still the mean 0 and "
+            "the variance 1 of their construction, and an evaluation uses them",
             facts=(
                 f"{counted(each.count, 'norm')} with this momentum",
                 "in PyTorch, the momentum is the weight of the new batch; the default is 0.1",
