@@ -229,3 +229,40 @@ def healthy_state_that_is_copied() -> None:
 
 def healthy_assigned_state_with_its_own_optimizer() -> None:
     train_and_restore(assign=True, again=True)
+
+
+def train_with_limits(limit) -> None:
+    """Train, and limit the norms of a layer after each step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        limit(model[0])
+
+
+def broken_by_new_parameters_in_each_step() -> None:
+    def limit(layer) -> None:
+        layer.weight = nn.Parameter(layer.weight.detach().clamp(-0.5, 0.5))
+
+    train_with_limits(limit)
+
+
+def healthy_limits_in_place() -> None:
+    def limit(layer) -> None:
+        with torch.no_grad():
+            layer.weight.clamp_(-0.5, 0.5)
+
+    train_with_limits(limit)
+
+
+def healthy_layer_that_is_frozen_after_some_steps() -> None:
+    count = iter(range(100))
+
+    def limit(layer) -> None:
+        if next(count) == 1:
+            layer.requires_grad_(requires_grad=False)
+
+    train_with_limits(limit)

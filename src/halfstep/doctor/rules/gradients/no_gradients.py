@@ -72,8 +72,14 @@ def judge(evidence: Evidence) -> Finding | None:
         if optimizer.without_gradient == owned and _never_had(evidence.loop, number):
             return _silent(evidence, number, _missing(optimizer))
         forgotten = [name for model in evidence.static.models for name in model.forgotten]
-        if optimizer.steps and (optimizer.stale or optimizer.replaced) and forgotten:
-            return _silent(evidence, number, _missing(optimizer), forgotten)
+        lapsed = _lapsed(ledger, number) if optimizer.replaced else None
+        is_old = optimizer.steps and (optimizer.stale or optimizer.replaced)
+        if lapsed is not None or (is_old and forgotten):
+            return (
+                _silent(evidence, number, _missing(optimizer), forgotten)
+                if lapsed is None
+                else _replaced(evidence, optimizer, lapsed)
+            )
     return None
 
 
@@ -128,6 +134,27 @@ def _assigned(evidence: Evidence, owner: Owner, line: Site, text: str) -> Findin
         else ("+ # without assign, or create the optimizer again after this line",),
         confidence=LIKELY,
         site=line,
+    )
+
+
+def _lapsed(ledger: ParameterLedger, number: int) -> Owner | None:
+    owners = (each for each in ledger.owners if each.number == number and each.steps >= _FEWEST)
+    return next((each for each in owners if each.lapsed), None)
+
+
+def _replaced(evidence: Evidence, optimizer: OptimizerFacts, owner: Owner) -> Finding:
+    """Return the finding for parameters that the loop replaces while the optimizer keeps others."""
+    return Finding(
+        summary=f"{owner.lapsed} of {counted(owner.parameters, 'parameter')} of the optimizer had "
+        "gradients only at first, and are no longer in the model: it has got new nn.Parameters, "
+        "which no optimizer updates",
+        facts=(f"{counted(owner.steps, 'step')}", _missing(optimizer)),
+        change=(
+            "+ # under torch.no_grad(), change the values in place, as in weight.mul_(scale), and",
+            "+ # do not put a new nn.Parameter into the model; or create the optimizer after that",
+        ),
+        confidence=LIKELY,
+        site=_site(evidence.loop, owner.number),
     )
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.signals.watched import Watched
 
+_MOST_STEPS = 0.9
 ELEMENTS = 64
 PATTERNS = 64
 NAMES = 64
@@ -77,6 +78,7 @@ class Owner:
         largest: The largest sampled gradient of all; 0 without one.
         eps: The eps of its first group; 0 without one.
         hollow: Whether a group of it has no parameters.
+        lapsed: Number of parameters that had gradients at first, and none in most of the steps.
     """
 
     number: int
@@ -87,6 +89,7 @@ class Owner:
     largest: float = 0.0
     eps: float = 0.0
     hollow: bool = False
+    lapsed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,7 @@ class Bookkeeping(Signal):
                     eps,
                     number in alive
                     and any(not each["params"] for each in alive[number].param_groups),
+                    _lapsed(account),
                 )
             )
             if number in alive:
@@ -358,6 +362,12 @@ def _fates(
             is_small = sizes[place] < eps
             fates[place] = STILL, "rate" if is_off else "eps" if is_small else "rounding"
     return fates
+
+
+def _lapsed(account: _Account) -> int:
+    """Return how many parameters had gradients in some steps, and none in nearly all of them."""
+    without = Counter(place for found, n in account.missing.items() for place in found * n)
+    return sum(_MOST_STEPS * account.steps <= n < account.steps for n in without.values())
 
 
 def _eps(optimizer: Optimizer) -> float:
