@@ -213,3 +213,14 @@ def healthy_part_in_evaluation_mode() -> None:
 
 def healthy_average_that_the_loop_swaps_out() -> None:
     train(Swapping(nn.Linear(8, 8)), after=Swapping.swap)
+
+
+def broken_by_a_layer_that_is_replaced_after_pretraining() -> None:
+    model = Net(nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    model.inner = Merging()
+    train(model, epochs=30)

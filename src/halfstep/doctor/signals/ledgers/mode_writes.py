@@ -116,8 +116,8 @@ class ModesThatWrite(Signal):
     ) -> None:
         """Wrap the methods of the classes in a new model."""
         del given, made
-        if module in self._seen:
-            return
+        if module in self._seen and not self.watched.registry.model(module).is_looked_at:
+            return  # Layers may be replaced later, for example by those of an adapter.
         self._seen.add(module)
         for kind in {type(each) for each in modules_of(module)}:
             for owner, name, method in _methods(kind):

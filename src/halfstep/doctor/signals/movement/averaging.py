@@ -189,6 +189,7 @@ class Averaging(Signal):
         self._lines: dict[Mark | None, _Line] = {}
         self._pending: dict[int, _Pending] = {}
         self._mixed: dict[int, _Mixed] = {}
+        self._written: set[int] = set()  # parameters that the loop has written since the last step
         self._moved: dict[int, int] = {}  # the address of an average after its last update
         self._noted = 0
         self._on = False  # whether updates until the next step are measured
@@ -239,10 +240,13 @@ class Averaging(Signal):
                 computed.add(address(average))
         for key, each in self._pending.items():
             alike = self._probes.get(each.average.shape, []) if each.probe is None else [each.probe]
-            if len(alike) == 1 and (each.is_written or key in computed):
+            if len(alike) != 1 or alike[0].key in self._written:
+                continue  # An average that is swapped in and out has its own values again.
+            if each.is_written or key in computed:
                 self._changed(key, each, alike[0])
         self._pending.clear()
         self._mixed.clear()
+        self._written.clear()
 
     def _changed(self, key: int, update: _Pending, probe: _Probe) -> None:
         after, parameter = _some(update.average).clone(), _some(probe.parameter)
@@ -277,6 +281,8 @@ class Averaging(Signal):
                 continue
             key = address(tensor)
             its = self._probes[tensor.shape]
+            if key in self._own:
+                self._written.add(key)
             if not key or key in self._own or any(each.parameter.grad is tensor for each in its):
                 continue
             sources = {address(each) for each in (values[number : number + 1] if whole else values)}
