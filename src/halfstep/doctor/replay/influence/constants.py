@@ -61,7 +61,7 @@ def _is_constant(operator: Operator) -> bool:
 
 def _are_alike(predictions: torch.Tensor) -> bool:
     """Return whether predictions are the same for all samples, up to rounding."""
-    if not predictions.is_floating_point() or not predictions.numel():
+    if not predictions.is_floating_point() or not predictions.numel() or not predictions.ndim:
         return False
     apart = (predictions - predictions[:1]).abs().max()
     return bool(apart <= _ROUNDING * predictions.abs().max())
