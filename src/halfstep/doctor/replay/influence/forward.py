@@ -50,6 +50,7 @@ class Operator:
         makers: Number of the operator that made each of `given`; `OUTSIDE` for none.
         caller: Its caller.
         needed: Whether each of `given` requires gradients.
+        limits: The rounding errors of each of `values`, once a run was compared.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Operator:
     makers: list[int]
     caller: Caller
     needed: list[bool] = field(default_factory=list)
+    limits: list[float | None] = field(default_factory=list)
 
 
 class Forward(TorchDispatchMode):
@@ -171,7 +173,9 @@ class Forward(TorchDispatchMode):
             raise ForwardsDifferError
         # Autograd detaches a result to which something else refers, as the first run does.
         self._held.append(made)
-        self.changed.append([*map(_difference, made, other.values)])
+        if not other.limits:
+            other.limits = [*map(_limit, other.values)]
+        self.changed.append([*map(_difference, made, other.values, other.limits)])
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -180,14 +184,25 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return storage_key(tensor), tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
-def _difference(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _limit(value: torch.Tensor) -> float | None:
+    """Return the rounding errors of a result; None for one with NaN, or without numbers."""
+    if not value.numel() or value.layout is not torch.strided or not value.is_floating_point():
+        return None
+    sizes = value.abs()
+    largest = float(sizes.max())
+    if not largest < _MASK:  # Infinity in a mask says nothing of the other elements.
+        largest = float(torch.where(sizes < _MASK, sizes, 0).max())
+    return None if bool(value.isnan().any()) else _ROUNDING * largest
+
+
+def _difference(one: torch.Tensor, other: torch.Tensor, limit: float | None) -> torch.Tensor:
     """Return where two tensors differ by more than rounding errors."""
     one = one.detach()
-    if not one.numel() or one.layout is not torch.strided:
-        return torch.zeros(one.shape, dtype=torch.bool)
+    if not one.numel() or one.layout is not torch.strided or torch.equal(one, other):
+        return torch.zeros((), dtype=torch.bool, device=one.device).expand(one.shape)
     if not one.is_floating_point():
         return one != other
-    sizes = other.abs()
-    largest = sizes[sizes < _MASK]
-    limit = _ROUNDING * largest.max() if largest.numel() else 0
-    return ((one - other).abs() > limit) | (one.isfinite() != other.isfinite())
+    if limit is None:
+        return ((one - other).abs() > 0) | (one.isfinite() != other.isfinite())
+    # The difference of two infinities is NaN.
+    return ((one - other).abs() <= limit).logical_not_().logical_and_(one != other)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from halfstep.doctor.replay.replay import Replayer
 
 SECONDS = 0.5
-"""The CPU time that the first run may take; the others take about as long."""
+"""The CPU time that the first run may take."""
+COMPARING = 1.0
+"""The CPU time of all other runs, after which no more begins."""
 
 
 class Forwards:
@@ -42,6 +44,7 @@ class Forwards:
         self.trainable = replayer.trainable
         self.note = outcome.note
         self._mode = mode
+        self._left = COMPARING
         if time.process_time() - started > SECONDS:
             self.note = self.note or "the forward takes too long"
 
@@ -68,10 +71,14 @@ class Forwards:
     def _compared(
         self, base: Forward, others: Mapping[Any, torch.Tensor], *, evaluates: bool
     ) -> Sequence[list[torch.Tensor]] | None:
+        if self._left <= 0:
+            return None
+        started = time.process_time()
         mode = self._replayer.forward_mode(base)
         alike = {key: _laid_out(each, self.inputs.get(key)) for key, each in others.items()}
         outcome = self._replayer.forward(mode, alike, evaluates=evaluates)
         mode.release()
+        self._left -= time.process_time() - started
         is_whole = not outcome.note and len(mode.changed) == len(base.operators)
         return mode.changed if is_whole else None
 
