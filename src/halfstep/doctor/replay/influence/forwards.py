@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 SECONDS = 0.5
 """The CPU time that the first run may take."""
-COMPARING = 1.0
-"""The CPU time of all other runs, after which no more begins."""
+SHARE, FEWEST, MOST = 0.05, 0.3, 1.0
+"""The share of the program's CPU time that all other runs may take, and its limits in seconds."""
 
 
 class Forwards:
@@ -44,7 +44,7 @@ class Forwards:
         self.trainable = replayer.trainable
         self.note = outcome.note
         self._mode = mode
-        self._left = COMPARING
+        self._left = min(MOST, max(FEWEST, SHARE * time.process_time()))
         if time.process_time() - started > SECONDS:
             self.note = self.note or "the forward takes too long"
 
