@@ -34,6 +34,8 @@ ROOMS = {
     "overflow": "Overflow",
     "losses": "Losses",
     "data": "Data",
+    "dependence": "What a loss depends on",
+    "movement": "Movement of weights",
     "numerics": "Numerics",
     "autocast": "Autocast and compiler",
 }
