@@ -25,6 +25,7 @@ It is applied to a copy of the program, whose result is then nearer to the mende
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import math
@@ -214,9 +215,13 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 def main() -> None:
     """Score, print and keep the results."""
     torch.set_num_threads(1)
-    asked = [each for each in SETS if f"--{each.removesuffix('_programs')}" in sys.argv]
-    programs = asked[0] if asked else "ledger_programs"
-    chosen = next((each for each in sys.argv[1:] if not each.startswith("-")), "")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    which = parser.add_mutually_exclusive_group()
+    for each in ("further", "unseen"):
+        which.add_argument(f"--{each}", action="store_const", const=f"{each}_programs", dest="set")
+    parser.add_argument("part", nargs="?", default="", help="where the names begin, as rates/b")
+    given = parser.parse_args()
+    programs, chosen = given.set or "ledger_programs", given.part
     rows = score(programs, chosen)
     sys.stdout.write(f"{json.dumps(totals(rows), indent=1)}\n")
     if not chosen:
