@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
     written = evidence.loop.of("write")
     given = max((each.norm for each in evidence.precision.agreements), default=0.0)
     if not norms or not written or len(zero) < LEAST or not given > 0:
-        return next(map(_overflow, filter(of_gradients, evidence.overflows)), None)
+        return next(map(_overflow, filter(_of_gradients, evidence.overflows)), None)
     return Finding(
         summary=f"in {counted(len(zero), 'step')}, clipping made every gradient 0: the loop "
         "computes the gradient norm in fp16, and the norm overflows",
@@ -46,7 +46,7 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
-def of_gradients(overflow: HalfOverflow) -> bool:
+def _of_gradients(overflow: HalfOverflow) -> bool:
     """Return whether a line that overflows computes with gradients."""
     return overflow.site is not None and _GRADIENT.search(overflow.site.text) is not None
 

@@ -7,7 +7,7 @@ what the training set returns.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.signals.watched import Watched
 
-_MOST = 64  # lines
+_MOST = 64  # attributes
 
 
 @dataclass(frozen=True, slots=True)
 class SharedSetting:
-    """A setting of a data set that has several parts, at the only line that makes it.
+    """A setting of a data set that has several parts, at the last line that makes it.
 
     Attributes:
         kind: Class of the data set.
@@ -52,10 +52,10 @@ class SharedSettings:
 
 @dataclass(slots=True)
 class _Set:
-    """The lines that set an attribute, and the parts that were read after the last one."""
+    """The last line that set an attribute, and the parts that were read after it."""
 
-    lines: set[Mark | None]
-    parts: set[tuple[int, ...]]
+    line: Mark | None
+    parts: set[tuple[int, ...]] = field(default_factory=set)
 
 
 class Shared(Signal):
@@ -87,9 +87,7 @@ class Shared(Signal):
         with self.watched.guard.own():
             known = self._settings.setdefault(whole, {})
             if len(known) < _MOST:
-                setting = known.setdefault(name, _Set(set(), set()))
-                setting.lines.add(calling_line())
-                setting.parts.clear()
+                known[name] = _Set(calling_line())
 
     def _on_pass(self, original: Any, loader: Any, /) -> Any:
         with self.watched.guard.own():
@@ -100,11 +98,11 @@ class Shared(Signal):
         return original(loader)
 
     def freeze(self) -> dict[str, Any]:
-        """Return the settings that one line makes once for several parts."""
+        """Return the settings after which several parts were read."""
         found = [
-            SharedSetting(type(whole).__name__, name, len(each.parts), site(next(iter(each.lines))))
+            SharedSetting(type(whole).__name__, name, len(each.parts), site(each.line))
             for whole, settings in self._settings.items()
             for name, each in settings.items()
-            if self._parts[whole] > 1 and len(each.lines) == 1 and len(each.parts) > 1
+            if self._parts[whole] > 1 and len(each.parts) > 1
         ]
         return {SharedSettings.signal: SharedSettings(tuple(found))}

@@ -22,7 +22,7 @@ from halfstep.doctor.record.sites import Mark, Site, calling_line, is_of_user, s
 from halfstep.doctor.signals.signal import Hook, Registration, Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.signals.values.samples import is_sampled
-from halfstep.doctor.tensors.local import local
+from halfstep.doctor.tensors.elements import some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -164,7 +164,7 @@ class HooksThatWrite(Signal):
         parameter = probe.parameter()
         if not self._on or parameter is None or torch.compiler.is_compiling():
             return hook(*args, **kwargs)
-        version, before = parameter._version, _some(parameter).clone()
+        version, before = parameter._version, some(parameter, _ELEMENTS).clone()
         self._running.append(probe)
         try:
             result = hook(*args, **kwargs)
@@ -195,7 +195,7 @@ class HooksThatWrite(Signal):
         if self._on:
             for probe in self._probes():
                 parameter = probe.parameter()
-                probe.left = None if parameter is None else _some(parameter).clone()
+                probe.left = None if parameter is None else some(parameter, _ELEMENTS).clone()
 
     def _probes(self) -> Iterator[_Probe]:
         return (probe for probes in self._lines.values() for probe in probes)
@@ -232,7 +232,7 @@ class HooksThatWrite(Signal):
 def _compare(
     probe: _Probe, by: str, parameter: torch.Tensor, version: int, before: torch.Tensor
 ) -> None:
-    now = _some(parameter)
+    now = some(parameter, _ELEMENTS)
     probe.passes += 1
     probe.versions += parameter._version != version
     probe.updates |= by == GIVES_PARAMETER and parameter.grad is None
@@ -259,8 +259,3 @@ def _code(hook: Any) -> tuple[CodeType | None, int]:
         given += 1
         hook = hook.__func__
     return (hook.__code__, given) if isinstance(hook, FunctionType) else (None, 0)
-
-
-def _some(tensor: torch.Tensor) -> torch.Tensor:
-    flat = local(tensor).detach().flatten()
-    return flat[:: max(1, flat.numel() // _ELEMENTS)][:_ELEMENTS]

@@ -25,7 +25,7 @@ from halfstep.doctor.record.blocks import function_at
 from halfstep.doctor.record.sites import Mark, Site, is_of_user, site
 from halfstep.doctor.signals.signal import Hook, Registration, Signal
 from halfstep.doctor.signals.state.facts import parameters_of
-from halfstep.doctor.tensors.local import local
+from halfstep.doctor.tensors.elements import some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -256,12 +256,7 @@ def _elements(module: nn.Module) -> torch.Tensor | None:
     if not probes:
         return None
     device = probes[0].device
-    return torch.cat([_some(each) for each in probes if each.device == device])
-
-
-def _some(tensor: torch.Tensor) -> torch.Tensor:
-    flat = local(tensor).detach().flatten()
-    return flat[:: max(1, flat.numel() // _ELEMENTS)][:_ELEMENTS].float()
+    return torch.cat([some(each, _ELEMENTS).float() for each in probes if each.device == device])
 
 
 def _size(change: torch.Tensor) -> float:

@@ -20,6 +20,7 @@ from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.signals.values.samples import is_sampled
 from halfstep.doctor.tape.modules import unwrapped
+from halfstep.doctor.tensors.elements import some
 from halfstep.doctor.tensors.local import local
 from halfstep.formats import format_name
 
@@ -220,7 +221,7 @@ class Bookkeeping(Signal):
             account.owned = len(parameters)
             for place, each in enumerate(parameters[:MOST]):
                 if place not in account.start:
-                    account.start[place] = _some(each).clone()
+                    account.start[place] = some(each, ELEMENTS).clone()
         missing = tuple([place for place, each in enumerate(parameters) if each.grad is None])
         account.steps += 1
         if missing in account.missing or len(account.missing) < PATTERNS:
@@ -348,7 +349,7 @@ def _fates(
 ) -> dict[int, tuple[str, str]]:
     """Return fate and reason of each parameter that does not train, by its position."""
     eps = _eps(optimizer)
-    without = Counter(place for found, n in account.missing.items() for place in found * n)
+    without = _without(account)
     fates: dict[int, tuple[str, str]] = {}
     for place, each in enumerate(parameters_of(optimizer)):
         if without[place] >= account.steps:
@@ -366,8 +367,13 @@ def _fates(
 
 def _lapsed(account: _Account) -> int:
     """Return how many parameters had gradients in some steps, and none in nearly all of them."""
-    without = Counter(place for found, n in account.missing.items() for place in found * n)
-    return sum(_MOST_STEPS * account.steps <= n < account.steps for n in without.values())
+    without = _without(account).values()
+    return sum(_MOST_STEPS * account.steps <= steps < account.steps for steps in without)
+
+
+def _without(account: _Account) -> Counter[int]:
+    """Return in how many steps each parameter had no gradient, by its position."""
+    return Counter(place for missing, steps in account.missing.items() for place in missing * steps)
 
 
 def _eps(optimizer: Optimizer) -> float:
@@ -380,12 +386,7 @@ def _size(model: nn.Module) -> int:
 
 
 def _is_changed(account: _Account, place: int, parameter: torch.Tensor) -> bool:
-    before, now = account.start.get(place), _some(parameter)
+    before, now = account.start.get(place), some(parameter, ELEMENTS)
     if before is None or before.shape != now.shape:
         return True
     return not torch.equal(before.to(now.device, now.dtype), now)
-
-
-def _some(tensor: torch.Tensor) -> torch.Tensor:
-    flat = local(tensor).detach().flatten()
-    return flat[:: max(1, flat.numel() // ELEMENTS)][:ELEMENTS]

@@ -17,6 +17,7 @@ from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.ledgers.followers import Followers, address
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.state.facts import parameters_of
+from halfstep.doctor.tensors.elements import some
 from halfstep.doctor.tensors.local import local
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ class Writes(Signal):
         evaluated: bool,
     ) -> None:
         known = [place for place in places if place in gap.before]
-        now = {place: _some(parameters[place]).clone() for place in known}
+        now = {place: some(parameters[place], ELEMENTS).clone() for place in known}
         line.left = line.left or now
         kept = [_differs(gap.before[place], now[place]) for place in known]
         other = [_differs(line.left.get(place), now[place]) for place in known]
@@ -265,7 +266,7 @@ class Writes(Signal):
             part = local(written[number])
             whole = part.numel() == account.sizes[place]
             if whole and place in account.probes and place not in gap.before:
-                gap.before[place] = _some(part).clone()
+                gap.before[place] = some(part, ELEMENTS).clone()
             source = values[number] if len(values) == len(written) else None
             if name in _REPLACES and source is not None and self._followers.is_average(source):
                 gap.averaged.add(key)
@@ -324,8 +325,3 @@ def _differs(before: torch.Tensor | None, now: torch.Tensor) -> torch.Tensor:
     if before is None or before.shape != now.shape or before.device != now.device:
         return torch.ones((), dtype=torch.bool, device=now.device)
     return (before != now).any().cpu() if before.device.type == "cpu" else (before != now).any()
-
-
-def _some(tensor: torch.Tensor) -> torch.Tensor:
-    flat = local(tensor).detach().flatten()
-    return flat[:: max(1, flat.numel() // ELEMENTS)][:ELEMENTS]

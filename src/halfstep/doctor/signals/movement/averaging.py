@@ -24,6 +24,7 @@ from halfstep.doctor.signals.ledgers.followers import address
 from halfstep.doctor.signals.program.routine import EVERY
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.state.facts import parameters_of
+from halfstep.doctor.tensors.elements import some
 from halfstep.doctor.tensors.local import local
 
 if TYPE_CHECKING:
@@ -235,8 +236,8 @@ class Averaging(Signal):
             probe = self._probe(average, mixed.sources)
             pending = self._pending.get(address(average))
             if probe is not None:
-                before = pending.before if pending else _some(average)
-                self._measure(mixed.mark, probe, before, _some(mixed.tensor))
+                before = pending.before if pending else some(average, ELEMENTS)
+                self._measure(mixed.mark, probe, before, some(mixed.tensor, ELEMENTS))
                 computed.add(address(average))
         for key, each in self._pending.items():
             alike = self._probes.get(each.average.shape, []) if each.probe is None else [each.probe]
@@ -249,7 +250,7 @@ class Averaging(Signal):
         self._written.clear()
 
     def _changed(self, key: int, update: _Pending, probe: _Probe) -> None:
-        after, parameter = _some(update.average).clone(), _some(probe.parameter)
+        after, parameter = some(update.average, ELEMENTS).clone(), some(probe.parameter, ELEMENTS)
         if update.is_written:
             self._measure(update.mark, probe, update.before, after)
             self._moved[key] = address(update.average)
@@ -304,7 +305,7 @@ class Averaging(Signal):
         pending = self._pending.get(key)
         if pending is None:
             self._noted += 1
-            before = _some(tensor).clone()
+            before = some(tensor, ELEMENTS).clone()
             self._pending[key] = _Pending(calling_line(), tensor, before, probe, is_written)
             return
         pending.probe = pending.probe or probe
@@ -353,7 +354,7 @@ class Averaging(Signal):
     ) -> None:
         line = self._line(mark, probe)
         if line is not None:
-            three = torch.stack([before, _some(probe.parameter), after]).double()
+            three = torch.stack([before, some(probe.parameter, ELEMENTS), after]).double()
             line.products.append((self.watched.grammar.made, three @ three.T))
 
     # ------------------------------------------------------------ the end
@@ -454,8 +455,3 @@ def _update(step: int, products: torch.Tensor) -> AverageUpdate | None:
     if left > _EXACT**2 * apart and left > 1e-12 * aa:
         return None
     return AverageUpdate(step, kept, added, apart <= NEAR**2 * pp)
-
-
-def _some(tensor: torch.Tensor) -> torch.Tensor:
-    flat = local(tensor).detach().flatten()
-    return flat[:: max(1, flat.numel() // ELEMENTS)][:ELEMENTS]

@@ -21,7 +21,7 @@ from halfstep.doctor.record.sites import Site, site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tape.modules import unwrapped
-from halfstep.doctor.tensors.local import local
+from halfstep.doctor.tensors.elements import some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,7 +95,7 @@ class UnregisteredTensors(Signal):
             for name, value in vars(each).items():
                 if _gets_gradients(value) and len(self._notes) < _MOST:
                     references = weakref.ref(each), path, name, weakref.ref(value)
-                    self._notes.append(_Note(*references, _some(value).clone()))
+                    self._notes.append(_Note(*references, some(value, _ELEMENTS).clone()))
 
     def freeze(self) -> dict[str, Any]:
         """Return the attributes that are still the same tensors."""
@@ -117,7 +117,7 @@ class UnregisteredTensors(Signal):
             lost = leaves and not any(id(each) in known for each in leaves)
             if not lost or all(each.grad is None for each in leaves):
                 continue
-            if not torch.equal(note.start, _some(tensor)):
+            if not torch.equal(note.start, some(tensor, _ELEMENTS)):
                 continue  # The loop updates it by itself.
             is_parameter = any(isinstance(each, nn.Parameter) for each in leaves)
             if not is_parameter and _differentiates(type(module)):
@@ -163,8 +163,3 @@ def _differentiates(kind: type) -> bool:
     """Return whether the file of a class, if it is known, computes derivatives by itself."""
     lines = linecache.getlines(file_of(kind))
     return not lines or any("autograd" in each or "torch.func" in each for each in lines)
-
-
-def _some(tensor: torch.Tensor) -> torch.Tensor:
-    flat = local(tensor).detach().flatten()
-    return flat[:: max(1, flat.numel() // _ELEMENTS)][:_ELEMENTS]
