@@ -10,7 +10,7 @@ from torch import nn
 
 from doctor.loops import batches
 from halfstep.doctor import Watch
-from halfstep.doctor.signals.movement.averaging import AverageLedger
+from halfstep.doctor.record.averages import AverageLedger
 from halfstep.doctor.signals.movement.kept_graphs import KeptGraphs
 from halfstep.doctor.signals.movement.signs import LossSigns
 from halfstep.doctor.signals.movement.units import Units

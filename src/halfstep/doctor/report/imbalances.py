@@ -5,11 +5,11 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.averages import AverageLedger, AverageLine
 from halfstep.doctor.record.contributions import Contributions, GradientLedger
 from halfstep.doctor.signals.ledgers.parameters import NEVER, STILL, ZERO, Owner, ParameterLedger
 from halfstep.doctor.signals.ledgers.switches import ModeLedger, ModelModes
 from halfstep.doctor.signals.ledgers.writes import WriteLedger
-from halfstep.doctor.signals.movement.averaging import AverageLedger, AverageLine
 from halfstep.doctor.signals.program.names import UserNames
 from halfstep.plurals import counted
 

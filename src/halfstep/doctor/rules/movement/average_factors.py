@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.movement.averaging import AverageLedger, AverageLine
+from halfstep.doctor.record.averages import AverageLedger, AverageLine
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.movement.averaging import AverageLedger, AverageLine
+from halfstep.doctor.record.averages import AverageLedger, AverageLine
 from halfstep.doctor.signals.program.names import UserNames
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
 from torch.optim import swa_utils
 
+from halfstep.doctor.record.averages import AveragedModel, AverageLedger, AverageLine, AverageUpdate
 from halfstep.doctor.record.blocks import loop
-from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.signals.ledgers.followers import address
 from halfstep.doctor.signals.program.routine import EVERY
 from halfstep.doctor.signals.signal import Signal
@@ -47,80 +47,6 @@ _FORMATS = {torch.float32, torch.float64}  # averages.py examines those in half 
 _ALIKE = 1e-3  # of the parameter: the average is too near to it to tell both factors apart
 _APART = 1e-2  # of the parameter: a sound update of a nearer average may be rounded away
 _EXACT = 1e-3  # of the update's size: what both factors may leave unexplained
-
-
-@dataclass(frozen=True, slots=True)
-class AverageUpdate:
-    """One measured update of an average.
-
-    Attributes:
-        step: Number of steps before it.
-        kept: The factor of the average.
-        added: The factor of the parameter.
-        near: Whether the average was near to the parameter before it.
-    """
-
-    step: int
-    kept: float
-    added: float
-    near: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AverageLine:
-    """The updates of averages by one line.
-
-    Attributes:
-        optimizer: Number of the optimizer that trains the parameters.
-        updates: The measured updates in which both factors are known.
-        still: The most updates of one average that has never changed, while the parameter differed.
-        site: The line.
-        loop: The innermost loop around it.
-    """
-
-    optimizer: int
-    updates: tuple[AverageUpdate, ...]
-    still: int
-    site: Site | None
-    loop: Site | None = None
-
-    def is_within(self, steps: int) -> bool:
-        """Return whether some updates were measured so few steps after others, or fewer."""
-        known = sorted({each.step for each in self.updates})
-        return sum(b - a <= steps for a, b in pairwise(known)) > 1
-
-
-@dataclass(frozen=True, slots=True)
-class AveragedModel:
-    """A model whose parameters are averages, or one of the class `AveragedModel` of torch.
-
-    Attributes:
-        number: Number of the model.
-        updates: How often torch's class has averaged; -1 for a model of another class.
-        weighs_alike: Whether it is of torch's class, and averages all weights alike (SWA).
-        stale: Names of norm layers with the running statistics of their construction, if those of a
-            trained model have changed.
-        norms: Number of its layers with running statistics.
-        ran: Whether it has run in training mode, which computes its own statistics.
-        site: The last line that evaluated it in evaluation mode; None without one.
-    """
-
-    number: int
-    updates: int
-    weighs_alike: bool
-    stale: tuple[str, ...]
-    norms: int
-    ran: bool
-    site: Site | None
-
-
-@dataclass(frozen=True, slots=True)
-class AverageLedger:
-    """All lines that update averages, and all models that are averages."""
-
-    signal: ClassVar[str] = "averaging"
-    lines: tuple[AverageLine, ...] = ()
-    models: tuple[AveragedModel, ...] = ()
 
 
 @dataclass(slots=True)
