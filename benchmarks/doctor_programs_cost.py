@@ -11,6 +11,8 @@ imported their libraries, and at their end. So the time that doctor adds is spli
   lengths;
 - end: after the program, when doctor examines the last steps and reports.
 
+halfstep is compiled to bytecode first, as an installation does it.
+
     pip install transformers accelerate lightning           # for two of the programs
     python benchmarks/doctor_programs_cost.py               # half an hour
 """
@@ -18,6 +20,7 @@ imported their libraries, and at their end. So the time that doctor adds is spli
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib.util
 import json
 import os
@@ -33,6 +36,7 @@ import docs_table
 import quiet_machine
 import torch
 
+import halfstep
 from halfstep.train.environment import describe
 
 HERE = Path(__file__).parent
@@ -178,6 +182,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="programs to measure again, with commas")
     parser.add_argument("--dry", action="store_true", help="print only")
     given = parser.parse_args()
+    compileall.compile_dir(Path(halfstep.__file__).parent, quiet=2)
     rows = []
     for name in given.only.split(",") if given.only else [*NAMES]:
         missing = [each for each in NEEDS.get(name, ()) if not importlib.util.find_spec(each)]

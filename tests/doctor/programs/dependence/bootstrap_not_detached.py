@@ -119,3 +119,56 @@ def healthy_step_of_a_dynamics() -> None:
         optimizer.zero_grad()
         functional.mse_loss(following + 0.5 * model(following), ahead).backward()
         optimizer.step()
+
+
+def chain(*successors: list[int], steps: int = 200) -> None:
+    """Minimise the squared residuals of a table of values; the successors are taken in turns."""
+    table = nn.Embedding(4, 1)
+    nn.init.zeros_(table.weight)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.8)
+    states = torch.arange(4)
+    rewards = states / 4 - 0.5
+    for step in range(steps):
+        following = torch.tensor(successors[step % len(successors)])
+        residual = rewards + 0.5 * table(following).squeeze(1) - table(states).squeeze(1)
+        optimizer.zero_grad()
+        residual.pow(2).mean().backward()
+        optimizer.step()
+
+
+def healthy_chain_without_chance() -> None:
+    """Each state has one successor: the residuals vanish, and the values are right."""
+    chain([1, 2, 3, 0])
+
+
+def broken_chain_with_chance() -> None:
+    chain([1, 2, 3, 0], [3, 0, 1, 2])
+
+
+def broken_returns_that_are_stacked() -> None:
+    torch.manual_seed(0)
+    critic = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
+    for states, _, _, following, _ in transitions(20):
+        rewards = torch.rand(3, 8)
+        path = torch.stack([states, following, states.flip(0), following.flip(0)])
+        values = critic(path).squeeze(-1)
+        last, returns = values[-1], []
+        for place in reversed(range(3)):
+            last = rewards[place] + 0.9 * (0.5 * values[place + 1] + 0.5 * last)
+            returns.insert(0, last)
+        optimizer.zero_grad()
+        (torch.stack(returns) - values[:-1]).pow(2).mean().backward()
+        optimizer.step()
+
+
+def healthy_returns_of_fixed_values() -> None:
+    torch.manual_seed(0)
+    critic = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
+    for states, _, rewards, following, _ in transitions(20):
+        values = critic(torch.stack([states, following])).squeeze(-1)
+        returns = [rewards + 0.9 * values[1].detach(), values[1].detach()]
+        optimizer.zero_grad()
+        (torch.stack(returns) - values).pow(2).mean().backward()
+        optimizer.step()

@@ -77,3 +77,25 @@ def broken_by_the_minimum_of_a_filled_tensor() -> None:
         return -(-bounded).log1p().float().mean()
 
     half_steps(Around(lambda features: features), loss_function)
+
+
+def of_targets(targets_of) -> None:
+    """Train on targets that are computed outside the graph from actions near 1."""
+    actions = torch.linspace(0.5, 1.0, 8).bfloat16()
+
+    def loss_function(outputs, labels):
+        return (outputs[:, 0] - targets_of(actions).float().mean()).square().mean()
+
+    half_steps(Around(lambda features: features), loss_function)
+
+
+def broken_in_targets_outside_the_graph() -> None:
+    of_targets(lambda actions: torch.atanh(actions.clamp(-1 + 1e-6, 1 - 1e-6)))
+
+
+def healthy_targets_that_are_clamped_in_fp32() -> None:
+    of_targets(lambda actions: torch.atanh(actions.float().clamp(-1 + 1e-6, 1 - 1e-6)))
+
+
+def healthy_targets_with_a_limit_that_bf16_has() -> None:
+    of_targets(lambda actions: torch.atanh(actions.clamp(-0.99, 0.99)))

@@ -56,3 +56,21 @@ def broken_in_a_softmax_by_hand() -> None:
         return -(functional.one_hot(labels, 3) * probabilities.log()).sum(1).mean()
 
     train(loss_function)
+
+
+def of_densities(log_density) -> None:
+    """Train on the densities of two modes, of which the samples are far away."""
+
+    def loss_function(outputs, labels):
+        far = 14.35 + 0.0 * labels[:, None] + 1e-3 * outputs[:, :2].tanh()
+        return -log_density(-0.5 * far.square()).mean()
+
+    train(loss_function)
+
+
+def broken_in_a_sum_of_densities_that_is_nearly_zero() -> None:
+    of_densities(lambda logarithms: logarithms.exp().sum(1).log())
+
+
+def healthy_sum_of_logarithms_of_densities() -> None:
+    of_densities(lambda logarithms: logarithms.logsumexp(1))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _DIFFERENCES = frozenset({"sub", "rsub", "mse_loss", "smooth_l1_loss", "huber_loss"})
 _SHAPES = frozenset({"view", "unsqueeze", "squeeze", "_to_copy", "clone", "expand", "alias"})
+_STACKS = frozenset({"stack", "cat"})
+"""Returns that were computed state by state; the first of them stands for all."""
 _LOWEST = 0.5
 """The lowest number that counts as a discount."""
 
@@ -53,7 +55,7 @@ def _target(
     operators: Sequence[Operator], number: int, inputs: Container[int]
 ) -> tuple[Operator, float] | None:
     """Return the sum of a reward and a discounted value, and the discount."""
-    while number != OUTSIDE and operators[number].name in _SHAPES:
+    while number != OUTSIDE and operators[number].name in _SHAPES | _STACKS:
         number = operators[number].makers[0]
     if number == OUTSIDE or operators[number].name != "add":
         return None

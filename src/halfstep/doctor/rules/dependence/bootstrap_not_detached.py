@@ -1,6 +1,7 @@
 """The target of temporal difference learning passes gradients on to the network that is trained.
 
-The step then also moves the value of the next state towards that of the present one.
+The step then also moves the value of the next state towards that of the present one. Where each
+state has one successor, such a loss can vanish, and then the values are right all the same.
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+_VANISHES = 1e-3  # of the loss at the beginning
+
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a discounted value of the trained network in a target, with gradients."""
+    numbers = range(len(evidence.static.optimizers))
+    courses = [evidence.numbers.course(number) for number in numbers]
+    if any(course and course[1] < _VANISHES * course[0] for course in courses):
+        return None
     for found in evidence.of(Influence).bootstraps:
         line = found.at.site.text if found.at.site else ""
         name, equals, value = (each.strip() for each in line.partition("="))
@@ -40,7 +47,7 @@ RULE = Rule(
     name="a target of temporal difference learning that passes gradients on",
     rows=(11,),
     citations=("datawhalechina/easy-rl#117", "AgileRL/AgileRL#63"),
-    needs=frozenset({"influence"}),
+    needs=frozenset({"influence", "numbers", "static"}),
     judge=judge,
     harmless=True,
 )

@@ -6,20 +6,24 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES
 from halfstep.doctor.record.source import with_converted_receiver
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.formats import FORMATS
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Bad, Evidence
     from halfstep.doctor.record.sites import Site
 
 _BOUNDS = ("aten.full", "aten.new_full", "aten.scalar_tensor")
 _CLAMPS = ("aten.clamp", "aten.hardtanh", "aten.minimum")
+_CLAMP_CALLS = ("clamp", "clip", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 _AT_ONE = {"aten.atanh", "aten.logit", "aten.erfinv", "aten.log1p", "aten.special_logit"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find an operator that returns inf or NaN at a limit that a clamp should exclude."""
+    if found := next(filter(None, map(_of_input, evidence.inputs)), None):
+        return found
     if not evidence.exact_is_finite():
         return None
     for birth in evidence.births:
@@ -64,6 +68,27 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
+def _of_input(bad: Bad) -> Finding | None:
+    """Find such a call outside the graph; the limit of its clamp is not recorded."""
+    if not (bad.is_from_loop and len(bad.makers) > 1):
+        return None
+    maker, *args = bad.makers
+    clamped = any(each.op in _CLAMP_CALLS and each.format in HALVES for each in args)
+    if f"aten.{maker.op}" not in _AT_ONE or not clamped:
+        return None
+    form = args[0].format
+    largest = 1 - FORMATS[form].eps / 2
+    return Finding(
+        summary=f"a clamp does not keep the argument of {maker.op} off its limit: {form} rounds "
+        f"numbers above {1 - FORMATS[form].eps / 4:.6g} to 1, and {maker.op} then gives "
+        f"{bad.value} {counted(bad.count, 'time')}",
+        facts=(f"the largest {form} number below 1 is {largest:.6g}",),
+        change=_change(maker.site),
+        confidence=LIKELY,
+        site=maker.site,
+    )
+
+
 def _change(site: Site | None) -> tuple[str, ...]:
     line = site.text if site else ""
     conversions = [with_converted_receiver(line, name, ".float()") for name in ("clamp", "clip")]
@@ -81,7 +106,13 @@ RULE = Rule(
     name="a clamp that half precision rounds away",
     rows=(26,),
     citations=("fastino-ai/GLiNER2#155",),
-    needs=frozenset({"births", "replays"}),
+    needs=frozenset({"births", "inputs", "replays"}),
     judge=judge,
-    explains=("LOG_OF_ZERO", "ROOT_AT_ZERO", "EPS_ROUNDS_TO_ZERO", "LOSS_IN_FP16"),
+    explains=(
+        "LOG_OF_ZERO",
+        "ROOT_AT_ZERO",
+        "EPS_ROUNDS_TO_ZERO",
+        "LOSS_IN_FP16",
+        "COMPUTED_INPUT_NOT_FINITE",
+    ),
 )

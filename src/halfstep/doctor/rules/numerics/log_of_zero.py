@@ -1,4 +1,7 @@
-"""The argument of a logarithm is 0: the result is -inf, and the gradient divides by 0."""
+"""The argument of a logarithm is 0: the result is -inf, and the gradient divides by 0.
+
+If the argument is so small that 1 / x overflows, only the gradient is inf.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import with_converted_argument
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.formats import FORMATS
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -19,12 +23,24 @@ _POLES = {_PLUS_ONE: "-1", _LOGIT: "0 or 1"}
 def judge(evidence: Evidence) -> Finding | None:
     """Find a logarithm that returns inf or NaN because its input is exactly 0 (-1 for log1p)."""
     for birth in evidence.births:
-        if not birth.culprit or not _is_of_zero(birth):
+        if not birth.culprit:
             continue
-        form = birth.inputs[0].format
+        form = birth.inputs[0].format if birth.inputs else ""
+        if _is_of_zero(birth):
+            summary = (
+                f"{birth.called} gets exactly {_POLES.get(birth.op, '0')} in {form}, and "
+                f"returns {birth.value} {counted(birth.output.infs, 'time')}"
+            )
+        elif smallest := _near_zero(birth):
+            log = birth.forward_op.removeprefix("aten.")
+            summary = (
+                f"{log}() gets {smallest:.2g} in {form}, so near 0 that its derivative is "
+                f"{birth.value} {counted(birth.output.infs, 'time')}"
+            )
+        else:
+            continue
         return Finding(
-            summary=f"{birth.called} gets exactly {_POLES.get(birth.op, '0')} in {form}, and "
-            f"returns {birth.value} {counted(birth.output.infs, 'time')}",
+            summary=summary,
             facts=(
                 birth.appears,
                 f"its input came from {', '.join(birth.producers[:2]) or 'outside the step'}",
@@ -42,6 +58,10 @@ def _change(birth: Birth) -> tuple[str, ...]:
         return ("+ # use the logits themselves, or limit the argument: torch.logit(x, eps=1e-3)",)
     line = birth.user_site.text if birth.user_site else ""
     change: tuple[str, ...]
+    if _is_sum(birth) and birth.upstream("aten.exp"):
+        return (
+            "+ # add up the logarithms themselves, before exp(): torch.logsumexp(logarithms, dim)",
+        )
     if birth.upstream("aten._softmax", "aten._safe_softmax") or _is_softmax_by_hand(birth):
         change = (
             "+ # use log_softmax or a loss that takes logits: neither computes the probability",
@@ -58,9 +78,30 @@ def _change(birth: Birth) -> tuple[str, ...]:
     return change
 
 
+def _is_sum(birth: Birth) -> bool:
+    """Return whether the argument is a sum: the last input of the logarithm or its backward."""
+    argument = len(birth.inputs) - 1
+    return any(
+        each.op == "aten.sum"
+        for each in birth.lineage
+        if (each.distance, each.input) == (1, argument)
+    )
+
+
 def _is_softmax_by_hand(birth: Birth) -> bool:
     """Return whether the argument is an exponential that is divided by a sum."""
     return bool(birth.upstream("aten.exp") and birth.upstream("aten.div", "aten.sum"))
+
+
+def _near_zero(birth: Birth) -> float | None:
+    """Return the argument of a logarithm whose derivative alone overflows, other than in fp16."""
+    if birth.op != "aten.div" or birth.forward_op not in _LOGS or len(birth.inputs) < 2:
+        return None
+    argument = birth.inputs[1]
+    if argument.format == "fp16" or argument.format not in FORMATS or not argument.smallest:
+        return None
+    # For fp16, DERIVATIVE_OVERFLOWS says more: it is the precision.
+    return argument.smallest if argument.smallest * FORMATS[argument.format].max < 1 else None
 
 
 def _is_of_zero(birth: Birth) -> bool:
