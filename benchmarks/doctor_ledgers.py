@@ -9,7 +9,9 @@ The programs in `further_programs` were written by another author when those of 
 mended for. They were asked for mistakes that are stranger than those of textbooks, and are also
 about numerics. Those in `unseen_programs` came after that, from three more authors: mistakes from
 public reports, in the shape of code bases of sixteen fields, and in formats and state. Those in its
-folder `later` are by a fourth author, when causes had been added for the others.
+folder `later` are by a fourth author, when causes had been added for the others. Two more authors
+came after that: those in `causes` have 26 of doctor's own causes, drawn at random, each in a shape
+that its author chose without seeing the rules; those in `reported` have mistakes that users report.
 
 The causes that count were added after the first run, by reading each finding. `first` in the result
 is the score of that run, before anything was mended; it is kept as it is.
@@ -52,7 +54,7 @@ LEDGERS = ("gradients", "rates", "parameters", "modes")
 SETS = {
     "ledger_programs": LEDGERS,
     "further_programs": (*LEDGERS, "numerics"),
-    "unseen_programs": ("reports", "domains", "formats", "later"),
+    "unseen_programs": ("reports", "domains", "formats", "later", "causes", "reported"),
 }
 KEPT = {
     "ledger_programs": "doctor_ledgers.json",
