@@ -7,6 +7,10 @@ import runpy
 import pytest
 
 from halfstep.doctor import Watch, diagnose
+from halfstep.doctor.record import Numbers, StepNumbers, recorded
+from halfstep.doctor.record.influence import Influence, Lost, Place
+from halfstep.doctor.record.passes import PassLedger
+from halfstep.doctor.signals.data.classes import ClassOrder, SortedClasses
 
 START = """
 import torch
@@ -123,3 +127,32 @@ def test_the_change_mends(code, tmp_path) -> None:
     added = [each[2:] for each in CHANGES[code] if each.startswith("+ ")]
     path.write_text(text.replace(deleted[0], added[0] if added else "pass"))
     assert diagnosed(path) == ()
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_harmful"),
+    [
+        ((2.6, 2.1), True),  # worse than a guess, and better within each class
+        ((2.4, 2.4), False),  # of another size: nothing is unlearned
+        ((1.0, 0.8), False),
+        ((1.5, 0.5), True),
+    ],
+)
+def test_few_steps_of_each_class_show_what_their_order_costs(losses, is_harmful) -> None:
+    count = 24
+    order = SortedClasses(6, 0.8, 0.17, tuple((n, n % 2 == 0) for n in range(count)), 1, None, None)
+    steps = tuple(
+        StepNumbers(n, 0, losses[n % 2], 1.0, None, skipped=False, learning_rate=0.1)
+        for n in range(count)
+    )
+    evidence = recorded(
+        classes=ClassOrder((order,)),
+        numbers=Numbers(steps),
+        passes=PassLedger(),
+        influence=Influence(lost=Lost("saturated", Place("relu", "", "", (), None))),
+    )
+    found = diagnose(evidence)
+    assert [each.code for each in found.verdicts] == (
+        ["CLASSES_IN_TURN"] if is_harmful else ["INPUT_LOST"]
+    )
+    assert found.consequences == (("INPUT_LOST",) if is_harmful else ())

@@ -1,6 +1,10 @@
 """A loader without shuffle over data that are ordered by class."""
 
+import itertools
+import random
+
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -113,3 +117,45 @@ def healthy_adversary() -> None:
         outputs, wanted = training.model(mine)[:, 0], torch.full((8,), float(step % 2))
         functional.binary_cross_entropy_with_logits(outputs, wanted).backward()
         training.optimizer.step()
+
+
+def buffered(source, size: int, draw: random.Random):
+    """Yield the samples of a stream, shuffled within a buffer."""
+    kept = list(itertools.islice(source, size))
+    for sample in source:
+        place = draw.randrange(size)
+        yield kept[place]
+        kept[place] = sample
+    yield from draw.sample(kept, len(kept))
+
+
+def train_on_a_stream(buffer: int, rate: float, factor: float = 1.0) -> None:
+    draw, inputs, targets = random.Random(0), torch.randn(240, 6), torch.arange(240) // 60
+    inputs[:, :4] += 2 * functional.one_hot(targets, 4)
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    for _ in range(6):
+        stream = buffered(iter(range(240)), buffer, draw)
+        while batch := list(itertools.islice(stream, 8)):
+            loss = factor * functional.cross_entropy(model(inputs[batch]), targets[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def broken_by_a_small_buffer() -> None:
+    train_on_a_stream(buffer=12, rate=0.05)
+
+
+def healthy_buffer_of_all_samples() -> None:
+    train_on_a_stream(buffer=120, rate=0.05)
+
+
+def healthy_small_buffer_with_a_small_rate() -> None:
+    train_on_a_stream(buffer=12, rate=1e-4)
+
+
+def healthy_small_buffer_and_a_loss_of_another_size() -> None:
+    """Its loss is above that of a guess, but the steps unlearn nothing."""
+    train_on_a_stream(buffer=12, rate=1e-5, factor=8.0)

@@ -98,3 +98,61 @@ def broken_by_a_divisor_that_underflows_below_a_square() -> None:
         return (half - half) ** 2 / small
 
     half_steps(Around(own))
+
+
+class Weighted(nn.Module):
+    def __init__(self, weigh, least: int) -> None:
+        super().__init__()
+        self.weigh, self.least = weigh, least
+
+    def forward(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        weight = self.weigh(torch.bincount(labels, minlength=4).clamp(min=self.least))
+        losses = functional.cross_entropy(logits, labels, reduction="none")
+        return (weight[labels] * losses).mean()
+
+
+def train_on_counts(weigh, classes: int = 4, *, least: int = 0, first: bool = False) -> None:
+    """The loss of a batch is weighted by the counts of its classes; some are absent."""
+    torch.manual_seed(0)
+    model, criterion = nn.Linear(6, 4), Weighted(weigh, least)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(12):
+        labels = torch.arange(16) % (4 if first and step < 6 else classes)
+        loss = criterion(model(torch.randn(16, 6)), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def relative(counts: torch.Tensor) -> torch.Tensor:
+    weight = 1.0 / counts
+    return weight / weight.mean()
+
+
+def broken_by_absent_classes_so_that_all_weights_are_0() -> None:
+    train_on_counts(relative, classes=3, first=True)
+
+
+def broken_by_shares_of_absent_classes_so_that_all_weights_are_0() -> None:
+    def weigh(counts: torch.Tensor) -> torch.Tensor:
+        weight = 1.0 / (counts / counts.sum())
+        return weight / weight.sum()
+
+    train_on_counts(weigh, classes=2)
+
+
+def healthy_counts_of_at_least_1() -> None:
+    train_on_counts(relative, classes=3, least=1)
+
+
+def healthy_classes_that_are_all_present() -> None:
+    train_on_counts(relative)
+
+
+def healthy_weights_of_absent_classes_that_no_row_reads() -> None:
+    train_on_counts(lambda counts: 1.0 / counts, classes=3)
+
+
+def healthy_distances_whose_reciprocal_is_0() -> None:
+    """The inf of one element becomes a weight of 0, and the others train."""
+    train_on_counts(lambda counts: 1 / (1 / (counts * 1.0)), classes=3)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _JUMPS = 1.5  # times the loss at the end of a class
 _LEARNS_NOTHING = 0.8  # of the loss of a guess
+_FALLS = 1.05  # times the loss at the end of a class, from that of its first half
+_WORSE = 1.2  # times the loss of a guess
+_PURE = 0.95  # of a step's targets; below, the data are shuffled a little
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -28,16 +31,19 @@ def judge(evidence: Evidence) -> Finding | None:
     for each in evidence.of(ClassOrder).lines:
         harm = _harm(each, losses)
         if harm:
+            is_pure = each.pure >= _PURE
             return Finding(
-                summary="each step has targets of one class: two targets of a step are the same in "
-                f"{each.pure:.0%} of the cases, any two targets in {each.chance:.0%}. The data are "
-                "ordered by class and are not shuffled",
+                summary=f"{'each step has' if is_pure else 'most steps have'} targets of one "
+                f"class: two targets of a step are the same in {each.pure:.0%} of the cases, any "
+                f"two targets in {each.chance:.0%}. The data are ordered by class and are "
+                f"{'not shuffled' if is_pure else 'shuffled too little, or not at all'}",
                 facts=(harm, f"the {each.classes} classes come in the same order in each epoch"),
                 change=_shuffled(evidence)
                 or (
                     (
                         "+ # shuffle: DataLoader(..., shuffle=True), or index with "
-                        "torch.randperm(...) in each epoch"
+                        "torch.randperm(...) in each epoch; a stream's buffer must be larger than "
+                        "a class"
                     ),
                     *((f"  {each.model_line.text}",) if each.model_line else ()),
                 ),
@@ -63,17 +69,18 @@ def _harm(order: SortedClasses, losses: dict[int, float]) -> str:
             runs.append([])
         runs[-1] += [losses[step]] if step in losses else []
     later = runs[len(runs) // 3 : -1]
+    every = [loss for each in later for loss in each]
+    last, guess = mean(every) if every else 0.0, math.log(order.classes)
     long = [each for each in later if len(each) > 1]
+    falls = True
     if long:
-        begins = mean(max(each[: (len(each) + 1) // 2]) for each in long)
-        ends = mean(each[-1] for each in long)
+        halves = [each[: (len(each) + 1) // 2] for each in long]
+        begins, ends = mean(map(max, halves)), mean(each[-1] for each in long)
         if begins >= _JUMPS * ends > 0:
             return f"the loss is {begins:.3g} when a class begins, and {ends:.3g} when it ends"
-        return ""
-    guess = math.log(order.classes)
-    short = [loss for each in later for loss in each]
-    last = mean(short) if short else 0.0
-    if last >= _LEARNS_NOTHING * guess:
+        falls = mean(map(mean, halves)) >= _FALLS * ends > 0
+    # Each step unlearns what others have learned, if no class lasts or if the loss falls within it.
+    if falls and last >= (_WORSE if long else _LEARNS_NOTHING) * guess:
         return f"the loss is {last:.3g} in the last steps, that of a guess is {guess:.3g}"
     return ""
 
@@ -85,5 +92,6 @@ RULE = Rule(
     citations=("Deci-AI/super-gradients#416", "BVLC/caffe#1445"),
     needs=frozenset({"classes", "numbers", "passes"}),
     judge=judge,
+    explains=("INPUT_LOST",),
     harmless=True,
 )

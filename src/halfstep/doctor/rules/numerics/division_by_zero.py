@@ -11,11 +11,12 @@ from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Birth, Evidence, TensorSummary
+    from halfstep.doctor.record import Birth, Evidence
 
 _NORMS = {"aten.native_layer_norm", "aten.native_group_norm", "aten.native_batch_norm"}
 _IN_FP32 = "# compute the divisor in fp32, with its inputs cast by .float(): it is not 0 there"
 _ABOVE_0 = ".float().clamp(min=1e-6)"
+_FEWEST = 3  # steps
 _RECIPROCALS = {"aten.reciprocal", "aten.rsqrt"}
 
 
@@ -24,17 +25,15 @@ def judge(evidence: Evidence) -> Finding | None:
     for birth in evidence.births:
         if birth.culprit and birth.kind == "nan" and _is_norm_without_eps(birth):
             return _by_norm(birth, evidence)
-        divisor = _divisor(birth)
-        if not birth.culprit or birth.phase != "forward" or divisor is None or not divisor.zeros:
+        lost = "" if birth.culprit else _lost(birth, evidence)
+        zeros = _zeros(birth) if birth.phase == "forward" and (birth.culprit or lost) else 0
+        if not zeros:
             continue
-        each_divides = math.prod(birth.output.shape) // max(1, math.prod(divisor.shape))
-        if birth.output.infs + birth.output.nans > divisor.zeros * each_divides:
-            continue  # Quotients with a nonzero divisor overflow, too.
         return Finding(
             summary=f"{birth.called} divides by 0: the divisor contains "
-            f"{counted(divisor.zeros, 'zero')}, and the result is {birth.value}",
+            f"{counted(zeros, 'zero')}, and the result is {birth.value}",
             facts=(
-                birth.appears,
+                lost or birth.appears,
                 *evidence.fp32_facts(birth.iteration, "the zeros come from half precision"),
             ),
             change=_change(birth, evidence),
@@ -47,8 +46,9 @@ def judge(evidence: Evidence) -> Finding | None:
 def _change(birth: Birth, evidence: Evidence) -> tuple[str, ...]:
     line = birth.user_site.text if birth.user_site else ""
     if not evidence.exact_is_finite(birth.iteration):
-        changed = with_converted_divisor(line, _ABOVE_0) or (
-            f"# the same line with a divisor above 0: divisor{_ABOVE_0}"
+        above = _ABOVE_0 if _is_of_floats(birth) else ".clamp(min=1)"
+        changed = with_converted_divisor(line, above) or (
+            f"# the same line with a divisor above 0: divisor{above}"
         )
     else:
         dividend, slash, divisor = line.rpartition("/")
@@ -72,11 +72,36 @@ def _by_norm(birth: Birth, evidence: Evidence) -> Finding:
     )
 
 
-def _divisor(birth: Birth) -> TensorSummary | None:
-    if birth.op == "aten.div" and len(birth.inputs) > 1:
-        return birth.inputs[1]
+def _lost(birth: Birth, evidence: Evidence) -> str:
+    """Return what a division costs whose inf other operators turn into 0; "" for nothing."""
+    empty = {
+        each.iteration
+        for each in evidence.numbers.steps
+        if each.loss == 0 and each.gradient_norm == 0 and not each.skipped
+    }
+    if birth.kind != "inf" or birth.iteration not in empty or len(empty) < _FEWEST:
+        return ""
+    return f"its loss and all of its gradients are then exactly 0, in {len(empty)} steps"
+
+
+def _is_of_floats(birth: Birth) -> bool:
+    """Return whether the divisor has floating-point numbers; whole ones are not in the record."""
+    return len(birth.inputs) > (birth.op == "aten.div")
+
+
+def _zeros(birth: Birth) -> int:
+    """Return the number of zeros in a divisor that made the inf or NaN; 0 for another operator."""
+    divides = birth.op == "aten.div"
     is_negative_power = birth.op == "aten.pow" and any(each < 0 for each in birth.scalars)
-    return birth.inputs[0] if birth.op in _RECIPROCALS or is_negative_power else None
+    if not (divides or birth.op in _RECIPROCALS or is_negative_power):
+        return 0
+    wrong = birth.output.infs + birth.output.nans
+    if not _is_of_floats(birth):
+        return 0 if divides and not birth.inputs[0].zeros and birth.exact is not None else wrong
+    divisor = birth.inputs[divides]
+    each_divides = math.prod(birth.output.shape) // max(1, math.prod(divisor.shape))
+    # Otherwise quotients with a nonzero divisor overflow, too.
+    return divisor.zeros if wrong <= divisor.zeros * each_divides else 0
 
 
 RULE = Rule(
@@ -84,6 +109,7 @@ RULE = Rule(
     name="a division by zero",
     rows=(25,),
     citations=("mihaidusmanu/d2-net#78", "facebookresearch/pytorch_GAN_zoo#89"),
-    needs=frozenset({"births", "replays"}),
+    needs=frozenset({"births", "numbers", "replays"}),
     judge=judge,
+    explains=("GRADIENTS_VANISH", "NO_GRADIENTS"),
 )
