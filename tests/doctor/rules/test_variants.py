@@ -217,8 +217,7 @@ def test_why_there_are_no_gradients_decides_what_to_change(name: str, said: str)
         (
             "broken_cleared_within_the_loop_over_optimizers",
             "so 2 parameters of SGD do not train",
-            "move `model.zero_grad()` to after the loop over the optimizers: all of them must make "
-            "their steps before the gradients are cleared",
+            "move `model.zero_grad()` to after the loop over the optimizers",
         ),
         (
             "broken_cleared_between_the_steps_of_three_optimizers",

@@ -241,8 +241,8 @@ def _after_all_steps(loop: Loop, zero: Event) -> tuple[str, ...]:
     if zero.site is None or not repeats or max(map(len, cleared.values()), default=0) < 2:
         return ()
     return (
-        f"+ # move `{zero.site.text}` to after the loop over the optimizers: all of them must make",
-        "+ # their steps before the gradients are cleared",
+        f"+ # move `{zero.site.text}` to after the loop over the optimizers:",
+        "+ # all of them must make their steps before the gradients are cleared",
     )
 
 
