@@ -196,7 +196,7 @@ def test_half_precision_beside_an_autocast_that_is_off_is_checked() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("broken_cleared_before_the_step", "- optimizer.zero_grad(set_to_none=to_none)"),
+        ("broken_cleared_before_the_step", "optimizer.zero_grad(set_to_none=to_none)"),
         ("broken_by_a_loss_outside_the_graph", "without detach(), item() or torch.no_grad()"),
     ],
 )
@@ -204,6 +204,32 @@ def test_why_there_are_no_gradients_decides_what_to_change(name: str, said: str)
     evidence = watched("NO_GRADIENTS", name, errors=Exception)
     finding = diagnose(evidence).verdicts[0].finding
     assert any(said in line for line in finding.change)
+
+
+@pytest.mark.parametrize(
+    ("name", "lost", "change"),
+    [
+        (
+            "broken_cleared_before_the_step_without_a_scaler",
+            "so the model does not train",
+            "after scaler.step(optimizer) write optimizer.zero_grad(set_to_none=to_none)",
+        ),
+        (
+            "broken_cleared_within_the_loop_over_optimizers",
+            "so 2 parameters of SGD do not train",
+            "move `model.zero_grad()` to after the loop over the optimizers",
+        ),
+        (
+            "broken_cleared_between_the_steps_of_three_optimizers",
+            "so 3 parameters of Adagrad and Adam do not train",
+            "head.step() + model.zero_grad()",
+        ),
+    ],
+)
+def test_a_clearing_is_moved_behind_all_steps_that_need_the_gradients(name, lost, change) -> None:
+    (verdict,) = diagnose(watched("NO_GRADIENTS", name)).verdicts
+    assert verdict.finding.summary.endswith(lost)
+    assert change in " ".join(" ".join(verdict.finding.change).split())
 
 
 @pytest.mark.parametrize(

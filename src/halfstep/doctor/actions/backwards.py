@@ -62,6 +62,7 @@ class Backwards(Signal):
             result = original(*args, **kwargs)
         with watched.guard.own():
             losses = tensors_in(tensors)
+            watched.registry.note_backward()
             watched.grammar.accumulated(
                 mark,
                 scale,

@@ -115,3 +115,79 @@ def healthy_weights_that_are_put_back() -> None:
             nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()
         model.load_state_dict(best)
+
+
+class Places(nn.Module):
+    """Places far from the origin, or their differences from it."""
+
+    def __init__(self, origin: torch.Tensor, *, offset: bool, fp64: bool = False) -> None:
+        super().__init__()
+        start = origin + torch.arange(8, dtype=torch.float64).mul(0.1)
+        self.fixed = origin if offset else torch.zeros(8)
+        self.place = nn.Parameter((start - self.fixed).to(torch.float64 if fp64 else torch.float32))
+        self.gain = nn.Linear(8, 1)
+
+    def forward(self, shots: torch.Tensor) -> torch.Tensor:
+        return self.gain(((shots - self.fixed) - self.place).abs().float())
+
+
+def locate(
+    far: float = 4e6,
+    *,
+    offset: bool = False,
+    fp64: bool = False,
+    rate: float = 0.06,
+    sgd: bool = False,
+    off: bool = False,
+) -> None:
+    torch.manual_seed(0)
+    # fp32 keeps the updates of two places.
+    origin = far * torch.tensor([1.0] * 6 + [1 / 32] * 2, dtype=torch.float64)
+    model = Places(origin, offset=offset, fp64=fp64)
+    groups = [
+        {"params": [model.place], "lr": 0.0 if off else rate},
+        {"params": model.gain.parameters(), "lr": 1e-5 if sgd else 1e-3},
+    ]
+    optimizer = torch.optim.SGD(groups) if sgd else torch.optim.Adam(groups)
+    for _ in range(40):
+        shots = origin + 20 * torch.randn(16, 8, dtype=torch.float64)
+        wanted = (shots - origin - 3).abs().mean(1, keepdim=True).float()
+        optimizer.zero_grad()
+        functional.mse_loss(model(shots), wanted).backward()
+        optimizer.step()
+
+
+def broken_far_from_the_origin() -> None:
+    locate()
+
+
+def broken_far_from_the_origin_with_another_optimizer() -> None:
+    locate(4e6, rate=0.02, sgd=True)
+
+
+def healthy_differences_from_the_origin() -> None:
+    locate(offset=True)
+
+
+def healthy_places_in_fp64() -> None:
+    locate(fp64=True)
+
+
+def healthy_near_enough_to_the_origin() -> None:
+    locate(2e4)
+
+
+def healthy_places_that_are_not_trained() -> None:
+    locate(off=True)
+
+
+def healthy_biases_before_a_norm() -> None:
+    """The gradients of these biases are 0 up to rounding."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    model[0].bias.data.fill_(10.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(40):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()

@@ -79,3 +79,93 @@ def healthy_with_a_new_copy_of_the_model_in_each_step() -> None:
         loss.backward()
         masters[0].grad = model.weight.grad.float()
         optimizer.step()
+
+
+def train_in_groups(lost: set[str], *, moves: str = "all", taken: bool = False) -> None:
+    """Train with fp32 copies that are grouped by kind of parameter.
+
+    Args:
+        lost: Kinds of the parameters that do not get their copies back: "weight" or "bias".
+        moves: Kind of the parameters that have a learning rate above 0, or "all".
+        taken: Whether the gradients are taken from the model before the step.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).bfloat16()
+    kinds = {
+        kind: [each for name, each in model.named_parameters() if name.endswith(kind)]
+        for kind in ("bias", "weight")
+    }
+    masters = {
+        kind: [each.detach().clone().float().requires_grad_() for each in mine]
+        for kind, mine in kinds.items()
+    }
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": mine, "lr": 0.01 if moves in (kind, "all") else 0.0}
+            for kind, mine in masters.items()
+        ]
+    )
+    for images, labels in batches(6):
+        nn.functional.cross_entropy(model(images.bfloat16()).float(), labels).backward()
+        for kind, mine in kinds.items():
+            for parameter, master in zip(mine, masters[kind], strict=True):
+                master.grad = parameter.grad.float()
+                if taken:
+                    parameter.grad = None
+        optimizer.step()
+        model.zero_grad()
+        for kind in kinds.keys() - lost:
+            for parameter, master in zip(kinds[kind], masters[kind], strict=True):
+                in_place(parameter, master)
+
+
+def broken_for_the_biases() -> None:
+    train_in_groups({"bias"})
+
+
+def broken_for_the_weights_whose_gradients_are_taken() -> None:
+    train_in_groups({"weight"}, taken=True)
+
+
+def healthy_in_groups() -> None:
+    train_in_groups(set())
+
+
+def healthy_with_copies_that_do_not_move() -> None:
+    train_in_groups(set(), moves="weight", taken=True)
+
+
+def train_in_parts(*, copies_all: bool, then: int = 4) -> None:
+    """Train a head with fp32 copies, and after some steps its body, too."""
+    torch.manual_seed(0)
+    body, head = nn.Linear(6, 16).bfloat16(), nn.Linear(16, 3).bfloat16()
+    body.requires_grad_(requires_grad=False)
+    low = [*head.parameters()]
+    masters = [each.detach().clone().float().requires_grad_() for each in low]
+    optimizer = torch.optim.SGD(masters, lr=0.05)
+    for number, (images, labels) in enumerate(batches(8)):
+        if number == then:
+            body.requires_grad_(requires_grad=True)
+            more = [each.detach().clone().float().requires_grad_() for each in body.parameters()]
+            optimizer.add_param_group({"params": more})
+            low, masters = [*low, *body.parameters()], [*masters, *more]
+        outputs = head(body(images.bfloat16()).relu()).float()
+        nn.functional.cross_entropy(outputs, labels).backward()
+        for parameter, master in zip(low, masters, strict=True):
+            master.grad, parameter.grad = parameter.grad.float(), None
+        optimizer.step()
+        count = len(low) if copies_all else 2
+        for parameter, master in zip(low[:count], masters, strict=False):
+            in_place(parameter, master)
+
+
+def broken_for_a_body_that_joins_later() -> None:
+    train_in_parts(copies_all=False)
+
+
+def healthy_with_a_body_that_joins_later() -> None:
+    train_in_parts(copies_all=True)
+
+
+def healthy_with_a_body_that_stays_frozen() -> None:
+    train_in_parts(copies_all=False, then=100)

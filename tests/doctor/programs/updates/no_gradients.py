@@ -266,3 +266,60 @@ def healthy_layer_that_is_frozen_after_some_steps() -> None:
             layer.requires_grad_(requires_grad=False)
 
     train_with_limits(limit)
+
+
+def train_with_two_optimizers(*, where: str) -> None:
+    """Train a body and a head with an optimizer each, and clear the gradients of both at once."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    optimizers = [
+        torch.optim.AdamW(model[2].parameters(), lr=0.01),
+        torch.optim.SGD(model[0].parameters(), lr=0.1),
+    ]
+    for images, labels in batches(6):
+        nn.functional.cross_entropy(model(images), labels).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            if where == "in the loop":
+                model.zero_grad()
+            elif where == "each its own":
+                optimizer.zero_grad()
+        if where == "after the loop":
+            model.zero_grad()
+
+
+def broken_cleared_within_the_loop_over_optimizers() -> None:
+    train_with_two_optimizers(where="in the loop")
+
+
+def broken_cleared_between_the_steps_of_three_optimizers() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    body = torch.optim.SGD([model[0].weight], lr=0.1)
+    bias = torch.optim.Adagrad([model[0].bias], lr=0.1)
+    head = torch.optim.Adam(model[2].parameters(), lr=0.01)
+    for images, labels in batches(6):
+        nn.functional.cross_entropy(model(images), labels).backward()
+        body.step()
+        model.zero_grad()
+        bias.step()
+        head.step()
+
+
+def healthy_cleared_after_the_loop_over_optimizers() -> None:
+    train_with_two_optimizers(where="after the loop")
+
+
+def healthy_each_optimizer_clears_its_own() -> None:
+    train_with_two_optimizers(where="each its own")
+
+
+def healthy_two_optimizers_that_take_turns() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model[0], model[2])]
+    for images, labels in batches(6):
+        for optimizer in optimizers:
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            model.zero_grad()

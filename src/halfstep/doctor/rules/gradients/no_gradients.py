@@ -41,9 +41,13 @@ def judge(evidence: Evidence) -> Finding | None:
     Either the gradients were cleared before the step, or the scaler refused the step, or the loss
     does not depend on the parameters, for example because they belong to an older model.
     """
-    zero = _cleared_too_early(evidence.loop)
-    if zero is not None and not _steps_with_gradients(evidence, zero.facts["optimizer"]):
-        return _cleared(evidence.loop, zero)
+    early = [
+        each
+        for each in _cleared_too_early(evidence.loop)
+        if not _steps_with_gradients(evidence, each.facts["optimizer"])
+    ]
+    if early:
+        return _cleared(evidence, early)
     refused = raised(evidence.loop, _REFUSED)
     if refused is not None:
         shape, event = refused
@@ -168,10 +172,10 @@ def _steps_with_gradients(evidence: Evidence, number: Fact) -> bool:
     return any(each.optimizer == number and each.gradient_norm for each in evidence.numbers.steps)
 
 
-def _cleared_too_early(loop: Loop) -> Event | None:
-    """Return a call that clears gradients between backward and the step of an optimizer.
+def _cleared_too_early(loop: Loop) -> list[Event]:
+    """Return the calls that clear gradients between backward and the step of an optimizer.
 
-    Return None unless the gradients are cleared in this way before every step of the optimizer.
+    There is one for each optimizer whose gradients are cleared in this way before every step.
     """
     steps: dict[Fact, list[Event | None]] = {}
     for shape in loop.shapes:
@@ -187,9 +191,7 @@ def _cleared_too_early(loop: Loop) -> Event | None:
             elif _is_step(event):
                 steps.setdefault(number, []).append(cleared.get(number))
     found = [[each for each in calls if each is not None] for calls in steps.values()]
-    return next(
-        (mine[0] for mine, calls in zip(found, steps.values(), strict=True) if mine == calls), None
-    )
+    return [mine[0] for mine, calls in zip(found, steps.values(), strict=True) if mine == calls]
 
 
 def _is_step(event: Event) -> bool:
@@ -198,12 +200,24 @@ def _is_step(event: Event) -> bool:
     return event.kind in {"scaler step", "step"} and not event.facts.get("by_scaler")
 
 
-def _cleared(loop: Loop, zero: Event) -> Finding:
+def _cleared(evidence: Evidence, early: Sequence[Event]) -> Finding:
+    loop, zero = evidence.loop, early[0]
+    numbers = [each.facts["optimizer"] for each in early]
+    optimizers = [evidence.static.optimizers[int(str(each))] for each in numbers]
+    owned = sum(sum(each.formats.values()) for each in optimizers)
+    kinds = " and ".join(dict.fromkeys(each.kind for each in optimizers))
+    others = range(len(evidence.static.optimizers))
+    is_part = any(_steps_with_gradients(evidence, each) for each in others if each not in numbers)
     return Finding(
         summary="the gradients are cleared between backward() and the step of the optimizer, so "
-        "the model does not train",
+        + (
+            f"{counted(owned, 'parameter')} of {kinds} {'does' if owned == 1 else 'do'} not train"
+            if is_part
+            else "the model does not train"
+        ),
         facts=(f"the gradients were cleared at this place {loop.share(zero, 'optimizer')}",),
-        change=moved(zero.site, _step_of(loop, zero.facts["optimizer"]))
+        change=_after_all_steps(loop, zero)
+        or moved(zero.site, _last_step(loop, zero))
         or (
             f"- {zero.site.text}" if zero.site else "- optimizer.zero_grad()",
             "+ # before the first backward() of a step, or after the step of the optimizer:",
@@ -211,6 +225,49 @@ def _cleared(loop: Loop, zero: Event) -> Finding:
         ),
         site=zero.site,
     )
+
+
+def _after_all_steps(loop: Loop, zero: Event) -> tuple[str, ...]:
+    """Return a change for a loop over optimizers that clears the gradients of several of them."""
+    events = _between_backwards(loop, zero)
+    made = 0
+    cleared: dict[int, set[Fact]] = {}
+    for each in events:
+        made += _is_step(each)
+        if each.kind == "zero" and each.site == zero.site:
+            cleared.setdefault(made, set()).add(each.facts["optimizer"])
+    lines = [each.site for each in events if _is_step(each)]
+    repeats = len(lines) > len(set(lines))
+    if zero.site is None or not repeats or max(map(len, cleared.values()), default=0) < 2:
+        return ()
+    return (
+        f"+ # move `{zero.site.text}` to after the loop over the optimizers:",
+        "+ # all of them must make their steps before the gradients are cleared",
+    )
+
+
+def _last_step(loop: Loop, zero: Event) -> Site | None:
+    """Return the line of the last step between a clearing and the next backward pass."""
+    events = _between_backwards(loop, zero)
+    after = events[events.index(zero) :] if zero in events else []
+    lines = [each.site for each in after if _is_step(each)]
+    return lines[-1] if lines else _step_of(loop, zero.facts["optimizer"])
+
+
+def _between_backwards(loop: Loop, zero: Event) -> list[Event]:
+    """Return the events around a clearing, between two backward passes of one iteration."""
+    for shape in loop.shapes:
+        part: list[Event] = []
+        for event in shape.events:
+            if event.kind != "backward":
+                part.append(event)
+            elif zero in part:
+                break
+            else:
+                part = []
+        if zero in part:
+            return part
+    return []
 
 
 def _step_of(loop: Loop, number: Fact) -> Site | None:

@@ -9,15 +9,20 @@ from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.sites import Site
 
 STEPS = 2
+_PART = (
+    "+ # after each step, copy all that the optimizer updates back into the parameters, also what",
+    "+ # is added to it later: go over the same lists as where the gradients are copied",
+)
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a half-precision model that stays unchanged while an optimizer updates copies."""
+    """Find half-precision parameters that stay unchanged while an optimizer updates copies."""
     for model in evidence.static.models:
         trained = sum(model.formats.values())
-        if not trained or model.first_half is None or model.unchanged != trained:
+        if model.first_half is None or not model.unchanged:
             continue
         for number, optimizer in enumerate(evidence.static.optimizers):
             if not optimizer.foreign or optimizer.stale or optimizer.steps < STEPS:
@@ -31,25 +36,40 @@ def judge(evidence: Evidence) -> Finding | None:
                 if event.facts["optimizer"] == number
             )
             site = next(steps).site
+            rest = any(
+                each.forgotten and each.unchanged < sum(each.formats.values())
+                for each in evidence.static.models
+            )
             return Finding(
                 summary=f"{optimizer.kind} updates copies of the parameters of {model.kind}, and "
-                "the program does not copy them back: the model never changes",
+                "the program does not copy "
+                + (
+                    f"{model.unchanged} of them back: they never change"
+                    if rest
+                    else "them back: the model never changes"
+                ),
                 facts=(
                     (
-                        f"after {counted(optimizer.steps, 'step')}, all {trained} trainable "
-                        f"parameters of {model.kind} are as before the first step"
+                        f"after {counted(optimizer.steps, 'step')}, "
+                        f"{'all ' if model.unchanged == trained else f'{model.unchanged} of '}"
+                        f"{trained} trainable parameters of {model.kind} are as before the first "
+                        "step"
                     ),
                     "they get gradients, but the optimizer has copies with other values",
                 ),
-                change=(
-                    f"  {site.text if site else 'optimizer.step()'}",
-                    "+ with torch.no_grad():",
-                    "+     for parameter, master in zip(model.parameters(), masters):",
-                    "+         parameter.copy_(master)",
-                ),
+                change=_PART if rest else _whole(site),
                 site=site,
             )
     return None
+
+
+def _whole(site: Site | None) -> tuple[str, ...]:
+    return (
+        f"  {site.text if site else 'optimizer.step()'}",
+        "+ with torch.no_grad():",
+        "+     for parameter, master in zip(model.parameters(), masters):",
+        "+         parameter.copy_(master)",
+    )
 
 
 RULE = Rule(

@@ -271,7 +271,7 @@ class Bookkeeping(Signal):
             lost = [
                 each
                 for each in trained
-                if id(each) not in owned | reported
+                if id(each) not in owned | reported | registry.copied
                 and registry.had_gradient(each)
                 and self._rate_given(each) is None  # An earlier optimizer may have had it.
             ]

@@ -78,8 +78,7 @@ def model_facts(
     model: nn.Module,
     owned: set[int],
     reached: set[int],
-    sizes: Sizes,
-    foreign: Sequence[torch.Tensor],
+    lost: set[int],
 ) -> ModelFacts:
     """Return the facts of a model.
 
@@ -87,14 +86,11 @@ def model_facts(
         model: The model.
         owned: `id` of every parameter that an optimizer updates.
         reached: `id` of every parameter that ever received a gradient.
-        sizes: Norms of parameters before training.
-        foreign: The parameters of optimizers that belong to no observed model.
+        lost: `id` of every parameter whose newer copies an optimizer keeps to itself.
     """
     named = list(unwrapped(model).named_parameters())
     trained = [(name, each) for name, each in named if each.requires_grad]
-    forgotten = {
-        name: each for name, each in trained if id(each) in reached and id(each) not in owned
-    }
+    forgotten = _forgotten(model, owned, reached)
     half = next((name for name, each in named if each.dtype in HALVES), None)
     return ModelFacts(
         kind=type(unwrapped(model)).__name__,
@@ -111,7 +107,7 @@ def model_facts(
             name for name, each in unwrapped(model).named_buffers() if counts_twice(each)
         ),
         forgotten=tuple(forgotten)[:NAMES],
-        unchanged=_unchanged(forgotten, foreign, sizes),
+        unchanged=len(lost.intersection(map(id, forgotten.values()))),
         never_reached=tuple(
             name for name, each in trained if id(each) in owned and id(each) not in reached
         )[:NAMES],
@@ -119,17 +115,70 @@ def model_facts(
     )
 
 
-def _unchanged(
-    forgotten: Mapping[str, torch.Tensor], foreign: Sequence[torch.Tensor], sizes: Sizes
-) -> int:
-    """Return how many parameters are as before training, if `foreign` may be newer copies."""
-    mine = [*forgotten.values()]
-    if [each.shape for each in mine] != [each.shape for each in foreign]:
-        return 0
-    pairs = zip(mine, foreign, strict=True)
-    if all(bool((each.to(other.device) == other.to(each.dtype)).all()) for each, other in pairs):
-        return 0
-    return sum(each.before == each.after for each in sizes.read(forgotten))
+def _forgotten(model: nn.Module, owned: set[int], reached: set[int]) -> dict[str, torch.Tensor]:
+    """Return the trainable parameters that had gradients, and that no optimizer updates."""
+    return {
+        name: each
+        for name, each in unwrapped(model).named_parameters()
+        if each.requires_grad and id(each) in reached and id(each) not in owned
+    }
+
+
+def copied_parameters(
+    models: Iterable[nn.Module],
+    owned: set[int],
+    reached: set[int],
+    foreign: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:
+    """Return the parameters of which the optimizers have copies, as far as their shapes show it.
+
+    The copies have the shapes of the parameters that no optimizer updates: those of all models with
+    half-precision parameters, or of one of them.
+
+    Args:
+        models: The models.
+        owned: `id` of every parameter that an optimizer updates.
+        reached: `id` of every parameter that ever received a gradient.
+        foreign: The parameters of optimizers that belong to no model.
+    """
+    shapes = Counter(each.shape for each in foreign)
+    half = [each for each in models if any(one.dtype in HALVES for one in each.parameters())]
+    alone = [[*_forgotten(each, owned, reached).values()] for each in half]
+    together = {id(each): each for mine in alone for each in mine}
+    return next(
+        (
+            mine
+            for mine in ([*together.values()], *alone)
+            if mine and Counter(each.shape for each in mine) == shapes
+        ),
+        [],
+    )
+
+
+def not_copied_back(
+    parameters: Sequence[torch.Tensor], copies: Sequence[torch.Tensor], sizes: Sizes
+) -> set[int]:
+    """Return the `id` of the parameters that are as before training, unlike their copies.
+
+    A parameter that got its copy back, or whose copy moves too little for its format, is equal to
+    one of the copies.
+
+    Args:
+        parameters: The parameters of models.
+        copies: Their copies, in any order.
+        sizes: Norms of parameters before training.
+    """
+    grown = sizes.read({str(place): each for place, each in enumerate(parameters)})
+    still = [parameters[int(each.parameter)] for each in grown if each.before == each.after]
+    return {
+        id(each)
+        for each in still
+        if not any(_is_copy(each, other) for other in copies if other.shape == each.shape)
+    }
+
+
+def _is_copy(parameter: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool((parameter.to(other.device) == other.to(parameter.dtype)).all())
 
 
 def _bad(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[str, ...]:

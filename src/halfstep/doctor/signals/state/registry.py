@@ -20,7 +20,9 @@ from halfstep.doctor.record import ModelFacts, OptimizerFacts, ScalerFacts, Stat
 from halfstep.doctor.record.sites import site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.state.facts import (
+    copied_parameters,
     model_facts,
+    not_copied_back,
     optimizer_facts,
     parameters_of,
     scaler_facts,
@@ -191,6 +193,7 @@ class OptimizerNotes:
         scale: The loss scale of the current step, if a scaler makes the step.
         has_trained: Whether the optimizer has stepped. The formats that were read at its first step
             are then kept.
+        groups: Number of its groups when all parameters were last checked.
         in_models: `id` of its parameters that belonged to a model at its first step.
         params: The model's parameters, if the optimizer itself holds copies of them.
         mark: The source line that created the optimizer.
@@ -203,6 +206,7 @@ class OptimizerNotes:
     resumed_at: int = 0
     resumed_in: int = 0
     scale: torch.Tensor | None = None
+    groups: int = 0
     in_models: frozenset[int] = frozenset()
     params: list[torch.Tensor] | None = None
     mark: Mark | None = None
@@ -234,6 +238,7 @@ class Registry:
         scalers: Scalers.
         sizes: Norms of parameters before training.
         loaded: Modules into which a state was loaded.
+        copied: `id` of the parameters of which optimizers have copies, as last read.
     """
 
     def __init__(self) -> None:
@@ -244,6 +249,8 @@ class Registry:
         self.loaded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._reached: set[int] = set()
         self._waiting: list[weakref.ref[torch.Tensor]] = []
+        self.copied: set[int] = set()
+        self._has_copies = False
 
     def model(self, module: nn.Module) -> ModelNotes:
         """Return the notes of a model, which is registered if it is new."""
@@ -299,12 +306,15 @@ class Registry:
     def note_reached(self, optimizer: Optimizer) -> None:
         """Note which parameters have gradients when an optimizer steps.
 
-        All parameters are checked in the first steps and at regular intervals. Parameters that have
+        All parameters are checked in the first steps, at regular intervals, and when the optimizer
+        has got another group. Parameters that have
         never had a gradient are checked in every step.
         """
         notes = self.optimizer(optimizer)
         count = notes.steps + notes.skipped
-        if count <= FIRST_STEPS or count % EVERY == 0:
+        groups = len(optimizer.param_groups)
+        if count <= FIRST_STEPS or count % EVERY == 0 or groups != notes.groups:
+            notes.groups = groups
             everything = [*self._trained(), *self.moved_by(optimizer)]
             self._waiting += [weakref.ref(each) for each in everything]
         self.note_gradients()
@@ -316,6 +326,7 @@ class Registry:
             notes.in_models = mine & set(map(id, self._trained()))
             if notes.in_models < mine:  # may be copies of a model's parameters
                 self.sizes.start(self._trained())
+                self._has_copies = True
             number = self.optimizers.number(optimizer)
             for model in self.models.alive().values():
                 inside = [*self.models[model].modules, *model.modules()]
@@ -324,6 +335,11 @@ class Registry:
                 ):
                     self.models[model].has_trained = True
                     self.models[model].optimizers += (number,)
+
+    def note_backward(self) -> None:
+        """Note gradients that the loop may take from a model before the step updates copies."""
+        if self._has_copies:
+            self.note_gradients()
 
     def note_gradients(self) -> None:
         """Note which of the parameters without a gradient so far have one now."""
@@ -388,9 +404,12 @@ class Registry:
             for each in params
             if id(each) not in known and each.requires_grad
         ]
+        copied = copied_parameters(models.values(), owned, self._reached, foreign)
+        self.copied = {id(each) for each in copied}
+        lost = not_copied_back(copied, foreign, self.sizes)
         for model in models.values():
             notes = self.models[model]
-            facts = model_facts(model, owned, self._reached, self.sizes, foreign)
+            facts = model_facts(model, owned, self._reached, lost)
             if notes.has_trained:  # A wrapper may have cast the model back since.
                 before = notes.facts
                 facts = replace(
