@@ -1,4 +1,4 @@
-"""Weights lose updates that are too small for their format, mostly half-precision ones."""
+"""Half-precision weights lose updates that are too small for their format."""
 
 from __future__ import annotations
 
@@ -14,16 +14,12 @@ from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence, HalfCast, Sample
+    from halfstep.doctor.record import Evidence, HalfCast
 
 MOST = 0.5
 EARLY = 64
 _STEPS = 16
 _WORTH = 1e-3  # of the largest gradient
-
-_SAMPLES, _PARTLY = 5, 2
-_LAST_BITS = 2.0**-22  # of the norm: a few of the last bits of fp32
-_LASTS = 0.25  # of the first gradient: training has not made it small
 
 _TORCH = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _OTHERWISE = {
@@ -33,13 +29,9 @@ _OTHERWISE = {
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find parameters whose elements mostly do not change despite gradients."""
+    """Find half-precision parameters whose elements mostly do not change despite gradients."""
     found = next(filter(None, (_lost(evidence, each) for each in _TORCH)), None)
-    return (
-        found
-        or next(filter(None, map(partial(_still, evidence), _owners(evidence))), None)
-        or _far_from_zero(evidence)
-    )
+    return found or next(filter(None, map(partial(_still, evidence), _owners(evidence))), None)
 
 
 def _owners(evidence: Evidence) -> tuple[Owner, ...]:
@@ -131,58 +123,6 @@ def _lost(evidence: Evidence, format_: str) -> Finding | None:
         site=cast.site if cast else made,
         module=worst.parameter.rpartition(".")[0],
     )
-
-
-def _far_from_zero(evidence: Evidence) -> Finding | None:
-    """Find an fp32 parameter with values so large that its updates are lost.
-
-    Where only the learning rate is 0, no element changes. Here, some do, by the last bits.
-    """
-    mine: dict[tuple[int, str], list[Sample]] = {}
-    largest: dict[tuple[int, int], float] = {}
-    for each in evidence.samples:
-        step, size = (each.optimizer, each.iteration), each.relative_gradient * each.norm
-        largest[step] = max(size, largest.get(step, 0.0))
-        if each.format == "fp32" and not each.retained:
-            mine.setdefault((each.optimizer, each.parameter), []).append(each)
-    for (number, name), samples in mine.items():
-        first, last = samples[0], samples[-1]
-        early = [each for each in samples if each.iteration < first.iteration + EARLY]
-        partly = [each for each in samples if MOST <= each.unchanged < 1 and each.relative_update]
-        shares = [
-            each.relative_gradient * each.norm / largest[number, each.iteration]
-            for each in samples
-            if largest[number, each.iteration]
-        ]
-        if (
-            len(samples) < _SAMPLES
-            or min(len(partly), len(shares)) < _PARTLY
-            or median(each.unchanged for each in early) < MOST
-            or median(each.unchanged for each in samples) < MOST
-            or (most := max(each.relative_update for each in samples)) > _LAST_BITS
-            or last.relative_gradient < _LASTS * first.relative_gradient
-            or median(shares) < _WORTH
-        ):
-            continue
-        share = median(each.unchanged for each in samples)
-        optimizers = evidence.static.optimizers
-        return Finding(
-            summary=f"{share:.0%} of the elements of {name} do not change in a step, although they "
-            "have gradients: its values are so large that the updates are less than half the "
-            "distance to the next fp32 number",
-            facts=(
-                f"a step changes its norm by {most:.1g} of it at most; fp32 keeps about 6e-08",
-                f"measured {counted(len(samples), 'time')}, in some of the steps",
-            ),
-            change=(
-                "+ # subtract a fixed origin in fp64, and train the small difference from it; or",
-                "+ # keep this parameter in fp64: parameter.double()",
-            ),
-            confidence=LIKELY,
-            site=optimizers[number].site if number < len(optimizers) else None,
-            module=name.rpartition(".")[0],
-        )
-    return None
 
 
 def _cast(evidence: Evidence, format_: str) -> HalfCast | None:
