@@ -18,7 +18,7 @@ def script(monkeypatch):
 
 @pytest.mark.parametrize(
     ("programs", "broken", "healthy"),
-    [("ledger_programs", 48, 48), ("further_programs", 32, 20), ("unseen_programs", 68, 40)],
+    [("ledger_programs", 48, 48), ("further_programs", 32, 20), ("unseen_programs", 111, 48)],
 )
 def test_each_ledger_has_its_programs(script, programs, broken, healthy):
     kinds = []

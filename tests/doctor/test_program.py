@@ -276,7 +276,8 @@ def test_list_explains_the_named_causes(capsys) -> None:
     code, about, reported = capsys.readouterr().out.splitlines()
     assert code.split(maxsplit=1)[0] == "LOG_OF_ZERO"
     assert about.strip() == (
-        "The argument of a logarithm is 0: the result is -inf, and the gradient divides by 0."
+        "The argument of a logarithm is 0: the result is -inf, and the gradient divides by 0. "
+        "If the argument is so small that 1 / x overflows, only the gradient is inf."
     )
     assert "reported in " in reported
     assert main(["doctor", "--list", "LOG_OF_ZER"]) == 2
