@@ -172,3 +172,19 @@ def healthy_returns_of_fixed_values() -> None:
         optimizer.zero_grad()
         (torch.stack(returns) - values).pow(2).mean().backward()
         optimizer.step()
+
+
+def broken_beside_a_loss_that_falls_below_zero() -> None:
+    """The loss of an actor falls below 0; the residuals of the critic stay."""
+    torch.manual_seed(0)
+    critic, actor = nn.Linear(4, 1), nn.Linear(4, 1)
+    ours = torch.optim.SGD(critic.parameters(), lr=0.01)
+    others = torch.optim.SGD(actor.parameters(), lr=0.5)
+    for states, _, rewards, following, _ in transitions(20):
+        others.zero_grad()
+        (actor(states).tanh().mean() + 0.5).backward()
+        others.step()
+        target = rewards[:, None] + 0.9 * critic(following)
+        ours.zero_grad()
+        functional.mse_loss(critic(states), target).backward()
+        ours.step()

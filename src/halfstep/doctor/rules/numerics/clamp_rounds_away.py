@@ -73,10 +73,10 @@ def _of_input(bad: Bad) -> Finding | None:
     if not (bad.is_from_loop and len(bad.makers) > 1):
         return None
     maker, *args = bad.makers
-    clamped = any(each.op in _CLAMP_CALLS and each.format in HALVES for each in args)
-    if f"aten.{maker.op}" not in _AT_ONE or not clamped:
+    clamps = [each for each in args if each.op in _CLAMP_CALLS and each.format in HALVES]
+    if f"aten.{maker.op}" not in _AT_ONE or not clamps:
         return None
-    form = args[0].format
+    form = clamps[0].format
     largest = 1 - FORMATS[form].eps / 2
     return Finding(
         summary=f"a clamp does not keep the argument of {maker.op} off its limit: {form} rounds "
