@@ -163,6 +163,7 @@ CELLS = {
         "raw loop, compiled": "原始循环，编译",
         "engine, compiled": "engine，编译",
         "engine, unchecked": "engine，不检查",
+        "engine, equal work": "engine，同样的工作",
         "time to compile": "编译用时",
         "break-even": "多少步后划算",
         "never": "不划算",

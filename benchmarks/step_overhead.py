@@ -78,9 +78,12 @@ def table(record: dict[str, Any]) -> list[str]:
     rows = {(each["model"], each["setting"], each["variant"]): each for each in record["rows"]}
     kinds = list(dict.fromkeys((model, setting) for model, setting, _ in rows))
     heads = [name.replace("raw", "raw loop") for name in VARIANTS]
+    heads.append("engine, equal work")
     lines = [f"| step | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
     for model, setting in kinds:
         cells = [_cell(rows.get((model, setting, name))) for name in VARIANTS]
+        equal = rows.get((model, setting, "engine"), {}).get("equal_work")
+        cells.append(f"{equal:.2f}" if equal else "-")
         lines.append(f"| {model}, {setting} | {' | '.join(cells)} |")
     return lines
 

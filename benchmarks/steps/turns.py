@@ -11,7 +11,7 @@ import random
 import statistics
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from steps.tasks import MODELS, SETTINGS, Task
@@ -68,6 +68,8 @@ class Row:
         low: Lower quartile of the ratios.
         high: Upper quartile.
         rounds: How many there were.
+        equal_work: For the engine, which checks its gradients, the same ratio to the raw loop that
+            checks them, too; None for the others.
     """
 
     model: str
@@ -78,6 +80,7 @@ class Row:
     low: float
     high: float
     rounds: int
+    equal_work: float | None = None
 
 
 def measure(
@@ -107,7 +110,16 @@ def measure(
         for process, conn in ends.values():
             conn.send(None)
             process.join()
-    return [_row(model, setting, name, seconds[name], seconds["raw"]) for name in names]
+    rows = {name: _row(model, setting, name, seconds[name], seconds["raw"]) for name in names}
+    if {"engine", "raw, checked"} <= rows.keys():
+        ratios = _ratios(seconds["engine"], seconds["raw, checked"])
+        equal_work = round(statistics.median(ratios), 3)
+        rows["engine"] = replace(rows["engine"], equal_work=equal_work)
+    return list(rows.values())
+
+
+def _ratios(seconds: list[float], others: list[float]) -> list[float]:
+    return [mine / its for mine, its in zip(seconds, others, strict=True)]
 
 
 def _start(variant: Variant, model: str, setting: str) -> tuple[Any, Connection]:
@@ -153,7 +165,7 @@ def _shift_addresses() -> list[bytearray]:
 
 
 def _row(model: str, setting: str, name: str, seconds: list[float], raws: list[float]) -> Row:
-    ratios = [mine / its for mine, its in zip(seconds, raws, strict=True)]
+    ratios = _ratios(seconds, raws)
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
     return Row(
         model,
