@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import platform
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
@@ -28,6 +28,8 @@ from halfstep.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pydantic import TypeAdapter
 
     from halfstep.doctor.bundle.recorder import Recorder
 
@@ -83,7 +85,11 @@ class _Step:
     recording: Recording
 
 
-_STEP: TypeAdapter[_Step] = TypeAdapter(_Step)
+@cache
+def _step() -> TypeAdapter[_Step]:
+    from pydantic import TypeAdapter  # its import and the schema take 0.1 s
+
+    return TypeAdapter(_Step)
 
 
 def write_step(
@@ -110,7 +116,7 @@ def write_step(
     if loss is not None:
         tensors[_LOSS] = loss.detach().cpu().contiguous()
     write_atomically(directory / TENSORS, save(tensors))
-    write_atomically(directory / STEP, _STEP.dump_json(_Step(about, recorder.recording)))
+    write_atomically(directory / STEP, _step().dump_json(_Step(about, recorder.recording)))
 
 
 def remove(directory: Path) -> None:
@@ -131,7 +137,7 @@ def read(directory: Path) -> Bundle:
     Raises:
         UserError: If a file of the bundle is missing or invalid.
     """
-    step = _parsed(directory / STEP, _STEP.validate_json)
+    step = _parsed(directory / STEP, _step().validate_json)
     if step.about.format != FORMAT:
         raise UserError(
             f"{directory / STEP} has format {step.about.format}; this halfstep reads {FORMAT}; "
@@ -171,6 +177,8 @@ def _evidence(text: bytes) -> Evidence:
 def _parsed(path: Path, parse: Any) -> Any:
     if not path.is_file():
         raise UserError(f"there is no file {path}; a bundle is the folder that --report writes")
+    from pydantic import ValidationError
+
     try:
         return parse(path.read_bytes())
     except ValidationError as error:

@@ -7,11 +7,11 @@ a **signal**. A rule names the signals that it needs, and receives only these.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
-
-from pydantic import ConfigDict, PlainSerializer, TypeAdapter
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from halfstep.doctor.record.called import (
     Call,
@@ -46,6 +46,8 @@ from halfstep.doctor.record.static import Environment, Static
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pydantic import ConfigDict, TypeAdapter
+
 
 def _as_json(value: Any) -> Any:
     """Return records as JSON holds them; the type `Any` would turn inf and NaN into null."""
@@ -77,9 +79,9 @@ class Evidence:
         others: The records of signals that have no field of their own, by name; see `of`.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_inf_nan="strings")
+    __pydantic_config__: ClassVar[ConfigDict] = {"ser_json_inf_nan": "strings"}
 
-    signals: Annotated[frozenset[str], PlainSerializer(sorted)] = frozenset()
+    signals: frozenset[str] = frozenset()
     environment: Environment = field(default_factory=Environment)
     static: Static = field(default_factory=Static)
     loop: Loop = field(default_factory=Loop)
@@ -104,7 +106,7 @@ class Evidence:
     trips: tuple[RoundTrip, ...] = ()
     casts: tuple[HalfCast, ...] = ()
     children: tuple[str, ...] = ()
-    others: Annotated[dict[str, Any], PlainSerializer(_as_json)] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
 
     def of(self, kind: type[Kind]) -> Kind:
         """Return the record of a signal that has no field of its own.
@@ -118,7 +120,8 @@ class Evidence:
         value = self.others.get(kind.signal)
         if value is None:
             return kind()
-        return value if isinstance(value, kind) else TypeAdapter(kind).validate_python(value)
+        found: Kind = value if isinstance(value, kind) else _adapter(kind).validate_python(value)
+        return found
 
     def only(self, names: frozenset[str]) -> Evidence:
         """Return a record with only these signals."""
@@ -201,12 +204,21 @@ class Evidence:
 
     def to_json(self) -> str:
         """Return the record as JSON, with inf and NaN as strings."""
-        return _ADAPTER.dump_json(self, indent=1).decode()
+        plain = replace(self, others=_as_json(self.others))
+        record = _adapter(Evidence).dump_python(plain, mode="json")
+        return json.dumps(record | {"signals": sorted(self.signals)}, indent=1)
 
 
 _NOTHING = Evidence()
 SIGNALS = frozenset(each.name for each in fields(Evidence)) - {"signals", "others"}
-_ADAPTER: TypeAdapter[Evidence] = TypeAdapter(Evidence)
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    """Return what reads and writes a kind of record as JSON."""
+    from pydantic import TypeAdapter  # its import and the schema take 0.1 s
+
+    return TypeAdapter(kind)
 
 
 def recorded(**observed: Any) -> Evidence:
@@ -222,7 +234,7 @@ def from_json(text: str | bytes) -> Evidence:
     Raises:
         ValueError: If it is not such a record.
     """
-    found = _ADAPTER.validate_json(text)
+    found = _adapter(Evidence).validate_json(text)
     if not found.signals:
         raise ValueError("no signals: nothing was observed")
     return found
@@ -230,4 +242,4 @@ def from_json(text: str | bytes) -> Evidence:
 
 def as_plain(record: Any) -> Any:
     """Return evidence, or a part of it, as dicts, lists, strings and numbers."""
-    return TypeAdapter(type(record)).dump_python(record, mode="json")
+    return _adapter(type(record)).dump_python(record, mode="json")

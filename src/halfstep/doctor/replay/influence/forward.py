@@ -7,6 +7,8 @@ depends on the input, as in a router, there is no comparison.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep.doctor.bundle.caller import Caller
-from halfstep.doctor.internals import current_node
+from halfstep.doctor.internals import changes_inputs, current_node, tensors_written
 from halfstep.doctor.record.sites import Mark, lines_below
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.tape.tape import Slot
@@ -65,6 +67,63 @@ class Operator:
     limits: list[float | None] = field(default_factory=list)
 
 
+class Differences(Sequence[list[torch.Tensor]]):
+    """Where the results of each operator differ from those of another run.
+
+    They are compared when they are asked for: most are not.
+
+    Args:
+        operators: The operators of the other run.
+    """
+
+    def __init__(self, operators: list[Operator]) -> None:
+        self._operators = operators
+        # Held, so that no other tensor gets their memory, and so that autograd detaches a result to
+        # which something else refers, as the first run does.
+        self._made: list[list[torch.Tensor]] = []
+        self._masks: dict[int, list[torch.Tensor]] = {}
+        self._in_memory: defaultdict[int, list[int]] = defaultdict(list)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, number: Any) -> Any:
+        """Return a mask for each tensor in the result of an operator."""
+        if number not in self._masks:
+            if not 0 <= number < len(self._made):
+                raise IndexError(number)
+            made, other = self._made[number], self._operators[number]
+            if not other.limits:
+                other.limits = [*map(_limit, other.values)]
+            self._masks[number] = [*map(_difference, made, other.values, other.limits)]
+        return self._masks[number]
+
+    def add(self, name: str, made: list[torch.Tensor]) -> int:
+        """Add the results of the next operator.
+
+        Raises:
+            ForwardsDifferError: If the other run called another one.
+        """
+        number = len(self._made)
+        other = self._operators[number] if number < len(self._operators) else None
+        if (
+            other is None
+            or other.name != name
+            or [each.shape for each in made] != [each.shape for each in other.values]
+        ):
+            raise ForwardsDifferError
+        self._made.append(made)
+        for each in made:
+            self._in_memory[storage_key(each)].append(number)
+        return number
+
+    def compare(self, written: list[torch.Tensor]) -> None:
+        """Compare the results in memory that is about to be written to."""
+        for each in written:
+            for number in self._in_memory.pop(storage_key(each), ()):
+                self[number]
+
+
 class Forward(TorchDispatchMode):
     """Records the operators of a forward, or compares them with those of another run.
 
@@ -89,11 +148,10 @@ class Forward(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own, without annotations
         self._where, self._boundary, self._base = where, boundary, base
         self.operators: list[Operator] = []
-        self.changed: list[list[torch.Tensor]] = []
+        self.changed = Differences(base.operators if base else [])
         self.inputs: dict[Any, torch.Tensor] = {}
         self._mark: Mark | None = None
         self._makers: dict[Any, int] = {}
-        self._held: list[list[torch.Tensor]] = []
         self._bytes = 0
 
     def begin(self, entry: Entry) -> None:
@@ -127,18 +185,19 @@ class Forward(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         needed = [each.requires_grad for each in tensors_in((args, kwargs))]
+        is_compared = self._base is not None
+        if is_compared and changes_inputs(func):
+            self.changed.compare(tensors_written(func, args, kwargs))
         result = func(*args, **kwargs)
         if func.namespace == "aten":
             name = str(func.overloadpacket).removeprefix("aten.")
-            if self._base is None:
+            if not is_compared:
                 self._record(name, args, kwargs, result, needed)
             else:
-                self._compare(self._base, name, tensors_in(result))
+                number = self.changed.add(name, tensors_in(result))
+                if changes_inputs(func):  # It may be written to after the run, as buffers are.
+                    self.changed[number]
         return result
-
-    def release(self) -> None:
-        """Let go of the results of a comparison."""
-        self._held = []
 
     def _record(self, name: str, args: Any, kwargs: Any, result: Any, needed: list[bool]) -> None:
         given, made = tensors_in((args, kwargs)), tensors_in(result)
@@ -161,21 +220,6 @@ class Forward(TorchDispatchMode):
         """Return the number of the operator that made a tensor; `OUTSIDE` for none."""
         exact = self._makers.get(_place(tensor))
         return self._makers.get(storage_key(tensor), OUTSIDE) if exact is None else exact
-
-    def _compare(self, base: Forward, name: str, made: list[torch.Tensor]) -> None:
-        number = len(self.changed)
-        other = base.operators[number] if number < len(base.operators) else None
-        if (
-            other is None
-            or other.name != name
-            or [each.shape for each in made] != [each.shape for each in other.values]
-        ):
-            raise ForwardsDifferError
-        # Autograd detaches a result to which something else refers, as the first run does.
-        self._held.append(made)
-        if not other.limits:
-            other.limits = [*map(_limit, other.values)]
-        self.changed.append([*map(_difference, made, other.values, other.limits)])
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -77,7 +77,6 @@ class Forwards:
         mode = self._replayer.forward_mode(base)
         alike = {key: _laid_out(each, self.inputs.get(key)) for key, each in others.items()}
         outcome = self._replayer.forward(mode, alike, evaluates=evaluates)
-        mode.release()
         self._left -= time.process_time() - started
         is_whole = not outcome.note and len(mode.changed) == len(base.operators)
         return mode.changed if is_whole else None
