@@ -114,6 +114,11 @@ def clipping() -> tuple[Any, str]:
     return nn.utils.clip_grad, "_clip_grads_with_norm_"
 
 
+def total_norm() -> tuple[Any, str]:
+    """Return the module and the name of the function with which `clip_grad_norm_` takes a norm."""
+    return nn.utils.clip_grad, "_get_total_norm"
+
+
 def is_on(context: torch.autocast) -> bool:
     """Return whether an autocast has an effect; torch switches one for an absent device off."""
     return bool(context._enabled)

@@ -18,8 +18,8 @@ BF16 = torch.autocast("cpu", dtype=torch.bfloat16)
 @pytest.mark.parametrize(
     ("forward", "runs"),
     [
-        (nullcontext(), ["Tracer", "Forward"]),
-        (BF16, ["Tracer", "Widen", "Forward"]),
+        (nullcontext(), ["None", "Tracer", "Forward"]),
+        (BF16, ["None", "Tracer", "Widen", "Forward"]),
     ],
     ids=["fp32", "bf16"],
 )

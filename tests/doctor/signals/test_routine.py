@@ -137,3 +137,28 @@ def test_a_line_that_changes_what_it_does_is_heard_again(heard) -> None:
     train(heard, scaled)
     assert heard.of("mul")[STEPS + 1] == 0
     assert set(heard.of("mul")[2 * EVERY :]) == {LAYERS}
+
+
+def test_whole_numbers_are_heard_in_few_steps(heard: Heard) -> None:
+    def places(inputs: torch.Tensor) -> torch.Tensor:
+        [each + 1 for each in torch.arange(CALLS)]
+        return inputs
+
+    train(heard, lambda *_: None, places)
+    assert heard.of("add") == [CALLS if step < STEPS else 0 for step in range(COUNT)]
+
+
+def test_the_calls_by_which_torch_clips_are_one_norm_and_one_write(heard: Heard) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with Watch() as watch:
+        for _ in range(3):
+            heard.append(Counter())
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).sum().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+    evidence = watch.close()
+    assert not any(each["_foreach_norm"] + each["_foreach_mul_"] for each in heard)
+    assert evidence.loop.count("read") == evidence.loop.count("write") == 3

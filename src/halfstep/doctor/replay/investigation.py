@@ -220,7 +220,7 @@ class Investigation(Signal):
             return
         replayer = self.replayer(entries, parameters, iteration, "the last step")
         with self._repeating(iteration):
-            plain = replayer.plain_traced()
+            plain = replayer.plain()
         is_bad = not plain.note and not plain.finite and plain.same is not False
         if not is_bad:  # `step` measures the targets of a bad step.
             self.targets += target_ranges(entries)

@@ -68,7 +68,6 @@ class Replayer(Runs):
         self._positions = positions
         self._computed = computed
         self._statements: list[Changed] = []
-        self._trace: tuple[tuple[Birth, ...], Tracer, Outcome] | None = None
         backward = next((each for each in reversed(entries) if each.kind == "backward"), None)
         super().__init__(iteration, why, backward.value if backward else None)
         self.models = [
@@ -87,20 +86,6 @@ class Replayer(Runs):
         Returns:
             The births, the tracer, and the result of the run.
         """
-        births, tracer, outcome = self._traced(record=record, scale=scale)
-        return births, tracer, self._replay("traced", outcome)
-
-    def plain_traced(self) -> Replay:
-        """Run the step unchanged, under the tracer unless it has compiled code; for `precision`."""
-        if any(map(is_compiled, self.models)):
-            return self.plain()
-        self._trace = self._traced()
-        outcome = self._plain = self._trace[2]
-        return self._replay("plain", outcome, same=self._is_same(outcome))
-
-    def _traced(
-        self, *, record: bool = False, scale: float | None = None
-    ) -> tuple[tuple[Birth, ...], Tracer, Outcome]:
         names = self._names()
         recorder = Recorder(lambda each: names.get(storage_key(each), "")) if record else None
         owned = {storage_key(each): name for name, each in self._parameters.items()}
@@ -119,7 +104,7 @@ class Replayer(Runs):
             recorder.finish(
                 losses=outcome.losses, gradients=gradients, ends=outcome.ends, scale=outcome.scale
             )
-        return self._births(tracer, outcome), tracer, outcome
+        return self._births(tracer, outcome), tracer, self._replay("traced", outcome)
 
     def precision(self) -> tuple[Precision, tuple[Birth, ...]]:
         """Compare a finite step's loss and gradients with those in fp32.
@@ -128,8 +113,8 @@ class Replayer(Runs):
             The comparison, or only a note why there is none; and the births in the finite step,
             which did no harm.
         """
-        births, tracer, traced = self._trace or self._traced()
-        mine, self._plain, self._trace = self._plain or self._run(), None, None
+        births, tracer, traced = self.traced()
+        mine, self._plain = self._plain or self._run(), None
         if tracer.has_halves or any(map(is_compiled, self.models)):
             with torch.compiler.set_stance("force_eager"):
                 exact = self._run(Widen())

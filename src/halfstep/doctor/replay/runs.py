@@ -74,13 +74,10 @@ class Runs(ABC):
     def plain(self) -> Replay:
         """Run the step unchanged."""
         outcome = self._plain = self._run()
-        return self._replay("plain", outcome, same=self._is_same(outcome))
-
-    def _is_same(self, outcome: Outcome) -> bool | None:
-        """Return whether a run gave the loss of the program; None if that is unknown."""
-        if self.loss is None or not outcome.losses or outcome.note:
-            return None
-        return torch.equal(_bits(self.loss), _bits(outcome.losses[-1]))
+        same = None
+        if self.loss is not None and outcome.losses and not outcome.note:
+            same = torch.equal(_bits(self.loss), _bits(outcome.losses[-1]))
+        return self._replay("plain", outcome, same=same)
 
     def eager(self) -> Replay:
         """Run the step without compiled code."""

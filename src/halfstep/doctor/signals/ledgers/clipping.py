@@ -1,4 +1,8 @@
-"""Calls of `clip_grad_norm_`: whether they get gradients, and how much they clip."""
+"""Calls of `clip_grad_norm_`: whether they get gradients, and how much they clip.
+
+torch calls a dozen functions with all gradients. They are told to the signals as one norm and one
+write, unless a gradient is of a kind whose calls say more.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from halfstep.doctor.internals import clipping
+from halfstep.doctor.internals import clipping, total_norm
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
-from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.signal import Heard, Hook, Signal
+from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.signals.values.samples import is_sampled
+from halfstep.doctor.tape.listener import Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,18 +74,45 @@ class Clipping(Signal):
         self._lines: dict[Mark | None, _Line] = {}
 
     def hooks(self) -> Iterator[Hook]:
-        """Yield the hook of the function to which `clip_grad_norm_` passes its parameters."""
-        owner, name = clipping()
-        if hasattr(owner, name):
-            yield Hook(owner, name, self.watched.here(self._on_clip))
+        """Yield the hooks of the two functions of which `clip_grad_norm_` consists."""
+        for (owner, name), told in ((total_norm(), self._on_norm), (clipping(), self._on_clip)):
+            if hasattr(owner, name):
+                yield Hook(owner, name, self.watched.here(told))
+
+    def _on_norm(self, original: Any, tensors: Any, /, *args: Any, **kwargs: Any) -> Any:
+        is_whole = self.watched.is_outside()
+        with self.watched.guard.own():
+            is_whole = is_whole and isinstance(tensors, list) and _are_plain(tensors)
+        if not is_whole:
+            return original(tensors, *args, **kwargs)
+        with self.watched.guard.inside():
+            norm = original(tensors, *args, **kwargs)
+        with self.watched.guard.own():
+            self.watched.grammar.notice_read(calling_line(), tensors)
+            self.watched.grammar.notice_use(tensors)
+            self.watched[Origins].miss(norm)
+            call = Call(torch.linalg.vector_norm, (tensors[0],), {}, None)
+            self.watched.tell("on_call", Heard("linalg_vector_norm", call, tensors, [], norm))
+        return norm
 
     def _on_clip(self, original: Any, parameters: Any, /, *args: Any, **kwargs: Any) -> Any:
+        gradients: list[torch.Tensor] = []
+        is_whole = self.watched.is_outside()
         with self.watched.guard.own():
             if isinstance(parameters, torch.Tensor):
                 parameters = [parameters]
             if isinstance(parameters, list | tuple):
                 self._note(parameters, calling_line(), args)
-        return original(parameters, *args, **kwargs)
+                gradients = [each.grad for each in parameters if each.grad is not None]
+            is_whole = is_whole and _are_plain(gradients)
+        if not is_whole:
+            return original(parameters, *args, **kwargs)
+        with self.watched.guard.inside():
+            original(parameters, *args, **kwargs)
+        with self.watched.guard.own():
+            factor = args[1] if len(args) > 1 else None
+            self.watched.grammar.notice_writes(calling_line(), gradients, factor)
+        return None
 
     def _note(
         self, parameters: list[Any] | tuple[Any, ...], mark: Mark | None, args: tuple[Any, ...]
@@ -119,3 +152,14 @@ class Clipping(Signal):
             for mark, line in self._lines.items()
         )
         return {ClippingLines.signal: ClippingLines(lines)}
+
+
+def _are_plain(gradients: list[torch.Tensor]) -> bool:
+    """Return whether these are fp32 gradients that are not on a graph."""
+    return bool(gradients) and all(
+        type(each) is torch.Tensor
+        and each.dtype == torch.float32
+        and each.layout is torch.strided
+        and not each.requires_grad
+        for each in gradients
+    )

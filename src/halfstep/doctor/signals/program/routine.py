@@ -2,7 +2,7 @@
 
 An average of the weights of a large model takes thousands of calls of torch in each step, with
 nothing new to learn from most of them. When a line has done only this for some steps, its calls are
-heard in a few of the following steps.
+heard in a few of the following steps. The same is true of a line that computes many whole numbers.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ STEPS = 4
 """The number of steps after which it is one."""
 EVERY = 8
 """The calls of a routine are heard in every eighth step."""
+EVERY_WHOLE = 64
+"""Those that compute only with whole numbers, such as the places of samples, in every 64th step."""
 _MOST = 16384
 
 
@@ -41,12 +43,14 @@ class _Line:
         calls: How many were heard in this step.
         alike: Whether all of them computed only with weights, and wrote no trained ones.
         steps: The number of successive steps before it with enough calls that were all alike.
+        floats: Whether one of them, in any step, computed with floating-point numbers.
     """
 
     step: int = -1
     calls: int = 0
     alike: bool = True
     steps: int = 0
+    floats: bool = False
 
     @property
     def steps_alike(self) -> int:
@@ -88,7 +92,7 @@ class Routine(Signal):
             line = self._lines[key] = _Line()
         self._line = line
         if step != line.step:
-            if step % EVERY and line.steps_alike >= STEPS:
+            if step % (EVERY if line.floats else EVERY_WHOLE) and line.steps_alike >= STEPS:
                 return True
             line.begin(step)
         return False
@@ -139,8 +143,9 @@ class Routine(Signal):
                 derived.add(key)
             else:
                 derived.discard(key)
-        if not alike and (sources or any(each.is_floating_point() for each in made)):
-            line.alike = False
+        if sources or any(each.is_floating_point() for each in made):
+            line.floats = True
+            line.alike = line.alike and alike
 
     def _find(self) -> None:
         """Find the weights: the parameters and buffers of models, and what optimizers train."""
