@@ -67,6 +67,25 @@ def broken_convolution_around_each_position() -> None:
     train(convolving((1, 1)))
 
 
+def cropped(first: int) -> nn.Module:
+    """A convolution that is padded on both sides, of whose positions some are left out."""
+    torch.manual_seed(0)
+
+    def mix(features: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+        longer = layer(features.transpose(1, 2))
+        return longer[..., first : first + features.shape[1]].transpose(1, 2)
+
+    return Language(mix, nn.Conv1d(8, 8, 3, padding=2))
+
+
+def broken_convolution_cropped_at_its_start() -> None:
+    train(cropped(2))
+
+
+def healthy_convolution_cropped_at_its_end() -> None:
+    train(cropped(0))
+
+
 def broken_shift_in_the_loss() -> None:
     """The model gets all tokens, and the loss compares outputs with the next ones."""
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _PADS = "constant_pad_nd"
 """An operator that changes the size of a dimension, and mixes nothing."""
+_CROPS = frozenset({"narrow", "slice"})
+"""Operators that leave out positions, such as those that a convolution has added."""
 NONE, WITHIN, BEYOND, UNKNOWN = "none", "within", "beyond", "unknown"
 """Whether a result changes; if it does, whether within what may change, or beyond it, or unknown
 because no dimension fits."""
@@ -137,8 +139,13 @@ def extents(
     known: list[str] = []
     for operator, masks in zip(operators, changed, strict=True):
         found = max((extent(each) for each in masks), key=order.index, default=NONE)
-        if operator.name == _PADS and found == UNKNOWN and operator.makers[0] != OUTSIDE:
-            found = known[operator.makers[0]]
+        maker = operator.makers[0] if operator.makers else OUTSIDE
+        if operator.name == _PADS and found == UNKNOWN and maker != OUTSIDE:
+            found = known[maker]
+        is_longer = maker != OUTSIDE and known[maker] == UNKNOWN
+        if operator.name in _CROPS and found != UNKNOWN and is_longer:  # as far as its own inputs
+            before = (known[each] for each in operators[maker].makers if each != OUTSIDE)
+            known[maker] = max(before, key=order.index, default=UNKNOWN)
         known.append(found)
     return known
 
