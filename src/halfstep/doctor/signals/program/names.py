@@ -122,6 +122,7 @@ class _Known:
     evaluated: set[Mark] = field(default_factory=set)
     stacks: set[tuple[Mark, ...]] = field(default_factory=set)
     apart: tuple[str, ...] = ()
+    nameless: set[Mark | None] = field(default_factory=set)  # lines in which it has no name
 
 
 class Names(Signal):
@@ -145,7 +146,7 @@ class Names(Signal):
             return
         mark = calling_line()
         known.is_settled = known.training is not None and known.training[0] == mark
-        if known.is_settled or known.quiet is not None:
+        if known.is_settled or known.quiet is not None or mark in known.nameless:
             return
         frame = frame_at(mark)
         name = _name(module, frame) if frame else ""
@@ -153,6 +154,8 @@ class Names(Signal):
             known.training = known.training or (mark, name)
             known.quiet = (mark, name) if is_quiet else None
             known.apart = tuple(self._apart(module, name))
+        else:
+            known.nameless.add(mark)
 
     def on_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
         """Read the name of a model in a call without gradients, and the lines that led to it."""
