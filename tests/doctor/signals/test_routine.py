@@ -162,3 +162,33 @@ def test_the_calls_by_which_torch_clips_are_one_norm_and_one_write(heard: Heard)
     evidence = watch.close()
     assert not any(each["_foreach_norm"] + each["_foreach_mul_"] for each in heard)
     assert evidence.loop.count("read") == evidence.loop.count("write") == 3
+
+
+def test_a_closure_is_of_the_loop_and_the_rest_of_its_step_is_not(heard: Heard) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=False)
+    fails = [False, True, False]
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 4)).square().mean()
+        loss.backward()
+        if fails[len(heard) - 1]:
+            raise RuntimeError
+        return loss
+
+    with Watch() as watch:
+        for fail in fails:
+            heard.append(Counter())
+            if fail:
+                with pytest.raises(RuntimeError):
+                    optimizer.step(closure)
+            else:
+                optimizer.step(closure)
+            torch.ones(2) + 1
+    assert not watch.troubles
+    assert watch.close().loop.count("step") == 2
+    for names in heard:
+        assert names["square"] == names["mean"] == names["add"] == 1
+        assert not names["add_"]

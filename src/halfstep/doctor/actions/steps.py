@@ -43,7 +43,7 @@ class Steps(Signal):
         self._optimizers, self._backwards = watched[Optimizers], watched[Backwards]
         self._scaling, self._measuring = watched[Scaling], watched[Measuring]
         self._hold_back = watched[HoldBack]
-        self._stepping: list[Inside | None] = []
+        self._stepping: list[Inside] = []
         self.framework: str | None = None
 
     def hooks(self) -> Iterator[Registration]:
@@ -64,11 +64,11 @@ class Steps(Signal):
         closure = kwargs.get("closure") or next((each for each in args[1:] if callable(each)), None)
         if closure is None:
             self._about_to_step(optimizer)
-            inside = watched.guard.inside()
-            inside.__enter__()
-            self._stepping.append(inside)
+        inside = watched.guard.inside()
+        inside.__enter__()
+        self._stepping.append(inside)
+        if closure is None:
             return None
-        self._stepping.append(None)
         runs = [0]
 
         @functools.wraps(closure)
@@ -76,8 +76,13 @@ class Steps(Signal):
             with watched.guard.own():
                 self._optimizers.number(optimizer)
                 watched.tell("on_closure", optimizer, runs[0])
-            with watched.guard.outside():
-                result = closure()
+            try:
+                with watched.guard.outside():
+                    result = closure()
+            except BaseException:  # The step ends here, and torch does not call the other hook.
+                self._stepping.remove(inside)
+                inside.__exit__()
+                raise
             if runs[0] == 0:
                 self._about_to_step(optimizer, closure=True)
             runs[0] += 1
@@ -124,9 +129,8 @@ class Steps(Signal):
         del args, kwargs
         if not self.watched.is_here():
             return
-        inside = self._stepping.pop() if self._stepping else None
-        if inside is not None:
-            inside.__exit__()
+        if self._stepping:
+            self._stepping.pop().__exit__()
         self._hold_back.release()
         if self._measuring.has_new_trouble:
             with self.watched.guard.own():
