@@ -54,8 +54,8 @@ class Backwards(Signal):
             terms = watched[Scaling].terms(tensors_in(tensors))
             directions = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
             if scale is None and tensors_in(directions):
-                # Usually gradients of the backward before: a batch that is trained in parts.
-                scale = self.scale
+                # Others are usually gradients of the backward before, of a batch in parts.
+                scale = watched.tape.scale_of(directions) or self.scale
             self._open(tensors, directions, mark, scale)
             watched.tell("on_backward", [] if tensors_in(directions) else tensors_in(tensors))
             self.scale = scale

@@ -290,13 +290,23 @@ class Scaling(Signal):
         mark = None
         with self._guard.own():
             mark = calling_line()
-            self.updated(mark, scaler, by_loop=True)
+            given = args[0] if args else kwargs.get("new_scale")
+            self.updated(mark, scaler, by_loop=True, given=given is not None)
         with self._theirs("update", mark, scaler):
             return original(scaler, *args, **kwargs)
 
-    def updated(self, mark: Mark | None, scaler: Any, *, by_loop: bool) -> None:
-        """Record an update of a loss scale, by the loop or by the engine."""
-        self._grammar.updated(mark, self._number(scaler), by_loop=by_loop)
+    def updated(
+        self, mark: Mark | None, scaler: Any, *, by_loop: bool, given: bool = False
+    ) -> None:
+        """Record an update of a loss scale, by the loop or by the engine.
+
+        Args:
+            mark: The source line.
+            scaler: The scaler.
+            by_loop: Whether the loop calls it.
+            given: Whether the loop gives the new loss scale.
+        """
+        self._grammar.updated(mark, self._number(scaler), by_loop=by_loop, given=given)
         self._updates += 1
 
     def on_new_scaler(self, scaler: Any, *_: Any, **__: Any) -> None:

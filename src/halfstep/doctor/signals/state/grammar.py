@@ -326,7 +326,9 @@ class Grammar(Iterations):
         for gradients in self._gradients.values():
             gradients.claimed = True
 
-    def updated(self, mark: Mark | None, scaler: int, *, by_loop: bool) -> None:
+    def updated(
+        self, mark: Mark | None, scaler: int, *, by_loop: bool, given: bool = False
+    ) -> None:
         """Record a `scaler.update`; it is an event only if the loop calls it, not the engine."""
         stepped = self._since_update.pop(scaler, [])
         self._claim()
@@ -338,6 +340,7 @@ class Grammar(Iterations):
             scaler=scaler,
             optimizers=",".join(map(str, sorted(set(stepped)))),
             steps=len(stepped),
+            given=given,
         )
 
     def zeroed(self, mark: Mark | None, optimizers: list[Optimizer]) -> None:
