@@ -81,9 +81,21 @@ class Scaling(Signal):
         Args:
             number: A factor or divisor in the loop's code; tensors give False.
         """
+        return abs(self.power_of(number)) == 1
+
+    def power_of(self, number: Any) -> int:
+        """Return which power of the loss scale that the loop last read a number is; 0 for none.
+
+        Args:
+            number: A factor or divisor in the loop's code; tensors give 0.
+        """
         if self._latest is None or not isinstance(number, int | float) or not number:
-            return False
-        return any(abs(each - self._latest) <= 1e-6 * self._latest for each in (number, 1 / number))
+            return 0
+        for power in (1, -1, 2, -2):
+            known = self._latest**power
+            if abs(number - known) <= 1e-6 * known:
+                return power
+        return 0
 
     @contextmanager
     def _theirs(
