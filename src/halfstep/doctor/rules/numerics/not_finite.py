@@ -16,9 +16,8 @@ _APPLIED = "the optimizer applies it to the weights"
 _STAYS_FINITE = "the parameters are finite all the same"
 _LEFT_OUT = "the step is skipped; the loss scale is not the cause"
 _SKIP = (
-    "+ # Until the cause is found, skip such steps:",
-    "+ norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)",
-    "+ if torch.isfinite(norm): optimizer.step()",
+    "+ # Until the cause is found, skip such steps: call optimizer.step() only if the norm that",
+    "+ # torch.nn.utils.clip_grad_norm_() returns is finite.",
 )
 
 
