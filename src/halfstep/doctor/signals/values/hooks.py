@@ -19,6 +19,7 @@ import torch
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.signals.values.samples import is_sampled
+from halfstep.doctor.signals.values.unscaling import Unscaling
 from halfstep.doctor.tensors.local import local
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Hooks(Signal):
         def call(gradient: torch.Tensor) -> Any:
             result = hook(gradient)
             if result is not None and result is not gradient and self._samples(notes):
-                self._seen.append((notes, gradient, result))
+                self._note(notes, gradient, result)
             return result
 
         return call
@@ -94,15 +95,20 @@ class Hooks(Signal):
             result = hook(parameter)
             after = parameter.grad
             if after is not None and (after is not grad or after._version != version):
-                self._seen.append((notes, before, after.detach().clone()))
+                self._note(notes, before, after.detach().clone())
             return result
 
         return call
 
     def _samples(self, notes: _Hook) -> bool:
         """Count a call of a hook; return whether it is sampled."""
-        notes.calls += self._on
-        return self._on and is_sampled(notes.calls)
+        notes.calls += 1
+        return is_sampled(notes.calls)
+
+    def _note(self, notes: _Hook, before: torch.Tensor, after: torch.Tensor) -> None:
+        if self._on:
+            self._seen.append((notes, before, after))
+        self.watched[Unscaling].changed(notes.mark, before, after)
 
     def limits(self) -> Iterator[tuple[torch.Tensor, Mark | None]]:
         """Yield each parameter whose hook has limited its gradient; waits for the device."""
