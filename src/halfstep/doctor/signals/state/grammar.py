@@ -199,7 +199,9 @@ class Grammar(Iterations):
             gradients.examined = gradients.assigned = False
             gradients.cleared.clear()
             gradients.note_made()
-            mine = [each for each, leaves in terms if leaves & gradients.parameters]
+            mine: list[Multiplier | None] = [
+                each for each, leaves in terms if leaves & gradients.parameters
+            ]
             for each in mine or [scale]:
                 gradients.take(each)
             mixed |= len(gradients.holds) > 1
