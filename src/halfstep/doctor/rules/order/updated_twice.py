@@ -130,4 +130,5 @@ RULE = Rule(
     citations=("huggingface/accelerate#439", "docs.pytorch.org/docs/stable/notes/amp_examples"),
     needs=frozenset({"loop", "numbers"}),
     judge=judge,
+    explains=("LEARNING_RATE_TOO_HIGH",),
 )
