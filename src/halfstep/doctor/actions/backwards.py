@@ -43,7 +43,7 @@ class Backwards(Signal):
         if current_node() is not None:  # The inner backward of a reentrant checkpoint.
             return original(*args, **kwargs)
         watched, hooks = self.watched, self.watched[Hooks]
-        scale, mark = None, None
+        scale, mark, terms = None, None, []
         tensors = args[0] if args else kwargs.get("tensors")
         with watched.guard.own():
             mark = calling_line()
@@ -51,10 +51,11 @@ class Backwards(Signal):
             watched[Clearing].notice_dropped()
             watched.grammar.notice_writes(mark)
             scale = watched.tape.scale_of(tensors)
+            terms = watched[Scaling].terms(tensors_in(tensors))
             directions = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
             if scale is None and tensors_in(directions):
-                # Usually gradients of the backward before: a batch that is trained in parts.
-                scale = self.scale
+                # Others are usually gradients of the backward before, of a batch in parts.
+                scale = watched.tape.scale_of(directions) or self.scale
             self._open(tensors, directions, mark, scale)
             watched.tell("on_backward", [] if tensors_in(directions) else tensors_in(tensors))
             self.scale = scale
@@ -66,6 +67,7 @@ class Backwards(Signal):
             watched.grammar.accumulated(
                 mark,
                 scale,
+                terms,
                 autocast=bool(autocast_state()),
                 loss_format=format_name(losses[0].dtype) if losses else "",
             )

@@ -16,7 +16,7 @@ from halfstep.doctor.signals.signal import Heard, Signal
 from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.signals.values.own_scales import OwnScales
 from halfstep.doctor.tape.listener import READS, REQUIRES, writes
-from halfstep.doctor.tape.tape import autocast_state
+from halfstep.doctor.tape.tape import Multiplier, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
 from halfstep.doctor.tensors.unfilled import ALLOCATING
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 _NORMS = ("_foreach_norm", "norm", "linalg_vector_norm", "vector_norm")
 _ZEROES = {"zero_", "_foreach_zero_"}
 _PRODUCTS = {"mul", "div", "true_divide", "multiply", "divide", "mul_", "div_"}
+_DIVIDES = ("div", "true_div")
+_RAISES = {"pow", "__pow__", "float_power"}
+_POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
+_ROUNDING = 1e-6
 _MULTIPLIES = {
     "mul_",
     "div_",
@@ -149,13 +153,35 @@ class Hearing(Signal):
             self.watched.begin()
         entry = self._tape.open("call", call.function, call.args, call.kwargs)
         entry.autocast, entry.mark, entry.random = autocast_state(), calling_line(), call.random
-        scale = self._tape.scale_of(given)
-        if name in _PRODUCTS:
-            if any(map(self._scaling.undoes, call.args)):
-                scale = None
-            if made and made[0].numel() == 1 and len(call.args) > 1:
-                self._note_factor(call, entry.mark)
+        scale = self._raised(name, call, self._tape.scale_of(given))
+        if name in _PRODUCTS and made and made[0].numel() == 1 and len(call.args) > 1:
+            self._note_factor(call, entry.mark)
         self._tape.close(entry, made, scale)
+
+    def _raised(self, name: str, call: Call, scale: Multiplier | None) -> Multiplier | None:
+        """Return the power of a loss scale in the result of a call; None for the power of 0.
+
+        Args:
+            name: Name of the function.
+            call: The call.
+            scale: The power in the arguments; that of the first one with a loss scale.
+        """
+        if scale is None:
+            return None
+        power, factors = scale.power, call.args[1:2]
+        if name in _POWERS:
+            power *= _POWERS[name]
+        elif name in _RAISES and factors and isinstance(factors[0], int | float):
+            power *= factors[0]
+        elif name in _PRODUCTS:
+            sign = -1 if name.startswith(_DIVIDES) else 1
+            powers = [self._power(each) for each in call.args[:2]]
+            power = sum(powers[:1]) + sign * sum(powers[1:])
+        return Multiplier(scale.scaler, scale.updates, power) if abs(power) > _ROUNDING else None
+
+    def _power(self, factor: Any) -> float:
+        known = self._tape.scale_of((factor,)) if isinstance(factor, torch.Tensor) else None
+        return self._scaling.power_of(factor) if known is None else known.power
 
     def record_outside(
         self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
@@ -177,7 +203,7 @@ class Hearing(Signal):
             self._origins.assigned(tensor, value if isinstance(value, torch.Tensor) else None)
 
     def _note_factor(self, call: Call, mark: Mark | None) -> None:
-        inverse = call.function.__name__.startswith(("div", "true_div"))
+        inverse = call.function.__name__.startswith(_DIVIDES)
         # The argument that requires gradients is the loss; the other one is the factor.
         for each in call.args[1:2] if inverse else call.args[:2]:
             if not (isinstance(each, torch.Tensor) and each.requires_grad):

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import Optimizer
 
-from halfstep.doctor.internals import device_of, found_inf_of, loss_scale_of
+from halfstep.doctor.internals import device_of, found_inf_of, loss_scale_of, node_number
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.tape import Multiplier, autocast_state
+from halfstep.doctor.tensors.graph import scaled_terms
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch.optim import Optimizer
+    from collections.abc import Callable, Iterator, Sequence
 
     from halfstep.doctor.record.sites import Mark
     from halfstep.doctor.signals.watched import Watched
     from halfstep.doctor.tape.tape import Entry
+
+_LOSSES = 64
 
 
 class Scaling(Signal):
@@ -38,6 +41,7 @@ class Scaling(Signal):
         self._tape, self._registry = watched.tape, watched.registry
         self._stepping: list[Any] = []
         self._updates = 0
+        self._losses: OrderedDict[int, Multiplier] = OrderedDict()
         self._latest: float | None = None
         self.loss: torch.Tensor | None = None
         self.off = False
@@ -77,9 +81,21 @@ class Scaling(Signal):
         Args:
             number: A factor or divisor in the loop's code; tensors give False.
         """
+        return abs(self.power_of(number)) == 1
+
+    def power_of(self, number: Any) -> int:
+        """Return which power of the loss scale that the loop last read a number is; 0 for none.
+
+        Args:
+            number: A factor or divisor in the loop's code; tensors give 0.
+        """
         if self._latest is None or not isinstance(number, int | float) or not number:
-            return False
-        return any(abs(each - self._latest) <= 1e-6 * self._latest for each in (number, 1 / number))
+            return 0
+        for power in (1, -1, 2, -2):
+            known = self._latest**power
+            if abs(number - known) <= 1e-6 * known:
+                return power
+        return 0
 
     @contextmanager
     def _theirs(
@@ -145,6 +161,7 @@ class Scaling(Signal):
         self.loss = losses[0].detach() if single else None
         already = self._tape.scale_of(outputs) is not None
         self._tape.close(entry, result, self.multiplier(scaler))
+        self._keep_nodes(tensors_in(result), self.multiplier(scaler))
         formats = [format_name(each.dtype) for each in tensors_in(given)]
         self._grammar.add(
             "scale",
@@ -153,6 +170,26 @@ class Scaling(Signal):
             format=formats[0] if formats else "",
             already=already,
         )
+
+    def _keep_nodes(self, losses: list[torch.Tensor], scale: Multiplier) -> None:
+        for each in losses:
+            if each.grad_fn is not None:
+                self._losses[node_number(each.grad_fn)] = scale
+                if len(self._losses) > _LOSSES:
+                    self._losses.popitem(last=False)
+
+    def terms(self, losses: Sequence[torch.Tensor]) -> list[tuple[Multiplier, frozenset[int]]]:
+        """Return losses of different scalers in a sum, with the leaves that they reach.
+
+        Args:
+            losses: The tensors from which a backward pass starts.
+
+        Returns:
+            The scale and the `id` of the leaves of each; empty if one scaler scaled all of them.
+        """
+        if len(self._registry.scalers.notes) == 1:
+            return []
+        return scaled_terms(losses, self._losses)
 
     def multiplier(self, scaler: Any) -> Multiplier:
         """Return a reference to the current value of a scaler's loss scale."""
@@ -166,7 +203,9 @@ class Scaling(Signal):
         return result
 
     def _on_unscale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        optimizer: Optimizer = args[0] if args else kwargs["optimizer"]
+        optimizer = self._wrapped(args[0] if args else kwargs["optimizer"])
+        if optimizer is None:
+            return original(scaler, *args, **kwargs)
         mark = None
         with self._guard.own():
             self._registry.optimizer(optimizer)
@@ -181,20 +220,38 @@ class Scaling(Signal):
         return result
 
     def _on_step(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        optimizer: Optimizer = args[0] if args else kwargs["optimizer"]
+        given = args[0] if args else kwargs["optimizer"]
+        optimizer = self._wrapped(given)
+        if optimizer is None:
+            return original(scaler, *args, **kwargs)
         mark = None
         with self._guard.own():
             mark = calling_line()
             self._grammar.notice_writes(mark)
 
         def found_inf() -> torch.Tensor | None:
-            return next(iter(found_inf_of(scaler, optimizer)), None)
+            return next(iter(found_inf_of(scaler, given)), None)
 
         with (
             self.step(scaler, optimizer, mark, found_inf),
             self._theirs("step", mark, scaler, optimizer),
         ):
             return original(scaler, *args, **kwargs)
+
+    def _wrapped(self, given: Any) -> Optimizer | None:
+        """Return the optimizer that the loop gives to a scaler, or that such an object wraps.
+
+        Args:
+            given: An optimizer, or an object with the parameter groups of one.
+
+        Returns:
+            An optimizer of torch's class; None for an object that wraps none.
+        """
+        if isinstance(given, Optimizer):
+            return given
+        groups = getattr(given, "param_groups", None)
+        known = self._registry.optimizers.alive().values()
+        return next((each for each in known if each.param_groups is groups), None)
 
     @contextmanager
     def step(
@@ -245,13 +302,23 @@ class Scaling(Signal):
         mark = None
         with self._guard.own():
             mark = calling_line()
-            self.updated(mark, scaler, by_loop=True)
+            given = args[0] if args else kwargs.get("new_scale")
+            self.updated(mark, scaler, by_loop=True, given=given is not None)
         with self._theirs("update", mark, scaler):
             return original(scaler, *args, **kwargs)
 
-    def updated(self, mark: Mark | None, scaler: Any, *, by_loop: bool) -> None:
-        """Record an update of a loss scale, by the loop or by the engine."""
-        self._grammar.updated(mark, self._number(scaler), by_loop=by_loop)
+    def updated(
+        self, mark: Mark | None, scaler: Any, *, by_loop: bool, given: bool = False
+    ) -> None:
+        """Record an update of a loss scale, by the loop or by the engine.
+
+        Args:
+            mark: The source line.
+            scaler: The scaler.
+            by_loop: Whether the loop calls it.
+            given: Whether the loop gives the new loss scale.
+        """
+        self._grammar.updated(mark, self._number(scaler), by_loop=by_loop, given=given)
         self._updates += 1
 
     def on_new_scaler(self, scaler: Any, *_: Any, **__: Any) -> None:

@@ -70,8 +70,9 @@ class ModelFacts:
         bad_buffers: Names of floating-point buffers with inf or NaN.
         bad_parameters: Names of parameters with inf or NaN.
         forgotten: Names of trainable parameters that received gradients but have no optimizer.
-        unchanged: Number of these parameters whose norm is still the norm before the first step,
-            while optimizers have newer copies of them, which belong to no model.
+        unchanged: Number of these parameters whose norm is still that before the first step, or
+            that in the first half of the steps, while optimizers have newer copies of them, which
+            belong to no model.
         never_reached: Names of trainable parameters that have an optimizer but never received a
             gradient.
         compiled: Whether the model runs through torch.compile.

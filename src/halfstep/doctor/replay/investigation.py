@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 MOST = 4
 GROWN = 2.0
+_LOWER = 2.0**8
 _OVERWRITTEN = (
     "its update had put inf or NaN into the parameters before its loss was read; to read the loss "
     "before the update, write `halfstep doctor -m halfstep` in place of `halfstep`"
@@ -135,7 +136,9 @@ class Investigation(Signal):
         self.replays.append(plain)
         if plain.note:
             return
-        lower = replayer.at_scale(1.0) if scale is not None and scale != 1 else None
+        lower = None
+        if scale is not None and scale != 1:
+            lower = replayer.at_scale(1.0 if scale > 1 else scale / _LOWER)
         if plain.finite:
             self._inputs.judge((), iteration)
         else:
@@ -160,12 +163,12 @@ class Investigation(Signal):
 
         Args:
             replayer: Runs the step.
-            lower: The step at a loss scale of 1; None if it has no other loss scale.
+            lower: The step at a lower loss scale; None if it has no loss scale above or below 1.
         """
         births, tracer, traced = replayer.traced(record=self._bundle is not None)
         if lower is not None and not lower.finite and not lower.note:
             # Without the overflows that a lower loss scale prevents.
-            births = replayer.traced(scale=1.0)[0] or births
+            births = replayer.traced(scale=lower.scale)[0] or births
         self.births += births
         if traced.note:
             self.replays.append(traced)

@@ -93,6 +93,7 @@ class Playback:
     ) -> None:
         slots: dict[int, torch.Tensor] = {}
         is_scaled = any(each.kind == "scale" for each in self._entries)
+        has_backward = any(each.kind == "backward" for each in self._entries)
         fill = _filling(slots, leaves, wide=isinstance(mode, Widen))
         result: Any = None
         for entry in self._entries:
@@ -110,6 +111,8 @@ class Playback:
                     outcome.scale, losses = scale, _multiplied(losses, scale)
                 self._differentiate(outcome, losses, kwargs.get("grad_tensors"), leaves)
                 continue
+            if entry.function is torch.autograd.grad and not has_backward:
+                args = _scaled_grad(outcome, args, kwargs, None if is_scaled else scale)
             # Gradients are computed for parameters that require none in the program, but a result
             # that the program detached from the graph must be so where no gradients are computed.
             enabled = self._differentiates or entry.has_gradients
@@ -207,6 +210,25 @@ def _call_module(
         entry.buffers.restore()
     wide = {name: leaves[id(each)] for name, each in model.named_parameters() if id(each) in leaves}
     return functional_call(model, wide, args, kwargs) if wide else model(*args, **kwargs)
+
+
+def _scaled_grad(
+    outcome: Outcome, args: tuple[Any, ...], kwargs: Mapping[str, Any], scale: float | None
+) -> tuple[Any, ...]:
+    """Return the arguments of a call of `autograd.grad` in a step without a backward.
+
+    Args:
+        outcome: Receives the tensors that the call starts from, and the loss scale.
+        args: The arguments in the program.
+        kwargs: The keyword arguments; with `create_graph`, the step goes on from the gradients.
+        scale: Another loss scale; None for none.
+    """
+    if not args or kwargs.get("create_graph"):
+        return args
+    if scale is not None:
+        outcome.scale, args = scale, (_multiplied(args[0], scale), *args[1:])
+    outcome.differentiated += [each.detach() for each in tensors_in(args[0])]
+    return args
 
 
 def _multiplied(value: Any, scale: float) -> Any:

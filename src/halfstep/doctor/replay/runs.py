@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +33,7 @@ class Outcome:
         scale: The loss scale of the last backward; 1 without one.
         ends: The losses and gradients; without a backward, the results of the last call.
         note: The reason why the step did not run to its end; "" if it did.
+        differentiated: In a step without a backward, the tensors that `autograd.grad` started from.
     """
 
     losses: list[torch.Tensor]
@@ -40,6 +41,7 @@ class Outcome:
     scale: float
     ends: list[torch.Tensor]
     note: str = ""
+    differentiated: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def finite(self) -> bool:
@@ -104,7 +106,8 @@ class Runs(ABC):
         return tuple(replace(each, iteration=self.iteration) for each in births)
 
     def _replay(self, name: str, outcome: Outcome, *, same: bool | None = None) -> Replay:
-        loss = outcome.losses[-1].double().sum().item() / outcome.scale if outcome.losses else None
+        losses = outcome.losses or outcome.differentiated
+        loss = losses[-1].double().sum().item() / outcome.scale if losses else None
         finite = outcome.finite and not outcome.note
         largest = None
         if finite and outcome.gradients:

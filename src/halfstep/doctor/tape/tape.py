@@ -40,10 +40,12 @@ class Multiplier(NamedTuple):
     Attributes:
         scaler: Number of the scaler.
         updates: Number of updates of all scalers before this value was used.
+        power: The power of the loss scale that a value contains, such as 2 after a square.
     """
 
     scaler: int
     updates: int
+    power: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,16 @@ memory after its backward pass.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfstep.doctor.internals import makes_scalar, node_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import torch
+
+Scale = TypeVar("Scale")
 
 TERMS = 256
 NODES = 20_000
@@ -53,6 +55,52 @@ def terms_of(losses: Iterable[torch.Tensor]) -> frozenset[int]:
         else:
             found.add(number)
     return frozenset(found)
+
+
+def scaled_terms(
+    losses: Iterable[torch.Tensor], scales: Mapping[int, Scale]
+) -> list[tuple[Scale, frozenset[int]]]:
+    """Return the scaled losses in the sum of some losses, with the leaves that they reach.
+
+    Args:
+        losses: The tensors from which a backward pass starts.
+        scales: The loss scale of each scaled loss, by the sequence number of its graph node.
+
+    Returns:
+        For each scaled loss, its scale and the `id` of each leaf. Empty if all have the same scale,
+        or if the graph has more than `NODES` nodes.
+    """
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    waiting: list[Any] = [each.grad_fn for each in losses]
+    while waiting and len(seen) < TERMS:
+        node = waiting.pop()
+        if node is None or _kind(node) == _LEAF or (number := node_number(node)) in seen:
+            continue
+        seen.add(number)
+        if number in scales:
+            found[number] = node
+        elif _kind(node) in _SUMS and makes_scalar(node):
+            waiting += [below for below, _ in node.next_functions]
+    if len({scales[number] for number in found}) < 2:
+        return []
+    terms = [(scales[number], _leaves(node)) for number, node in found.items()]
+    return [(scale, leaves) for scale, leaves in terms if leaves]
+
+
+def _leaves(root: Any) -> frozenset[int]:
+    """Return the `id` of each leaf below a node; none for a graph with more than `NODES` nodes."""
+    leaves, seen, waiting = set(), {root}, [root]
+    while waiting:
+        node = waiting.pop()
+        if _kind(node) == _LEAF:
+            leaves.add(id(node.variable))
+        new = {below for below, _ in node.next_functions if below is not None} - seen
+        seen |= new
+        waiting += new
+        if len(seen) > NODES:
+            return frozenset()
+    return frozenset(leaves)
 
 
 def passages(

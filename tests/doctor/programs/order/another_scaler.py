@@ -65,3 +65,31 @@ def broken_by_one_that_has_multiplied_nothing() -> None:
         for optimizer, scaler in zip(optimizers, scalers, strict=True):
             scaler.step(optimizer)  # torch raises for the second
             scaler.update()
+
+
+def train_at_once(backward, *, swapped: bool = False) -> None:
+    torch.manual_seed(0)
+    models = [nn.Linear(6, 3), nn.Linear(6, 3)]
+    optimizers = [torch.optim.Adam(each.parameters(), lr=0.01) for each in models]
+    scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**each) for each in (8, 12)]
+    for images, labels in batches(4):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        with half_autocast():
+            losses = [nn.functional.cross_entropy(model(images), labels) for model in models]
+        backward([scaler.scale(loss) for scaler, loss in zip(scalers, losses, strict=True)])
+        for optimizer, scaler in zip(optimizers, scalers[:: -1 if swapped else 1], strict=True):
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def broken_in_one_backward() -> None:
+    train_at_once(torch.autograd.backward, swapped=True)
+
+
+def healthy_in_one_backward() -> None:
+    train_at_once(torch.autograd.backward)
+
+
+def healthy_in_a_sum_of_scaled_losses() -> None:
+    train_at_once(lambda losses: sum(losses).backward())

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from doctor.loops import batches, classifier, half_autocast
+from doctor.loops import batches, classifier, half_autocast, loss_of
 
 CODE = "BACKWARD_NOT_SCALED"
 
@@ -75,3 +75,26 @@ def healthy_with_a_batch_that_is_trained_in_parts() -> None:
             again.backward(gradient)
         scaler.step(optimizer)
         scaler.update()
+
+
+def train_with_a_direction(direction) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        loss_of(model, images, labels).backward(direction(scaler))
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_with_a_direction_of_one() -> None:
+    def one(scaler):
+        scaler.scale(torch.ones(()))
+        return torch.ones(())
+
+    train_with_a_direction(one)
+
+
+def healthy_with_a_scaled_direction() -> None:
+    train_with_a_direction(lambda scaler: scaler.scale(torch.ones(())))

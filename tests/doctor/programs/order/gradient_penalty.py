@@ -74,3 +74,44 @@ def healthy_penalty_without_a_scale_that_fits() -> None:
 
 def healthy_penalty_scaled() -> None:
     critic(autocast=True, size=1.0, scaled=True)
+
+
+def train_with_a_square(inverse) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        inputs = images.clone().requires_grad_()
+        with half_autocast():
+            loss = nn.functional.cross_entropy(model(inputs), labels)
+        (slope,) = torch.autograd.grad(scaler.scale(loss), inputs, create_graph=True)
+        energy = slope.float().pow(2).sum(1).mean()
+        scaler.scale(loss + 0.1 * energy * inverse(scaler.get_scale())).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_a_square_divided_once() -> None:
+    train_with_a_square(lambda scale: 1 / scale)
+
+
+def healthy_square_divided_by_the_square() -> None:
+    train_with_a_square(lambda scale: 1 / scale**2)
+
+
+def healthy_square_divided_twice() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            loss = nn.functional.cross_entropy(model(images), labels)
+        gradients = torch.autograd.grad(scaler.scale(loss), model[0].weight, create_graph=True)
+        energy = (gradients[0] * gradients[0]).sum() / scaler.get_scale()
+        scaler.scale(loss + 0.1 * energy / scaler.get_scale()).backward()
+        scaler.step(optimizer)
+        scaler.update()

@@ -116,3 +116,52 @@ def healthy_with_gradients_that_the_loop_unscales() -> None:
             each.grad /= scaler.get_scale()
         if torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).isfinite():
             optimizer.step()
+
+
+def train_with_hooks_after_accumulation(change) -> None:
+    model = classifier()
+    for each in model.parameters():
+        each.register_post_accumulate_grad_hook(change)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_hooks_that_limit_the_accumulated_norm() -> None:
+    def limit(parameter) -> None:
+        parameter.grad.mul_((1 / (parameter.grad.norm() + 1e-6)).clamp(max=1.0))
+
+    train_with_hooks_after_accumulation(limit)
+
+
+def broken_by_hooks_that_put_a_clamped_gradient() -> None:
+    def limit(parameter) -> None:
+        parameter.grad = parameter.grad.clamp(-0.5, 0.5)
+
+    train_with_hooks_after_accumulation(limit)
+
+
+def centred(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient - gradient.mean(-1, keepdim=True) if gradient.ndim > 1 else gradient
+
+
+def healthy_with_hooks_that_centre_gradients() -> None:
+    train_with_hooks(centred)
+
+
+def healthy_with_hooks_that_centre_accumulated_gradients() -> None:
+    def centre(parameter) -> None:
+        parameter.grad = centred(parameter.grad)
+
+    train_with_hooks_after_accumulation(centre)
+
+
+def healthy_with_hooks_that_halve_accumulated_gradients() -> None:
+    def halve(parameter) -> None:
+        parameter.grad.mul_(0.5)
+
+    train_with_hooks_after_accumulation(halve)

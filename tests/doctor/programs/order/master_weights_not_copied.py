@@ -169,3 +169,43 @@ def healthy_with_a_body_that_joins_later() -> None:
 
 def healthy_with_a_body_that_stays_frozen() -> None:
     train_in_parts(copies_all=False, then=100)
+
+
+def train_with_pairs(pair, *, count: int = 8) -> None:
+    """Train with pairs of a parameter and its copy that are made once."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3).bfloat16()
+    masters = [each.detach().clone().float().requires_grad_() for each in model.parameters()]
+    optimizer = torch.optim.SGD(masters, lr=0.05)
+    pairs = pair(zip(model.parameters(), masters, strict=True))
+    for images, labels in batches(count):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(images.bfloat16()).float(), labels).backward()
+        for parameter, master in zip(model.parameters(), masters, strict=True):
+            master.grad = parameter.grad.float()
+        optimizer.step()
+        for parameter, master in pairs:
+            in_place(parameter, master)
+
+
+def broken_by_pairs_that_the_first_step_uses_up() -> None:
+    train_with_pairs(iter)
+
+
+def healthy_with_a_list_of_pairs() -> None:
+    train_with_pairs(list)
+
+
+def healthy_with_copies_before_each_step() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3).bfloat16()
+    masters = [each.detach().clone().float().requires_grad_() for each in model.parameters()]
+    optimizer = torch.optim.SGD(masters, lr=0.05)
+    for images, labels in batches(8):
+        for parameter, master in zip(model.parameters(), masters, strict=True):
+            in_place(parameter, master)
+        model.zero_grad()
+        nn.functional.cross_entropy(model(images.bfloat16()).float(), labels).backward()
+        for parameter, master in zip(model.parameters(), masters, strict=True):
+            master.grad = parameter.grad.float()
+        optimizer.step()

@@ -96,3 +96,26 @@ def healthy_one_optimizer_after_the_other() -> None:
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
+
+
+def train_in_turn(update) -> None:
+    torch.manual_seed(0)
+    parts = [nn.Linear(6, 8), nn.Linear(8, 3)]
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in parts]
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for number, (images, labels) in enumerate(batches(8)):
+        with half_autocast():
+            loss = nn.functional.cross_entropy(parts[1](parts[0](images)), labels)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizers[number % 2])
+        update(scaler)
+
+
+def healthy_parts_in_turn() -> None:
+    train_in_turn(lambda scaler: scaler.update())
+
+
+def healthy_parts_in_turn_at_a_given_scale() -> None:
+    train_in_turn(lambda scaler: scaler.update(256.0))

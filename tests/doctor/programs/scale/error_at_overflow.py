@@ -36,3 +36,42 @@ def broken_by_anomaly_detection() -> None:
 
 def healthy_at_a_low_scale() -> None:
     train(raises=True, scale=1024.0, detects=True)
+
+
+def train_with(look, *, scale: float = 2.0**24) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    for images, labels in batches(16):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.unscale_(optimizer)
+        look([each.grad for each in model.parameters()])
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_a_histogram() -> None:
+    train_with(lambda gradients: [torch.histc(each.abs()) for each in gradients])
+
+
+def broken_by_an_assertion() -> None:
+    def check(gradients) -> None:
+        assert all(each.isfinite().all() for each in gradients)
+
+    train_with(check)
+
+
+def healthy_histogram_at_a_low_scale() -> None:
+    train_with(lambda gradients: [torch.histc(each.abs()) for each in gradients], scale=64.0)
+
+
+def healthy_check_that_waits() -> None:
+    overflows = []
+
+    def check(gradients) -> None:
+        overflows.append(not all(each.isfinite().all() for each in gradients))
+        if all(overflows[-14:]) and len(overflows) > 13:
+            raise FloatingPointError("the gradients stay infinite")
+
+    train_with(check)

@@ -54,3 +54,42 @@ def mended() -> None:
 
 def healthy_fused() -> None:
     train(lambda parameters: torch.optim.AdamW(parameters, lr=0.01, fused=True))
+
+
+class Around:
+    """A wrapper that reads all but `step` from an optimizer.
+
+    Args:
+        inner: The optimizer.
+    """
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str):
+        return getattr(self.inner, name)
+
+    def step(self) -> None:
+        self.inner.step()
+
+
+class Through(Around):
+    """A wrapper that also passes on what a scaler writes."""
+
+    def __setattr__(self, name: str, value) -> None:
+        object.__setattr__(self if name == "inner" else self.inner, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.inner, name)
+
+
+def broken_by_a_wrapper_that_keeps_found_inf() -> None:
+    train(lambda parameters: Around(torch.optim.SGD(parameters, lr=0.01, fused=True)))
+
+
+def healthy_with_a_wrapper_that_passes_found_inf_on() -> None:
+    train(lambda parameters: Through(torch.optim.SGD(parameters, lr=0.01, fused=True)))
+
+
+def healthy_with_a_wrapper_around_steps_that_the_scaler_skips() -> None:
+    train(lambda parameters: Around(torch.optim.SGD(parameters, lr=0.01)))

@@ -103,3 +103,24 @@ def broken_in_the_derivative_of_a_temperature() -> None:
         for each in model.parameters():
             each.grad /= 2.0**18
         optimizer.step()
+
+
+def train_by_autograd_grad(reduction: str, weight: float = 1.0) -> None:
+    model = classifier()
+    parameters = [*model.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.05)
+    for images, labels in batches(4):
+        with half_autocast():
+            outputs = model(images)
+        loss = functional.cross_entropy(outputs.float(), labels, reduction=reduction) * weight
+        for each, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            each.grad = gradient / weight
+        optimizer.step()
+
+
+def broken_in_gradients_of_autograd_grad() -> None:
+    train_by_autograd_grad("sum", weight=1e6)
+
+
+def healthy_gradients_of_autograd_grad() -> None:
+    train_by_autograd_grad("mean", weight=64.0)

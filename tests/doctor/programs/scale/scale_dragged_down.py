@@ -34,3 +34,36 @@ def broken() -> None:
 
 def mended() -> None:
     train(1.0)
+
+
+def train_units(weight: float, *, scalers: int = 1, tiny: float = 1e-10) -> None:
+    torch.manual_seed(0)
+    models = [nn.Linear(6, 3), nn.Linear(6, 3)]
+    optimizers = [
+        torch.optim.SGD(models[0].parameters(), lr=1e-3 / weight),
+        torch.optim.SGD(models[1].parameters(), lr=1e-3 / tiny),
+    ]
+    own = [torch.amp.GradScaler("cpu", init_scale=2.0**16) for _ in range(scalers)]
+    for images, labels in batches(40):
+        for model, optimizer, factor, scaler in zip(
+            models, optimizers, (weight, tiny), (own[0], own[-1]), strict=True
+        ):
+            optimizer.zero_grad()
+            with half_autocast():
+                outputs = model(images)
+            scaler.scale(nn.functional.cross_entropy(outputs.float(), labels) * factor).backward()
+            scaler.step(optimizer)
+        for scaler in own:
+            scaler.update()
+
+
+def broken_at_a_scale_that_one_of_them_can_use() -> None:
+    train_units(1e8, tiny=1e-4)
+
+
+def healthy_with_a_scaler_for_each() -> None:
+    train_units(1e8, scalers=2, tiny=1e-4)
+
+
+def healthy_at_a_low_scale_that_both_can_use() -> None:
+    train_units(1e6, tiny=1.0)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from doctor.loops import batches
+from doctor.loops import batches, half_autocast
 
 CODE = "SCALE_ONLY_FALLS"
 
@@ -66,3 +66,34 @@ def healthy_search_at_the_start() -> None:
 
 def healthy_weight_that_a_schedule_halves() -> None:
     train(grows=True, weight=1.0)
+
+
+def train_with_given_scales(after, *, weight: float = float("inf")) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for number, (images, labels) in enumerate(batches(60)):
+        optimizer.zero_grad()
+        is_hard = number % 4 == 3
+        with half_autocast():
+            loss = nn.functional.cross_entropy(model(images), labels)
+        scaler.scale(loss * weight if is_hard else loss).backward()
+        scaler.step(optimizer)
+        scaler.update(after(scaler.get_scale(), is_hard))
+
+
+def broken_by_scales_that_the_loop_gives() -> None:
+    train_with_given_scales(lambda scale, is_hard: scale / 2 if is_hard else scale)
+
+
+def healthy_given_scales_that_rise() -> None:
+    train_with_given_scales(
+        lambda scale, is_hard: scale / 2 if is_hard else scale * 1.26, weight=1e4
+    )
+
+
+def healthy_given_scales_that_settle() -> None:
+    train_with_given_scales(
+        lambda scale, is_hard: max(scale / 2, 8.0) if is_hard else scale, weight=1e4
+    )

@@ -52,3 +52,25 @@ def broken_by_hand() -> None:
 
 def healthy_by_hand() -> None:
     train_by_hand(2.0**24)
+
+
+def train_at_given_scales(scale_after) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    for number, (images, labels) in enumerate(batches(26)):
+        optimizer.zero_grad()
+        with half_autocast():
+            loss = nn.functional.cross_entropy(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update(scale_after(number))
+
+
+def broken_by_a_schedule_of_the_scale() -> None:
+    train_at_given_scales(lambda number: 2.0 ** (8 + number))
+
+
+def healthy_with_a_schedule_that_ends() -> None:
+    train_at_given_scales(lambda number: 2.0 ** min(8 + number, 12))

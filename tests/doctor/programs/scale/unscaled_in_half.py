@@ -47,3 +47,52 @@ def broken_in_place() -> None:
 
 def healthy_gradients_that_are_large_enough() -> None:
     train(lambda parameter: (parameter.grad / SCALE).float(), weight=1.0)
+
+
+def train_with_hooks(change, *, weight: float = 1e-7, count: int = 6) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).half()
+    for each in model.parameters():
+        each.register_post_accumulate_grad_hook(change)
+    masters = [each.detach().float().requires_grad_() for each in model.parameters()]
+    optimizer = torch.optim.Adam(masters, lr=0.01, eps=1e-12)
+    for images, labels in batches(count):
+        loss = weight * functional.cross_entropy(model(images.half()).float(), labels)
+        (loss * SCALE).backward()
+        for master, parameter in zip(masters, model.parameters(), strict=True):
+            master.grad, parameter.grad = parameter.grad.float(), None
+        optimizer.step()
+        with torch.no_grad():
+            for master, parameter in zip(masters, model.parameters(), strict=True):
+                parameter.copy_(master)
+
+
+def divide(parameter) -> None:
+    parameter.grad.div_(SCALE)
+
+
+def broken_in_a_hook() -> None:
+    train_with_hooks(divide)
+
+
+def broken_in_a_hook_that_leaves_some() -> None:
+    train_with_hooks(divide, weight=3e-6)
+
+
+def healthy_hook_with_gradients_that_are_large_enough() -> None:
+    train_with_hooks(divide, weight=1.0)
+
+
+def healthy_hook_that_masks() -> None:
+    def mask(parameter) -> None:
+        parameter.grad.mul_((torch.arange(parameter.numel()) % 2).view_as(parameter))
+
+    train_with_hooks(mask, weight=1e-3)
+
+
+def healthy_hook_that_freezes() -> None:
+    def freeze(parameter) -> None:
+        if parameter.ndim == 1:
+            parameter.grad.zero_()
+
+    train_with_hooks(freeze, weight=1e-3)

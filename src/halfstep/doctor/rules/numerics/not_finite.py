@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence, StepNumbers
 
 
+_SEARCH = 4  # skipped steps in a row
 _APPLIED = "the optimizer applies it to the weights"
 _STAYS_FINITE = "the parameters are finite all the same"
 _LEFT_OUT = "the step is skipped; the loss scale is not the cause"
 _SKIP = (
-    "+ # Until the cause is found, skip such steps:",
-    "+ norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)",
-    "+ if torch.isfinite(norm): optimizer.step()",
+    "+ # Until the cause is found, skip such steps: call optimizer.step() only if the norm that",
+    "+ # torch.nn.utils.clip_grad_norm_() returns is finite.",
 )
 
 
@@ -44,9 +44,23 @@ def _skipped(births: list[Birth], bad: StepNumbers | None, evidence: Evidence) -
         not births
         or not (in_loss or lower or evidence.numbers.left_out)
         or any(each.finite for each in lower)
+        or _settles_below_one(evidence)
     ):
         return None
     return _made_by(births[0], evidence, _LEFT_OUT)
+
+
+def _settles_below_one(evidence: Evidence) -> bool:
+    """Return whether an optimizer skipped steps until its loss scale was low enough, below 1."""
+    run: dict[int, int] = {}
+    for each in evidence.numbers.steps:
+        if each.skipped:
+            run[each.optimizer] = run.get(each.optimizer, 0) + 1
+            continue
+        if run.get(each.optimizer, 0) >= _SEARCH and each.scale is not None and each.scale < 1:
+            return True
+        run[each.optimizer] = 0
+    return False
 
 
 def _made_somewhere(bad: StepNumbers) -> Finding:

@@ -56,7 +56,7 @@ def _scaled(loop: Loop, event: Event) -> Finding:
         "loss scale",
         facts=(
             f"{loop.share(event, 'scaled')}, autograd.grad() was given a scaled loss",
-            "the penalty was given to scaler.scale() without a division by the loss scale",
+            "what was given to scaler.scale() still contained the loss scale, or a power of it",
         ),
         change=_CHANGE,
         site=event.site,

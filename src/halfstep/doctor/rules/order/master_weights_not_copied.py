@@ -44,16 +44,16 @@ def judge(evidence: Evidence) -> Finding | None:
                 summary=f"{optimizer.kind} updates copies of the parameters of {model.kind}, and "
                 "the program does not copy "
                 + (
-                    f"{model.unchanged} of them back: they never change"
+                    f"{model.unchanged} of them back: they do not change"
                     if rest
-                    else "them back: the model never changes"
+                    else "them back: the model does not change"
                 ),
                 facts=(
                     (
                         f"after {counted(optimizer.steps, 'step')}, "
                         f"{'all ' if model.unchanged == trained else f'{model.unchanged} of '}"
-                        f"{trained} trainable parameters of {model.kind} are as before the first "
-                        "step"
+                        f"{trained} trainable parameters of {model.kind} are as they were in the "
+                        "first half"
                     ),
                     "they get gradients, but the optimizer has copies with other values",
                 ),

@@ -36,12 +36,22 @@ def judge(evidence: Evidence) -> Finding | None:
             summary = (
                 "optimizer.step() applies gradients that are still multiplied by the loss scale"
             )
+        elif not any(
+            each.facts["optimizer"] == event.facts["optimizer"] for each in shape.of("scaler step")
+        ):
+            summary = (
+                "the gradients are unscaled, but the loop calls optimizer.step() itself: "
+                "it also applies inf or NaN, for which the scaler skips the step of another "
+                "optimizer"
+            )
         else:
             summary = (
                 "optimizer.step() applies the same gradients a second time, after scaler.step(), "
                 "even if they are inf or NaN and the scaler skipped them"
             )
-        doubled = bool(shape.of("scaler step"))
+        doubled = any(
+            each.facts["optimizer"] == event.facts["optimizer"] for each in shape.of("scaler step")
+        )
         change = ("- optimizer.step()",)
         return Finding(
             summary=summary,

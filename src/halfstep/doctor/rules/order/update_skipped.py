@@ -36,7 +36,7 @@ def _discarded(evidence: Evidence) -> Finding | None:
                 f"the last {found.count} times, the loop cleared the scaled gradients before any "
                 "scaler or optimizer used them"
             ),
-            "at a loss scale of 1, the gradients of such a step are finite",
+            f"at a loss scale of {lower[-1].scale:g}, the gradients of such a step are finite",
         ),
         change=(
             "- # the loop's own check of the gradients, and its `continue`",

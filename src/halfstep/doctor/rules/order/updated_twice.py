@@ -34,7 +34,7 @@ def judge(evidence: Evidence) -> Finding | None:
             change=(_removed(late[1]),),
             site=late[1].site,
         )
-    return _taking_turns(loop)
+    return _taking_turns(evidence)
 
 
 def _several(shape: Shape) -> Event | None:
@@ -56,19 +56,26 @@ def _is_second(before: tuple[Event, ...]) -> bool:
     return [each.kind for each in before].count("update") > 1
 
 
-def _taking_turns(loop: Loop) -> Finding | None:
-    """Find two optimizers that step in alternate iterations, each followed by an update."""
+def _taking_turns(evidence: Evidence) -> Finding | None:
+    """Find two optimizers that step in alternate iterations, each followed by an update.
+
+    If one line updates after both, each batch may train one of them, so the harm must show.
+    """
+    loop = evidence.loop
     alone = [
         (shape, update)
         for shape in loop.shapes
         for update in shape.of("update")
-        if shape.complete and str(update.facts["optimizers"]).isdigit()
+        if not update.facts["given"]
+        and shape.complete
+        and str(update.facts["optimizers"]).isdigit()
     ]
     for number, (shape, update) in enumerate(alone):
         for other, second in alone[number + 1 :]:
             if (
                 update.facts["scaler"] != second.facts["scaler"]
                 or update.facts["optimizers"] == second.facts["optimizers"]
+                or (update.site == second.site and not evidence.numbers.skips)
                 or shape.count < 2
                 or abs(shape.count - other.count) > 1
                 or abs(shape.first - other.first) > 1
@@ -121,6 +128,7 @@ RULE = Rule(
     name="several scaler updates per step",
     rows=(5,),
     citations=("huggingface/accelerate#439", "docs.pytorch.org/docs/stable/notes/amp_examples"),
-    needs=frozenset({"loop"}),
+    needs=frozenset({"loop", "numbers"}),
     judge=judge,
+    explains=("LEARNING_RATE_TOO_HIGH",),
 )

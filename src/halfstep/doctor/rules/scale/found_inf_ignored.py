@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, StepNumbers
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find non-finite parameters after a step that a fused optimizer should have skipped."""
+    # Where a wrapper keeps found_inf from the optimizer, the step does not count as skipped.
     bad = [name for model in evidence.static.models for name in model.bad_parameters]
-    told = {each.optimizer for each in evidence.numbers.steps if each.skipped}
+    told = {each.optimizer for each in evidence.numbers.steps if each.skipped or _applied(each)}
     for number in sorted(told):
         optimizer = evidence.static.optimizers[number]
         if not (optimizer.skips_itself and bad) or evidence.loop.count("step", by_scaler=False):
@@ -23,16 +25,31 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"the optimizer {optimizer.kind} should itself skip steps with inf or NaN, but "
             "it applied such a step: parameters are now non-finite",
             facts=(
-                f"{counted(evidence.numbers.skips, 'step')} had found_inf set",
+                _seen(evidence.numbers.steps, number),
                 f"not finite: {', '.join(bad[:3])}",
                 f"torch {evidence.environment.torch}",
             ),
             change=(
                 f"- {optimizer.kind}(..., fused=True)",
-                f"+ {optimizer.kind}(...)  # or a torch version whose fused kernel reads found_inf",
+                f"+ {optimizer.kind}(...)",
+                "+ # or a torch version whose fused kernel reads found_inf; a wrapper must pass",
+                "+ # the attributes found_inf and grad_scale on to the optimizer",
             ),
         )
     return None
+
+
+def _applied(step: StepNumbers) -> bool:
+    norm = step.gradient_norm
+    return step.scale is not None and not step.skipped and norm is not None and not isfinite(norm)
+
+
+def _seen(steps: tuple[StepNumbers, ...], number: int) -> str:
+    mine = [each for each in steps if each.optimizer == number]
+    applied = sum(map(_applied, mine))
+    if applied:
+        return f"{counted(applied, 'step')} under the scaler had gradients with inf or NaN"
+    return f"{counted(sum(each.skipped for each in mine), 'step')} had found_inf set"
 
 
 RULE = Rule(
@@ -42,5 +59,5 @@ RULE = Rule(
     citations=("pytorch/pytorch#95847",),
     needs=frozenset({"static", "numbers", "loop", "environment"}),
     judge=judge,
-    explains=("LEARNING_RATE_TOO_HIGH",),
+    explains=("LEARNING_RATE_TOO_HIGH", "NOT_FINITE"),
 )

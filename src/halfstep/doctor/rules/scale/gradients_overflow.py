@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
         f"in the backward pass, {birth.reach}, and the maximum of fp16 is {_MAX:g}",
         facts=(
             birth.appears,
-            f"backward() starts from a loss of {replay.loss:.4g}",
+            f"the backward pass starts from a loss of {replay.loss:.4g}",
             f"with a loss that is {1 / replay.scale:g} times smaller, all gradients are finite",
         ),
         change=_change(evidence),
@@ -40,6 +40,11 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _change(evidence: Evidence) -> tuple[str, ...]:
+    if not evidence.loop.of("backward") and evidence.loop.of("grad"):
+        return (
+            "+ # multiply the loss by a loss scale before autograd.grad(), divide the gradients by",
+            "+ # it in fp32, and skip steps with inf or NaN; or differentiate a mean, not a sum",
+        )
     backward = _lines(evidence.loop, "backward") or ["loss.backward()"]
     # By a constant: these lines divide the gradients by the loop's own loss scale.
     divided = [each for each in _lines(evidence.loop, "write", linear=True) if "div" in each]

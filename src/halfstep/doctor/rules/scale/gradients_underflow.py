@@ -74,4 +74,5 @@ RULE = Rule(
     citations=("arXiv:1710.03740, section 3.2",),
     needs=frozenset({"loop", "static", "precision"}),
     judge=judge,
+    explains=("GRADIENTS_VANISH", "NO_GRADIENTS"),
 )

@@ -42,5 +42,10 @@ RULE = Rule(
     citations=("pytorch/pytorch#74739", "Lightning-AI/pytorch-lightning#5140"),
     needs=frozenset({"loop", "static", "ending"}),
     judge=judge,
-    explains=("OPTIMIZER_EPS_UNDERFLOWS", "NORM_STATISTICS_IN_HALF", "UPDATES_ROUNDED_AWAY"),
+    explains=(
+        "LEARNING_RATE_TOO_HIGH",
+        "NORM_STATISTICS_IN_HALF",
+        "OPTIMIZER_EPS_UNDERFLOWS",
+        "UPDATES_ROUNDED_AWAY",
+    ),
 )

@@ -28,15 +28,16 @@ def _by_scaler(evidence: Evidence) -> Finding | None:
     if numbers.smallest_scale is None:  # skipped by the trainer, without a loss scale
         return None
     unscaled = [each for each in evidence.replays if each.name == "lower scale" and not each.note]
-    if any(each.finite for each in unscaled):
-        if numbers.smallest_scale >= 1:
+    enough = [each.scale for each in unscaled if each.finite]
+    if enough:
+        if numbers.smallest_scale >= max(enough):
             return None
         fact = (
             "doctor repeats the step with finite gradients, so inf or NaN comes from a part that "
             "it does not record, such as a hook of a tensor"
         )
     elif unscaled:
-        fact = "the same step at a loss scale of 1 is not finite"
+        fact = f"the same step at a loss scale of {unscaled[-1].scale:g} is not finite"
     elif all(_has_no_finite_loss(each) for each in numbers.steps[-SKIPS:]):
         fact = f"the loss of the last {SKIPS} steps is not finite before it is scaled"
     else:

@@ -22,6 +22,8 @@ def judge(evidence: Evidence) -> Finding | None:
     skips, made = evidence.numbers.skips, evidence.loop.count("scaler step")
     if len(evidence.static.scalers) != 1 or skips < SKIPS or skips < SHARE * made:
         return None
+    if any(event.facts["given"] for _, event in evidence.loop.of("update")):
+        return None  # The loop itself sets the loss scale.
     (scaler,) = evidence.static.scalers
     interval = int(scaler.settings["growth_interval"])
     after_growth = _skips_after_growth(evidence)

@@ -1,18 +1,24 @@
-"""The loss scale grows without limit, because the gradients are close to zero."""
+"""The loss scale grows without limit: gradients are near 0, or the loop raises it all the same."""
 
 from __future__ import annotations
 
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import is_only_call
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.sites import Site
 
 # 65504 / 2^40 is below the smallest fp16 number: after unscaling, every gradient would be 0.
 LIMIT = 2.0**40
 
+
+# In `_in_spite_of_overflow`: number of steps.
+RAISED = 4
 
 # In `_by_hand`: the largest factor by which the gradient norm may grow.
 GRADIENTS = 16.0
@@ -20,7 +26,43 @@ GRADIENTS = 16.0
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a loss scale that has grown beyond any useful value for fp16 gradients."""
-    return _by_scaler(evidence) or _by_hand(evidence)
+    return _in_spite_of_overflow(evidence) or _by_scaler(evidence) or _by_hand(evidence)
+
+
+def _in_spite_of_overflow(evidence: Evidence) -> Finding | None:
+    """Find a loss scale that the loop gives to the scaler, and raises after skipped steps."""
+    given = [event for _, event in evidence.loop.of("update") if event.facts["given"]]
+    steps = [each for each in evidence.numbers.steps if each.scale is not None]
+    if not given or not all(each.skipped for each in steps[-RAISED:]):
+        return None
+    scales = [each.scale for each in steps if each.scale is not None]
+    raised = sum(
+        one.skipped and later > scale
+        for one, scale, later in zip(steps, scales, scales[1:], strict=False)
+    )
+    if raised < RAISED:
+        return None
+    return Finding(
+        summary=f"the loop gives scaler.update() a loss scale that has grown from {scales[0]:.3g} "
+        f"to {scales[-1]:.3g} without limit: the gradients overflow, and all steps are skipped",
+        facts=(
+            f"{counted(evidence.numbers.skips, 'step')} were skipped",
+            f"{counted(raised, 'time')}, the loss scale was raised after a skipped step",
+        ),
+        change=_without_argument(given[0].site),
+        confidence=LIKELY,
+        site=given[0].site,
+    )
+
+
+def _without_argument(site: Site | None) -> tuple[str, ...]:
+    if site is None or not is_only_call(site.text) or ".update(" not in site.text:
+        return (
+            "+ # call scaler.update() without an argument: it lowers the scale after an overflow,",
+            "+ # and raises it later; or give it no scale above 2.0**16",
+        )
+    change = "+ scaler.update()  # lowers the scale after an overflow, and raises it later"
+    return (f"- {site.text}", change)
 
 
 def _by_hand(evidence: Evidence) -> Finding | None:
@@ -69,7 +111,7 @@ RULE = Rule(
     name="a loss scale that grows without bound",
     rows=(42,),
     citations=("pytorch/pytorch#98828",),
-    needs=frozenset({"numbers"}),
+    needs=frozenset({"loop", "numbers"}),
     judge=judge,
     explains=("COMPUTED_INPUT_NOT_FINITE", "LEARNING_RATE_TOO_HIGH"),
 )

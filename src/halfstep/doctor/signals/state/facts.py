@@ -158,7 +158,7 @@ def copied_parameters(
 def not_copied_back(
     parameters: Sequence[torch.Tensor], copies: Sequence[torch.Tensor], sizes: Sizes
 ) -> set[int]:
-    """Return the `id` of the parameters that are as before training, unlike their copies.
+    """Return the `id` of the parameters that no longer change, unlike their copies.
 
     A parameter that got its copy back, or whose copy moves too little for its format, is equal to
     one of the copies.
@@ -166,7 +166,7 @@ def not_copied_back(
     Args:
         parameters: The parameters of models.
         copies: Their copies, in any order.
-        sizes: Norms of parameters before training.
+        sizes: Norms of parameters before training, or in its first half.
     """
     grown = sizes.read({str(place): each for place, each in enumerate(parameters)})
     still = [parameters[int(each.parameter)] for each in grown if each.before == each.after]

@@ -168,13 +168,21 @@ class Grammar(Iterations):
             gradients.seen = now
 
     def accumulated(
-        self, mark: Mark | None, scale: Multiplier | None, *, autocast: bool, loss_format: str
+        self,
+        mark: Mark | None,
+        scale: Multiplier | None,
+        terms: Sequence[tuple[Multiplier, frozenset[int]]] = (),
+        *,
+        autocast: bool,
+        loss_format: str,
     ) -> None:
         """Record a backward, which made all changes of gradients since the last check.
 
         Args:
             mark: The source line of the backward.
             scale: The loss scale; None for a loss that was not scaled.
+            terms: If several scalers scaled parts of the loss: the scale of each part, and the `id`
+                of the parameters that it reaches.
             autocast: Whether the backward ran under autocast.
             loss_format: Format of the tensor that backward was called on.
         """
@@ -191,7 +199,11 @@ class Grammar(Iterations):
             gradients.examined = gradients.assigned = False
             gradients.cleared.clear()
             gradients.note_made()
-            gradients.take(scale)
+            mine: list[Multiplier | None] = [
+                each for each, leaves in terms if leaves & gradients.parameters
+            ]
+            for each in mine or [scale]:
+                gradients.take(each)
             mixed |= len(gradients.holds) > 1
             gradients.seen, gradients.used = now, False
         self.add(
@@ -316,7 +328,9 @@ class Grammar(Iterations):
         for gradients in self._gradients.values():
             gradients.claimed = True
 
-    def updated(self, mark: Mark | None, scaler: int, *, by_loop: bool) -> None:
+    def updated(
+        self, mark: Mark | None, scaler: int, *, by_loop: bool, given: bool = False
+    ) -> None:
         """Record a `scaler.update`; it is an event only if the loop calls it, not the engine."""
         stepped = self._since_update.pop(scaler, [])
         self._claim()
@@ -328,6 +342,7 @@ class Grammar(Iterations):
             scaler=scaler,
             optimizers=",".join(map(str, sorted(set(stepped)))),
             steps=len(stepped),
+            given=given,
         )
 
     def zeroed(self, mark: Mark | None, optimizers: list[Optimizer]) -> None:

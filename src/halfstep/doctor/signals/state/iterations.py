@@ -30,7 +30,7 @@ KINDS = {
     "closure (it runs the backward), assigned (by the loop, not by a backward)",
     "drop": "the loop left the step of an optimizer out: optimizer",
     "raised": "a scaler's call raised: call, error, scaler, optimizer, gradients, foreign",
-    "update": "scaler, optimizers, steps",
+    "update": "scaler, optimizers, steps, given (the loop gives the loss scale)",
     "zero": "gradients were cleared: optimizer, examined (by a call of torch, before)",
     "schedule": "a scheduler moved: optimizer, skipped (all steps since it moved last), plateau",
 }

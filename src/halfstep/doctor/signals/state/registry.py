@@ -251,6 +251,7 @@ class Registry:
         self._waiting: list[weakref.ref[torch.Tensor]] = []
         self.copied: set[int] = set()
         self._has_copies = False
+        self._lately: deque[Sizes] = deque(maxlen=2)
 
     def model(self, module: nn.Module) -> ModelNotes:
         """Return the notes of a model, which is registered if it is new."""
@@ -318,6 +319,9 @@ class Registry:
             everything = [*self._trained(), *self.moved_by(optimizer)]
             self._waiting += [weakref.ref(each) for each in everything]
         self.note_gradients()
+        if self._has_copies and count > 1 and count & (count - 1) == 0:  # steps 2, 4, 8, ...
+            self._lately.append(Sizes())
+            self._lately[-1].start([*self._trained(), *self.moved_by(optimizer)])
         if count == 1:
             self.read()
             notes.has_trained = True
@@ -406,7 +410,8 @@ class Registry:
         ]
         copied = copied_parameters(models.values(), owned, self._reached, foreign)
         self.copied = {id(each) for each in copied}
-        lost = not_copied_back(copied, foreign, self.sizes)
+        early = self._lately[0] if len(self._lately) > 1 else self.sizes
+        lost = not_copied_back(copied, foreign, early)
         for model in models.values():
             notes = self.models[model]
             facts = model_facts(model, owned, self._reached, lost)

@@ -7,6 +7,7 @@ and are read at the program's end.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched
 
 _LINES = 16
+_SMALLEST = 2.0**-24  # of fp16
+_LARGEST = 2.0**24  # a loss scale
+_SPREAD = 4.0  # numbers near the smallest are rounded
 _LARGE = 32.0
 _SAME = 0.5  # of the steps have the divisor of the step before; a limit of the norm changes it
 _DIVIDES = frozenset({"div", "div_", "true_divide", "__itruediv__", "__truediv__", "_foreach_div_"})
@@ -33,11 +37,12 @@ class HalfUnscaling:
     """A line that divides gradients in fp16.
 
     Attributes:
-        divisor: The divisor of its first call.
+        divisor: The divisor of its first call; for a hook, as measured.
         calls: Number of calls; one of them divides one gradient or several.
         examined: Number of elements, other than 0, that were divided in the examined calls.
         lost: Number of these that became 0.
-        site: The line.
+        site: The line; for a hook, the line that registers it.
+        in_hook: Whether a hook of a parameter divides.
     """
 
     divisor: float
@@ -45,6 +50,7 @@ class HalfUnscaling:
     examined: int
     lost: int
     site: Site | None
+    in_hook: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,39 @@ class HalfUnscalings:
 
     signal: ClassVar[str] = "unscaling"
     lines: tuple[HalfUnscaling, ...] = ()
+
+
+@dataclass(slots=True)
+class _Change:
+    """A gradient before and after a hook, in numbers on its device.
+
+    Attributes:
+        largest: The largest magnitude before.
+        left: What is left of this element.
+        lost_up_to: The largest magnitude among the elements that became 0.
+        before: Number of elements other than 0 before.
+        after: Number of elements other than 0 after.
+    """
+
+    largest: torch.Tensor
+    left: torch.Tensor
+    lost_up_to: torch.Tensor
+    before: torch.Tensor
+    after: torch.Tensor
+
+    @classmethod
+    def of(cls, before: torch.Tensor, after: torch.Tensor) -> _Change:
+        """Return the numbers of a change."""
+        old, new = before.detach().abs().flatten(), after.detach().abs().flatten()
+        place = old.argmax()
+        lost = torch.where(new == 0, old, torch.zeros_like(old)).max()
+        return cls(old[place], new[place], lost, old.count_nonzero(), new.count_nonzero())
+
+    @property
+    def divisor(self) -> float | None:
+        """The quotient of the largest element; None if it is not finite, or if nothing is left."""
+        largest, left = self.largest.item(), self.left.item()
+        return largest / left if left and isfinite(largest) and isfinite(left) else None
 
 
 @dataclass(slots=True)
@@ -80,6 +119,7 @@ class Unscaling(Signal):
         super().__init__(watched)
         self._lines: dict[Mark | None, _Line] = {}
         self._before: list[torch.Tensor] | None = None
+        self._hooks: dict[Mark | None, list[_Change]] = {}
 
     def before_write(
         self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
@@ -113,6 +153,19 @@ class Unscaling(Signal):
             new = [torch.count_nonzero(each) for each in heard.halves]
             line.counts += zip(old, new, strict=False)
 
+    def changed(self, mark: Mark | None, before: torch.Tensor, after: torch.Tensor) -> None:
+        """Note what a hook has made of a gradient.
+
+        Args:
+            mark: The line that registers the hook.
+            before: The gradient that the hook was given.
+            after: The gradient that it left.
+        """
+        if mark not in self._hooks and len(self._hooks) >= _LINES:
+            return
+        if _is_half(before) and _is_half(after) and before.shape == after.shape and before.numel():
+            self._hooks.setdefault(mark, []).append(_Change.of(before, after))
+
     def _is_gradient(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is the gradient of a model's parameter."""
         return any(
@@ -132,7 +185,28 @@ class Unscaling(Signal):
             lines.append(
                 HalfUnscaling(line.divisor, line.calls, examined, examined - left, site(mark))
             )
+        for mark, changes in self._hooks.items():
+            found = _divided(changes, mark)
+            lines += [found] if found is not None else []
         return {HalfUnscalings.signal: HalfUnscalings(tuple(lines))}
+
+
+def _divided(changes: list[_Change], mark: Mark | None) -> HalfUnscaling | None:
+    """Return the division that the changes by a hook are; None if they are none, as for a mask.
+
+    If it leaves only zeros, as that of a frozen parameter does, too, the divisor is inf.
+    """
+    known = [(one.divisor, one) for one in changes if one.divisor is not None]
+    divisors = [divisor for divisor, _ in known]
+    if known and (min(divisors) < _LARGE or max(divisors) > _SPREAD * min(divisors)):
+        return None
+    largest = max(divisors, default=_LARGEST)
+    if any(one.lost_up_to.item() > _SPREAD * largest * _SMALLEST for one in changes):
+        return None
+    examined = sum(int(one.before) for one in changes)
+    lost = examined - sum(int(one.after) for one in changes)
+    divisor = largest if known else inf
+    return HalfUnscaling(divisor, len(changes), examined, lost, site(mark), in_hook=True)
 
 
 def _is_half(tensor: torch.Tensor) -> bool:
