@@ -58,11 +58,12 @@ class LoaderPasses:
 
 @dataclass(frozen=True, slots=True)
 class EmptyLoader:
-    """A loader over some samples that has no batch.
+    """A loader over some samples whose passes have all ended without a batch.
 
     Attributes:
-        samples: Length of its data set.
-        size: Size of its batches.
+        samples: Length of its sampler, or of its data set.
+        size: Size of its batches; 0 if a batch sampler makes them.
+        passes: Number of its passes.
         made: The line that makes the loader.
         made_by: The statement of this line.
         site: The line that goes over it.
@@ -70,6 +71,7 @@ class EmptyLoader:
 
     samples: int
     size: int
+    passes: int
     made: Site | None
     made_by: str
     site: Site | None

@@ -57,6 +57,7 @@ class _Pass:
     samples: int | None
     batches: int
     sampler: Any
+    size: int  # of batches; 0 if a batch sampler makes them
     drawn: list[Sequence[int]] = field(default_factory=list)
     taken: int = 0
     backwards: int = 0
@@ -91,7 +92,6 @@ class Passes(Signal):
         self._given: list[_Pass] = []  # since the last backward
         self._beginning: _Pass | None = None
         self._room = INDICES
-        self._empty: dict[Mark | None, EmptyLoader] = {}
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of loaders and their iterators."""
@@ -129,15 +129,14 @@ class Passes(Signal):
         sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         sampler = sampler.sampler if type(sampler) is BatchSampler else sampler
         data = loader.dataset
-        count = _length(data)
-        if count and _length(loader) == 0 and loader.batch_size:
-            line = calling_line()
-            made = self._made.get(loader)
-            self._empty[line] = EmptyLoader(
-                count, loader.batch_size, site(made), statement(made), site(line)
-            )
         begun = _Pass(
-            calling_line(), number, id(data), _length(data), _length(loader) or 0, sampler
+            calling_line(),
+            number,
+            id(data),
+            _length(data),
+            _length(loader) or 0,
+            sampler,
+            loader.batch_size or 0,
         )
         begun.number = len(self._passes)
         begun.data_set, begun.made = _reference(data), self._made.get(loader)
@@ -209,7 +208,7 @@ class Passes(Signal):
         found = [_line(passes, used, whole=whole) for passes in lines.values()]
         ledger = PassLedger(
             tuple(found),
-            tuple(self._empty.values()),
+            tuple(_empty(self._passes)),
             _unmatched(self._passes),
             _overlaps(self._passes) if whole else (),
         )
@@ -241,6 +240,28 @@ def _line(passes: list[_Pass], used: Mapping[int, set[int]], *, whole: bool) -> 
         made_by=statement(passes[-1].made),
         site=site(first.mark),
     )
+
+
+def _empty(passes: Sequence[_Pass]) -> Iterator[EmptyLoader]:
+    """Yield the loaders that never had a batch, although their samplers have samples."""
+    loaders: defaultdict[int, list[_Pass]] = defaultdict(list)
+    for each in passes:
+        loaders[each.loader].append(each)
+    for its in loaders.values():
+        first = its[0]
+        if any(each.taken or not each.is_over for each in its):
+            continue
+        length = _length(first.sampler) if first.size else None
+        samples = first.samples if length is None else length
+        if samples:
+            yield EmptyLoader(
+                samples,
+                first.size,
+                len(its),
+                site(first.made),
+                statement(first.made),
+                site(first.mark),
+            )
 
 
 def _unmatched(passes: Sequence[_Pass]) -> tuple[UnmatchedPasses, ...]:
