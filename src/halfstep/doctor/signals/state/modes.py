@@ -35,6 +35,7 @@ class Modes:
         evaluating: How often a training call was in evaluation mode.
         straight: How often such a call came straight after an evaluation.
         straight_after: The evaluation before the first such call.
+        begins: Whether the first training call of all was such a call.
         is_switched: Whether the loop has set evaluation mode since the last training call, and no
             mode after the evaluation that followed.
         switched: How often a training call in evaluation mode came after such an evaluation.
@@ -62,6 +63,7 @@ class Modes:
     evaluating: int = 0
     straight: int = 0
     straight_after: Mark | None = None
+    begins: bool = False
     is_switched: bool = False
     switched: int = 0
     is_set: bool = False
@@ -157,6 +159,7 @@ class Modes:
         self.evaluating += 1
         if self.fresh is not None:
             self.straight += 1
+            self.begins |= self.calls == 1
             self.switched += self.is_switched
             self.straight_after = self.straight_after or self.fresh
             self.fresh = None
