@@ -76,6 +76,19 @@ def broken_by_a_batch_sampler_of_full_batches() -> None:
     train_on_shelves(40)
 
 
+def broken_in_a_second_loader_of_the_same_function() -> None:
+    """The first loader has gone when the second one is made."""
+
+    def fit(samples, size: int) -> None:
+        shelves = FullShelves(samples.tensors[1], size)
+        for inputs, targets in DataLoader(samples, batch_sampler=shelves):
+            training.step(inputs, targets)
+
+    training = Training()
+    fit(data(), 8)
+    fit(data(24), 24)
+
+
 def healthy_batch_sampler_of_some_full_batches() -> None:
     train_on_shelves(12)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -86,6 +86,7 @@ class Passes(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._numbers = count()  # Loaders may go, so their number is not that of a new one.
         self._made: WeakKeyDictionary[Any, Mark | None] = WeakKeyDictionary()
         self._passes: list[_Pass] = []
         self._open: WeakKeyDictionary[Any, _Pass] = WeakKeyDictionary()
@@ -125,7 +126,9 @@ class Passes(Signal):
     def _begin(self, loader: Any) -> _Pass | None:
         if len(self._passes) >= PASSES or isinstance(loader.dataset, IterableDataset):
             return None
-        number = self._loaders.setdefault(loader, len(self._loaders))
+        if loader not in self._loaders:
+            self._loaders[loader] = next(self._numbers)
+        number = self._loaders[loader]
         sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         sampler = sampler.sampler if type(sampler) is BatchSampler else sampler
         data = loader.dataset
