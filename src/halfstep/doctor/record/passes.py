@@ -27,6 +27,7 @@ class LoaderPasses:
             the number of an epoch.
         has_epoch: Whether it is told this number by `set_epoch`.
         weights: Number of weights of a WeightedRandomSampler; 0 for another one.
+        zeros: Number of these weights that are 0.
         generator: Whether the sampler draws from a generator of its own.
         loaders: Number of different loaders.
         after_end: How often the line's iterators were asked for a batch although they were at
@@ -48,6 +49,7 @@ class LoaderPasses:
     draws_order: bool
     has_epoch: bool
     weights: int
+    zeros: int
     generator: bool
     loaders: int
     after_end: int

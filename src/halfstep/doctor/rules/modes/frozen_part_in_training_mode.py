@@ -79,8 +79,9 @@ def _moved(layers: Sequence[FrozenLayer]) -> Finding:
 def _passed(layers: Sequence[FrozenLayer]) -> Finding:
     through = layers[0].through
     return Finding(
-        summary=f"a model, {layers[0].model}, is frozen and only passes gradients on to its inputs, "
-        "but it is in training mode: its dropout is on, so that each call computes another function",
+        summary=f"a model, {layers[0].model}, is frozen and only passes gradients on to its "
+        "inputs, but it is in training mode: its dropout is on, so that each call computes another "
+        "function",
         facts=(
             f"{counted(len(layers), 'layer')} in training mode: {_names(layers)}",
             "no parameter of the model requires gradients, and none changes",

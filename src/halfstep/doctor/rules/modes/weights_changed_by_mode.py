@@ -56,8 +56,8 @@ def _finding(write: ModeWrite) -> Finding:
 
 def _again(write: ModeWrite, line: str) -> Finding:
     return Finding(
-        summary=f"{write.kind}.{write.name}() changes weights also if the mode stays the same: each "
-        "call of train() changes them again, and training goes on from there",
+        summary=f"{write.kind}.{write.name}() changes weights also if the mode stays the same: "
+        "each call of train() changes them again, and training goes on from there",
         facts=(
             (
                 "train() was called in training mode between steps "

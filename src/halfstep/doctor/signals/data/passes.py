@@ -222,7 +222,7 @@ def _line(passes: list[_Pass], used: Mapping[int, set[int]], *, whole: bool) -> 
     first = passes[0]
     orders = [_numbers(each.indices) for each in passes]
     drawn = set[int]().union(*(used[each.data] for each in passes))
-    weights = getattr(first.sampler, "weights", ())
+    weights = first.sampler.weights if isinstance(first.sampler, WeightedRandomSampler) else ()
     return LoaderPasses(
         passes=len(passes),
         samples=first.samples if whole else None,
@@ -235,7 +235,8 @@ def _line(passes: list[_Pass], used: Mapping[int, set[int]], *, whole: bool) -> 
         sampler=type(first.sampler).__name__,
         draws_order=_draws(first.sampler),
         has_epoch=hasattr(first.sampler, "set_epoch"),
-        weights=len(weights) if isinstance(first.sampler, WeightedRandomSampler) else 0,
+        weights=len(weights),
+        zeros=len(weights) - int(torch.as_tensor(weights).count_nonzero()),
         generator=getattr(first.sampler, "generator", None) is not None,
         loaders=len({each.loader for each in passes}),
         after_end=sum(each.after_end for each in passes),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
 
-from halfstep.doctor.internals import drops_values, tracks_statistics
+from halfstep.doctor.internals import drops_values, modules_of, tracks_statistics
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.modules import unwrapped
@@ -95,6 +95,10 @@ class ModelModes:
         disturbed: How often several calls without gradients in a row have updated the statistics of
             norms, before training went on.
         disturbed_by: The first of these calls.
+        unset: Number of calls without gradients in training mode, which nothing has ever set or
+            left, while another model with the same parameters was in evaluation mode.
+        unset_by: The first of these calls.
+        twin: Number of this other model; -1 without one.
     """
 
     number: int
@@ -110,6 +114,9 @@ class ModelModes:
     begins: bool
     disturbed: int
     disturbed_by: Site | None
+    unset: int = 0
+    unset_by: Site | None = None
+    twin: int = -1
 
     @property
     def dropouts(self) -> list[str]:
@@ -147,6 +154,15 @@ class _Undone:
     lines: dict[Mark | None, str] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Unset:
+    """Calls without gradients of a model whose mode nothing has set."""
+
+    mark: Mark | None
+    twin: int
+    count: int = 0
+
+
 class Switches(Signal):
     """Passes each call of `train` and `eval` on to the modes of the models that it concerns."""
 
@@ -155,6 +171,9 @@ class Switches(Signal):
         self._frozen: WeakKeyDictionary[nn.Module, tuple[Mark | None, tuple[int, ...]]]
         self._frozen = WeakKeyDictionary()
         self._undone: WeakKeyDictionary[nn.Module, _Undone] = WeakKeyDictionary()
+        self._set: WeakSet[nn.Module] = WeakSet()  # by a call of their own
+        self._unset: WeakKeyDictionary[nn.Module, _Unset] = WeakKeyDictionary()
+        self._shapes: WeakKeyDictionary[nn.Module, tuple[torch.Size, ...]] = WeakKeyDictionary()
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hook of `train`, which `eval` calls, too."""
@@ -164,6 +183,7 @@ class Switches(Signal):
         with self.watched.guard.inside():  # Each submodule is switched, too.
             result = original(module, *args, **kwargs)
         with self.watched.guard.own():
+            self._set.add(module)
             self.watched.registry.note_switch(module)
             if tracks_statistics(module) and not module.training:
                 self._frozen[module] = calling_line(), self._calls()
@@ -177,6 +197,29 @@ class Switches(Signal):
                         self._undone[each].lines[mark] = name
         return result
 
+    def on_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
+        """Count a call in the mode of the construction, beside a model in evaluation mode."""
+        models = self.watched.registry.models
+        notes = self.watched.registry.model(module)
+        if not module.training or not notes.modes.is_training or notes.modes.was_training:
+            return
+        if not self._set.isdisjoint(modules_of(module)):
+            return
+        for number, other in models.alive().items():
+            modes = models.notes[number].modes
+            if other.training or modes.is_training or not modes.was_training:
+                continue
+            if other in self._set and self._shape(other) == self._shape(module):
+                self._unset.setdefault(module, _Unset(mark, number)).count += 1
+                return
+
+    def _shape(self, module: nn.Module) -> tuple[torch.Size, ...]:
+        known = self._shapes.get(module)
+        if known is None:
+            shapes = tuple(each.shape for each in module.parameters())
+            known = self._shapes[module] = shapes
+        return known
+
     def _calls(self) -> tuple[int, ...]:
         return tuple(each.modes.calls for each in self.watched.registry.models.notes)
 
@@ -184,6 +227,7 @@ class Switches(Signal):
         """Return the ledger."""
         models = self.watched.registry.models
         alive = models.alive()
+        unset = {each: self._unset.get(model) for each, model in alive.items()}
         found = [
             ModelModes(
                 number=number,
@@ -199,6 +243,9 @@ class Switches(Signal):
                 begins=notes.modes.begins,
                 disturbed=notes.modes.disturbed,
                 disturbed_by=site(notes.modes.disturbed_by),
+                unset=its.count if (its := unset.get(number)) else 0,
+                unset_by=site(its.mark) if its else None,
+                twin=its.twin if its else -1,
             )
             for number, notes in enumerate(models.notes)
             if notes.modes.dependent

@@ -146,9 +146,7 @@ class FrozenParts(Signal):
                     if known is not None and part is model:
                         known.through = known.through or calling_line()
 
-    def _examine(
-        self, model: str, name: str, layer: nn.Module, part: nn.Module
-    ) -> _Layer | None:
+    def _examine(self, model: str, name: str, layer: nn.Module, part: nn.Module) -> _Layer | None:
         known = self._layers.get(id(layer))
         if known is None or known.module() is not layer:
             if len(self._layers) >= LAYERS:
