@@ -35,8 +35,8 @@ def _of_data_set(change: ChangedData) -> Finding:
     compared = "" if change.copy == "clone" else " that were compared"
     samples = f"{counted(change.places, 'sample')}{compared}"
     return Finding(
-        summary=f"the data set writes into its {change.data} while a loader reads it: its {samples} "
-        f"were changed {change.times} times each, and each epoch changes them again",
+        summary=f"the data set writes into its {change.data} while a loader reads it: its "
+        f"{samples} were changed {change.times} times each, and each epoch changes them again",
         facts=(
             "what an index of a tensor or of a list returns shares its memory: self.data[index]",
         ),
