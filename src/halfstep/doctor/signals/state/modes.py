@@ -92,6 +92,11 @@ class Modes:
         elif len(self.trained) < PATTERNS:
             self.trained[modes] = [1, self.calls, self.calls]
 
+    def in_training(self, place: int) -> int:
+        """Return the number of training calls with one of `dependent` in training mode."""
+        calls = ((modes, count) for modes, (count, *_) in self.trained.items())
+        return sum(count for modes, count in calls if place < len(modes) and modes[place])
+
     def note_test(self, mark: Mark | None, *, constant: bool = False) -> None:
         """Note a call without gradients of this model itself.
 
