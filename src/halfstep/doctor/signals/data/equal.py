@@ -265,8 +265,9 @@ def _memory(tensor: torch.Tensor) -> int:
 def _are_other_columns(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two tensors are different columns of the same rows, such as of a memory."""
     offset = abs(one.storage_offset() - other.storage_offset())
-    is_same = _memory(one) == _memory(other) and one.stride() == other.stride()
-    return is_same and one.dim() > 1 and 0 < offset < one.stride(0)
+    if one.dim() < 2 or _memory(one) != _memory(other) or one.stride() != other.stride():
+        return False
+    return 0 < int(offset) < one.stride()[0]
 
 
 def _is_plain(tensor: Any) -> bool:

@@ -139,7 +139,7 @@ class Momenta(Signal):
             self._own[module] = [*own_norms(module)]
         return self._own[module]
 
-    def _note(self, norm: nn.Module | OwnNorm, *, is_high: bool) -> None:
+    def _note(self, norm: Any, *, is_high: bool) -> None:
         note = self._notes.get(norm)
         if note is None:
             note = self._notes[norm] = _Norm(norm.momentum, user=calling_line())
