@@ -264,10 +264,10 @@ def _memory(tensor: torch.Tensor) -> int:
 
 def _are_other_columns(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two tensors are different columns of the same rows, such as of a memory."""
-    offset = abs(one.storage_offset() - other.storage_offset())
+    offset = abs(int(one.storage_offset()) - int(other.storage_offset()))
     if one.dim() < 2 or _memory(one) != _memory(other) or one.stride() != other.stride():
         return False
-    return 0 < int(offset) < one.stride()[0]
+    return 0 < offset < one.stride()[0]
 
 
 def _is_plain(tensor: Any) -> bool:
