@@ -140,7 +140,17 @@ def test_the_change_mends(code, tmp_path) -> None:
 )
 def test_few_steps_of_each_class_show_what_their_order_costs(losses, is_harmful) -> None:
     count = 24
-    order = SortedClasses(6, 0.8, 0.17, tuple((n, n % 2 == 0) for n in range(count)), 1, None, None)
+    order = SortedClasses(
+        classes=6,
+        pure=0.8,
+        chance=0.17,
+        steps=tuple((n, n % 2 == 0) for n in range(count)),
+        optimizers=1,
+        length=2.0,
+        same_order=True,
+        model_line=None,
+        site=None,
+    )
     steps = tuple(
         StepNumbers(n, 0, losses[n % 2], 1.0, None, skipped=False, learning_rate=0.1)
         for n in range(count)

@@ -27,6 +27,7 @@ class LoaderPasses:
             the number of an epoch.
         has_epoch: Whether it is told this number by `set_epoch`.
         weights: Number of weights of a WeightedRandomSampler; 0 for another one.
+        zeros: Number of these weights that are 0.
         generator: Whether the sampler draws from a generator of its own.
         loaders: Number of different loaders.
         after_end: How often the line's iterators were asked for a batch although they were at
@@ -48,6 +49,7 @@ class LoaderPasses:
     draws_order: bool
     has_epoch: bool
     weights: int
+    zeros: int
     generator: bool
     loaders: int
     after_end: int
@@ -58,11 +60,12 @@ class LoaderPasses:
 
 @dataclass(frozen=True, slots=True)
 class EmptyLoader:
-    """A loader over some samples that has no batch.
+    """A loader over some samples whose passes have all ended without a batch.
 
     Attributes:
-        samples: Length of its data set.
-        size: Size of its batches.
+        samples: Length of its sampler, or of its data set.
+        size: Size of its batches; 0 if a batch sampler makes them.
+        passes: Number of its passes.
         made: The line that makes the loader.
         made_by: The statement of this line.
         site: The line that goes over it.
@@ -70,6 +73,7 @@ class EmptyLoader:
 
     samples: int
     size: int
+    passes: int
     made: Site | None
     made_by: str
     site: Site | None

@@ -49,6 +49,33 @@ def broken_with_one_batch_of_each_class() -> None:
     train(DataLoader(TensorDataset(inputs, targets), batch_size=8), epochs=8)
 
 
+def stream(*, mixed: bool, epochs: int = EPOCHS) -> None:
+    """Read one file for each class, in another order in each epoch, each in a random order."""
+    inputs, targets = samples(96)
+    training, rng = Training(rate=0.3), random.Random(0)
+    for _ in range(epochs):
+        kinds = rng.sample(range(3), 3)
+        files = [(targets == kind).nonzero()[:, 0].tolist() for kind in kinds]
+        rows = [each for file in files for each in rng.sample(file, len(file))]
+        if mixed:
+            rng.shuffle(rows)
+        for start in range(0, len(rows), 4):
+            batch = rows[start : start + 4]
+            training.step(inputs[batch], targets[batch])
+
+
+def broken_in_a_stream_of_files_in_another_order_in_each_epoch() -> None:
+    stream(mixed=False)
+
+
+def healthy_stream_of_mixed_files() -> None:
+    stream(mixed=True)
+
+
+def healthy_files_that_are_read_once() -> None:
+    stream(mixed=False, epochs=1)
+
+
 def healthy_ordered_data_in_large_batches() -> None:
     train(DataLoader(TensorDataset(*ordered()), batch_size=COUNT))
 

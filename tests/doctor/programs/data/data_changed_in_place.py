@@ -1,5 +1,6 @@
 """The loop normalises its batches in place, but they are views of the data."""
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -80,6 +81,62 @@ def load(prepared, epochs: int = EPOCHS) -> None:
 
 def broken_in_a_data_set() -> None:
     load(lambda row: row.sub_(0.2).mul_(1.5))
+
+
+class Arrays(Samples):
+    """A data set of arrays of NumPy, in a list."""
+
+    def __init__(self, prepared) -> None:
+        super().__init__(prepared)
+        self.inputs = [each.numpy().copy() for each in self.inputs]
+
+
+def load_arrays(prepared, epochs: int = EPOCHS) -> None:
+    training, loader = Training(), DataLoader(Arrays(prepared), batch_size=8, shuffle=True)
+    for _ in range(epochs):
+        for inputs, targets in loader:
+            training.step(inputs, targets)
+
+
+def broken_in_arrays_of_a_data_set() -> None:
+    def jittered(row: np.ndarray) -> np.ndarray:
+        row += 0.3 * np.random.default_rng().normal(size=row.shape)
+        return row.copy()
+
+    load_arrays(jittered)
+
+
+def healthy_arrays_that_are_copied() -> None:
+    load_arrays(lambda row: row.copy() * 0.5)
+
+
+def healthy_arrays_that_are_scaled_when_they_are_read_first() -> None:
+    known = set()
+
+    def scaled(row: np.ndarray) -> np.ndarray:
+        if id(row) not in known:
+            row *= 0.5
+        known.add(id(row))
+        return row
+
+    load_arrays(scaled)
+
+
+def healthy_arrays_of_a_state() -> None:
+    """Running statistics, which each sample updates."""
+    loader = Arrays(lambda row: row)
+    loader.statistics = np.zeros((4, 6), np.float32)
+
+    def counted(row: np.ndarray) -> np.ndarray:
+        loader.statistics += 0.01 * (row - loader.statistics)
+        return row - loader.statistics[0]
+
+    loader.prepared = counted
+    training = Training()
+    batches = DataLoader(loader, batch_size=8, shuffle=True)
+    for _ in range(EPOCHS):
+        for inputs, targets in batches:
+            training.step(inputs, targets)
 
 
 def healthy_data_set_that_copies() -> None:

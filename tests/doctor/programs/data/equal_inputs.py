@@ -127,6 +127,36 @@ def broken_in_a_replay_memory() -> None:
     q_learning(copies=False)
 
 
+def q_learning_on_rows(*, columns: slice, copies: bool = False) -> None:
+    """A memory with one row for each transition: the state, and from column 6 on the next one."""
+    torch.manual_seed(0)
+    online = encoder()
+    target = copy.deepcopy(online)
+    optimizer = torch.optim.SGD(online.parameters(), lr=0.01)
+    states = torch.randn(65, 6)
+    memory = torch.cat([states[:-1] if copies else states[1:], states[1:]], 1)
+    for _ in range(10):
+        rows = memory[torch.randint(64, (8,))]
+        values = online(rows[:, :6]).max(1).values
+        with torch.no_grad():
+            goal = 1 + 0.9 * target(rows[:, columns]).max(1).values
+        optimizer.zero_grad()
+        functional.smooth_l1_loss(values, goal).backward()
+        optimizer.step()
+
+
+def broken_in_a_row_of_a_memory() -> None:
+    q_learning_on_rows(columns=slice(6, 12))
+
+
+def healthy_row_of_a_memory() -> None:
+    q_learning_on_rows(columns=slice(6, 12), copies=True)
+
+
+def healthy_same_columns_of_a_row() -> None:
+    q_learning_on_rows(columns=slice(0, 6), copies=True)
+
+
 def broken_for_a_momentum_encoder() -> None:
     def augmented(images, seed):
         return images + noise(images, seed)

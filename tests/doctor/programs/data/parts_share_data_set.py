@@ -64,6 +64,37 @@ def broken_in_a_function() -> None:
     train(train_set, plain(test_set))
 
 
+def configure(part, **settings) -> None:
+    for name, value in settings.items():
+        setattr(part.dataset, name, value)
+
+
+def broken_by_a_function_for_each_part() -> None:
+    train_set, test_set = parts()
+    configure(train_set, noise=0.2)
+    configure(test_set, noise=0.0)
+    train(train_set, test_set)
+
+
+def healthy_function_for_parts_with_data_sets_of_their_own() -> None:
+    train_set, test_set = parts()
+    test_set.dataset = copy.copy(test_set.dataset)
+    configure(train_set, noise=0.2)
+    configure(test_set, noise=0.0)
+    train(train_set, test_set)
+
+
+def healthy_function_with_the_same_value_for_each_part() -> None:
+    train_set, test_set = parts()
+    configure(train_set, noise=0.2)
+    configure(test_set, noise=0.2)
+    train(train_set, test_set)
+
+
+def healthy_function_before_each_pass() -> None:
+    train(*parts(), lambda part, noise: configure(part, noise=noise))
+
+
 def healthy_setting_for_all_parts() -> None:
     whole = Augmented()
     train_set, test_set = random_split(whole, [32, 16], torch.Generator().manual_seed(0))

@@ -1,5 +1,6 @@
 """A seed is set in each step, so that each step draws the same mask of dropout."""
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -48,6 +49,41 @@ def broken_in_the_noise_of_the_inputs() -> None:
         return inputs + 0.1 * torch.randn_like(inputs)
 
     train(nothing, dropout=0.0, prepared=noisy)
+
+
+def train_with_noise(noise_of) -> None:
+    """Add `noise_of(shape, step)` in each step."""
+    steps = []
+
+    def noisy(inputs: torch.Tensor) -> torch.Tensor:
+        steps.append(len(steps))
+        noise = noise_of(inputs.shape, steps[-1])
+        return inputs + 0.1 * torch.from_numpy(noise).float()
+
+    train(nothing, dropout=0.0, prepared=noisy)
+
+
+def broken_by_a_new_generator_of_numpy_in_each_step() -> None:
+    seed = 7
+    train_with_noise(lambda shape, step: np.random.default_rng(seed).normal(size=shape))
+
+
+def healthy_generator_of_numpy() -> None:
+    rng = np.random.default_rng(7)
+    train_with_noise(lambda shape, step: rng.normal(size=shape))
+
+
+def healthy_generator_of_numpy_for_each_step() -> None:
+    train_with_noise(lambda shape, step: np.random.default_rng((7, step)).normal(size=shape))
+
+
+def healthy_generator_of_numpy_for_each_evaluation() -> None:
+    def noise_of(shape, step):
+        if step % 6 == 0:
+            np.random.default_rng(7).normal(size=shape)
+        return np.zeros(shape)
+
+    train_with_noise(noise_of)
 
 
 def broken_by_a_generator_of_its_own() -> None:

@@ -1,6 +1,7 @@
 """The loop takes the inputs with an index that never changes."""
 
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -78,3 +79,48 @@ def broken_by_another_column_of_the_targets() -> None:
     for _ in range(3):
         for batch, wanted in DataLoader(TensorDataset(inputs, both), batch_size=8):
             training.step(batch, wanted[:, 1])
+
+
+class Joined(nn.Module):
+    """A model of two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.last = nn.Linear(6, 8), nn.Linear(2, 8), nn.Linear(8, 3)
+
+    def forward(self, inputs: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(inputs) + self.second(other.float())))
+
+
+def join(other: torch.Tensor, *, is_loaded: bool = True) -> None:
+    inputs, targets = samples()
+    training = Training()
+    training.model = Joined()
+    training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.05)
+    for _ in range(3):
+        data = TensorDataset(inputs, other, targets)
+        for batch, second, wanted in DataLoader(data, batch_size=8, shuffle=True):
+            given = second if is_loaded else torch.zeros(8, 2)
+            training.optimizer.zero_grad()
+            functional.cross_entropy(training.model(batch, given), wanted).backward()
+            training.optimizer.step()
+
+
+def broken_by_a_number_that_is_standardised_for_each_sample() -> None:
+    numbers = samples()[0][:, :1]
+    scaled = (numbers - numbers.mean(1, keepdim=True)) / (numbers.std(1, correction=0) + 1)[:, None]
+    join(scaled.expand(-1, 2).contiguous())
+
+
+def healthy_mask_that_leaves_out_nothing() -> None:
+    join(torch.ones(COUNT, 2))
+
+
+def healthy_whole_numbers_of_one_kind() -> None:
+    """The numbers of the parts of a text, which has one part."""
+    join(torch.zeros(COUNT, 2, dtype=torch.int64))
+
+
+def healthy_first_state_of_the_loop() -> None:
+    join(torch.ones(COUNT, 2), is_loaded=False)

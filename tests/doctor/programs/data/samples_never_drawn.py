@@ -33,6 +33,25 @@ def broken_by_weights_of_another_data_set() -> None:
     train(DataLoader(data(), batch_size=8, sampler=sampler))
 
 
+def train_with(weights_of_classes: torch.Tensor) -> None:
+    sampler = WeightedRandomSampler(weights_of_classes[samples()[1]], COUNT)
+    train(DataLoader(data(), batch_size=8, sampler=sampler))
+
+
+def broken_by_a_class_with_the_weight_0() -> None:
+    count = samples()[1].bincount(minlength=3)
+    train_with((count.min() // count + (count < count.max())).double())
+
+
+def healthy_rare_class_with_a_small_weight() -> None:
+    train_with(torch.tensor([1.0, 1e-3, 1.0]))
+
+
+def healthy_few_samples_that_are_left_out() -> None:
+    sampler = WeightedRandomSampler((torch.arange(COUNT) % 8 > 0).double(), COUNT)
+    train(DataLoader(data(), batch_size=8, sampler=sampler))
+
+
 def healthy_sampler_of_a_part() -> None:
     train(DataLoader(data(), batch_size=8, sampler=SubsetRandomSampler(range(12))))
 

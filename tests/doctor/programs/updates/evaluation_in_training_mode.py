@@ -156,3 +156,53 @@ def healthy_samples_for_a_critic() -> None:
         critic(generator(torch.randn(len(images), 4))).mean().neg().backward()
         of_generator.step()
         critic.requires_grad_(requires_grad=True)
+
+
+def train_with_average(assess, step_with=lambda average, images: None) -> None:
+    """Keep an average of the model; `assess(model, average)` evaluates after each epoch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+    average = torch.optim.swa_utils.AveragedModel(model)
+
+    def after_step(model, images) -> None:
+        average.update_parameters(model)
+        step_with(average, images)
+
+    train(lambda its: assess(its, average), model, step_with=after_step)
+
+
+def broken_in_an_average_of_the_model() -> None:
+    def assess(model, average) -> None:
+        model.eval()
+        run(average)
+
+    train_with_average(assess)
+
+
+def healthy_average_in_evaluation_mode() -> None:
+    def assess(model, average) -> None:
+        average.eval()
+        run(average)
+
+    train_with_average(assess)
+
+
+def healthy_average_that_is_a_teacher() -> None:
+    """A mean teacher with dropout, called in each step; only the model is evaluated."""
+
+    def assess(model, average) -> None:
+        model.eval()
+        run(model)
+
+    train_with_average(assess, lambda average, images: run(average, 1))
+
+
+def healthy_average_whose_training_mode_is_set() -> None:
+    """The spread of its results is wanted."""
+
+    def assess(model, average) -> None:
+        model.eval()
+        average.train()
+        run(average)
+
+    train_with_average(assess)

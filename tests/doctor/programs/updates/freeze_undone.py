@@ -96,3 +96,44 @@ def healthy_model_that_freezes_its_own_norms() -> None:
     for _ in range(2):
         detector.train()
         steps(detector)
+
+
+def phases(switch, *, again: bool = False) -> None:
+    """Train, freeze the norms, train, call `switch(model)`, and train once more."""
+    model = classifier()
+    for number, prepare in enumerate((lambda model: None, freeze, switch)):
+        prepare(model)
+        if number == 2 and again:
+            freeze(model)
+        trained = [each for each in model.parameters() if each.requires_grad]
+        optimizer = torch.optim.SGD(trained, lr=0.05)
+        for images, labels in batches(4, seed=number):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+
+def broken_by_an_evaluation_in_the_second_phase() -> None:
+    """The norms are frozen for some steps, until the end of an evaluation undoes it."""
+
+    def switch(model) -> None:
+        model.eval()
+        with torch.no_grad():
+            model(torch.zeros(4, 6))
+        model.train()
+
+    phases(switch)
+
+
+def healthy_phase_in_which_norms_are_trained_again() -> None:
+    phases(lambda model: model.train().requires_grad_())
+
+
+def healthy_norms_that_are_frozen_again() -> None:
+    phases(lambda model: model.train(), again=True)
+
+
+def healthy_train_after_the_last_step() -> None:
+    model = classifier()
+    train(lambda its: None, prepare=lambda its: (freeze(its), setattr(model, "kept", its)))
+    model.kept.train()

@@ -92,6 +92,47 @@ def healthy_dropout_in_a_frozen_block() -> None:
         optimizer.step()
 
 
+def invert(prepare, *, moves: bool = False) -> None:
+    """Train inputs of a model that was trained before; `prepare(model)` freezes it."""
+    model = network(0.3)
+    named = nn.Sequential(model, nn.Linear(3, 3))
+    optimizer = torch.optim.SGD(named.parameters(), lr=0.05)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        functional.cross_entropy(named(images), labels).backward()
+        optimizer.step()
+    prepare(model)
+    maker = nn.Linear(3, 6)
+    makers = torch.optim.SGD(maker.parameters(), lr=0.05)
+    for images, labels in batches(8):
+        wanted = functional.one_hot(labels, 3).float()
+        makers.zero_grad()
+        functional.cross_entropy(model(maker(wanted)), labels).backward()
+        makers.step()
+        if moves:  # as a critic
+            model.requires_grad_()
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            model.requires_grad_(requires_grad=False)
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    return model.requires_grad_(requires_grad=False)
+
+
+def broken_by_a_loss_through_a_frozen_model() -> None:
+    invert(frozen)
+
+
+def healthy_loss_through_a_frozen_model_in_evaluation_mode() -> None:
+    invert(lambda model: frozen(model).eval())
+
+
+def healthy_critic_that_is_frozen_while_another_model_learns() -> None:
+    invert(frozen, moves=True)
+
+
 class Pair(nn.Module):
     """A student and a teacher that follows it, both in training mode."""
 

@@ -486,3 +486,35 @@ def healthy_model_that_keeps_its_statistics() -> None:
             optimizer.step()
         evaluate(model)
         model.keeps = epoch > 0
+
+
+def dropping() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
+
+
+def broken_by_a_look_at_shapes_before_the_training() -> None:
+    """A function that prints the outputs of a model sets evaluation mode, and leaves it."""
+    model = dropping()
+    model.eval()
+    with torch.no_grad():
+        model(torch.zeros(1, 6))
+    train_plainly(model)
+
+
+def healthy_look_at_shapes_that_restores_the_mode() -> None:
+    model = dropping()
+    model.eval()
+    with torch.no_grad():
+        model(torch.zeros(1, 6))
+    model.train()
+    train_plainly(model)
+
+
+def healthy_dropout_that_is_off_in_all_epochs() -> None:
+    """Evaluation mode is set once, for the training, and evaluations come after it."""
+    model = dropping().eval()
+    for _ in range(2):
+        train_plainly(model)
+        with torch.no_grad():
+            model(torch.zeros(4, 6))

@@ -46,6 +46,48 @@ def broken_by_a_constant() -> None:
     train(network(nn.BatchNorm1d(16, momentum=KEPT)))
 
 
+class OwnNorm(nn.Module):
+    """A norm of the program's own, with torch's function."""
+
+    def __init__(self, width: int, momentum: float) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("variance", torch.ones(width))
+        self.momentum = momentum
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return nn.functional.batch_norm(
+            features, self.mean, self.variance, None, None, self.training, self.momentum
+        )
+
+
+class SlowNorm(OwnNorm):
+    """One whose statistics keep a share of the old ones."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean.lerp_(features.detach().mean(0), 1 - self.momentum)
+            self.variance.lerp_(features.detach().var(0), 1 - self.momentum)
+            return nn.functional.batch_norm(features, None, None, training=True)
+        return (features - self.mean) / (self.variance + 1e-5).sqrt()
+
+
+def broken_in_a_norm_of_its_own() -> None:
+    train(network(OwnNorm(16, momentum=0.99)))
+
+
+def healthy_norm_of_its_own() -> None:
+    train(network(OwnNorm(16, momentum=0.05)))
+
+
+def healthy_norm_of_its_own_with_the_share_of_the_old_statistics() -> None:
+    train(network(SlowNorm(16, momentum=0.95)))
+
+
+def healthy_norm_of_its_own_that_is_not_evaluated() -> None:
+    train(network(OwnNorm(16, momentum=0.99)), evaluates=False)
+
+
 def broken_by_position() -> None:
     train(network(nn.BatchNorm1d(16, 1e-3, 0.9)))
 

@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from doctor.loops import batches
@@ -57,3 +58,46 @@ def healthy_loaded_statistics() -> None:
     model[1].num_batches_tracked += 100_000
     with torch.no_grad():
         model(3 + next(iter(batches(1)))[0])
+
+
+def train_functionally(buffers_of, *, count: int = 40) -> None:
+    """Train parameters apart from their model; `buffers_of(buffers)` are those of a step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
+    buffers = {name: each.clone() for name, each in model.named_buffers()}
+    optimizer = torch.optim.SGD([each.requires_grad_() for each in weights.values()], lr=0.05)
+    for images, labels in batches(count):
+        outputs = functional_call(model, (weights, buffers_of(buffers)), (3 + images,))
+        optimizer.zero_grad()
+        functional.cross_entropy(outputs, labels).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        functional_call(model, (weights, buffers), (3 + images,))
+
+
+def broken_by_copies_of_the_buffers() -> None:
+    train_functionally(lambda buffers: {name: each.clone() for name, each in buffers.items()})
+
+
+def healthy_buffers_that_go_on() -> None:
+    train_functionally(lambda buffers: buffers)
+
+
+def healthy_test_of_a_few_steps_with_copies() -> None:
+    train_functionally(lambda buffers: {name: +each for name, each in buffers.items()}, count=4)
+
+
+def healthy_evaluation_before_the_training() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    model.eval()
+    with torch.no_grad():
+        model(next(iter(batches(1)))[0])
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(40):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()

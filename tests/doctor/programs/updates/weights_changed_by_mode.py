@@ -215,6 +215,62 @@ def healthy_average_that_the_loop_swaps_out() -> None:
     train(Swapping(nn.Linear(8, 8)), after=Swapping.swap)
 
 
+class Thinned(nn.Linear):
+    """Drops inputs; its weights are smaller in evaluation mode."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        if self.is_due(mode):
+            with torch.no_grad():
+                self.weight *= 1.25 if mode else 0.8
+        return super().train(mode)
+
+    def is_due(self, mode: bool) -> bool:
+        return True
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        kept = torch.rand_like(features) < 0.8 if self.training else 1.0
+        return super().forward(features * kept)
+
+
+class ThinnedOnce(Thinned):
+    def is_due(self, mode: bool) -> bool:
+        return mode != self.training
+
+
+class Pruned(nn.Linear):
+    """Its train() sets pruned weights to 0 again."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        with torch.no_grad():
+            self.weight[:, ::2] = 0.0
+        return super().train(mode)
+
+
+def train_often(model: nn.Module) -> None:
+    """Call train() in each epoch, and evaluate after the last one."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(4):
+        model.train()
+        for images, labels in batches(4, seed=epoch):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+    model.eval()
+    model(images)
+
+
+def broken_by_each_call_of_train() -> None:
+    train_often(Net(Thinned(8, 8)))
+
+
+def healthy_weights_that_change_with_the_mode_only() -> None:
+    train_often(Net(ThinnedOnce(8, 8)))
+
+
+def healthy_weights_that_are_pruned_again() -> None:
+    train_often(Net(Pruned(8, 8)))
+
+
 def broken_by_a_layer_that_is_replaced_after_pretraining() -> None:
     model = Net(nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

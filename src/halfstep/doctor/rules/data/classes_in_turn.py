@@ -37,7 +37,12 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"class: two targets of a step are the same in {each.pure:.0%} of the cases, any "
                 f"two targets in {each.chance:.0%}. The data are ordered by class and are "
                 f"{'not shuffled' if is_pure else 'shuffled too little, or not at all'}",
-                facts=(harm, f"the {each.classes} classes come in the same order in each epoch"),
+                facts=(
+                    harm,
+                    f"the {each.classes} classes come in the same order in each epoch"
+                    if each.same_order
+                    else f"a class lasts {each.length:.3g} steps on average, and comes again later",
+                ),
                 change=_shuffled(evidence)
                 or (
                     (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.remedies import out_of_place
 from halfstep.doctor.signals.data.changed import ChangedData, DataChanges
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -31,13 +32,16 @@ def _of_loop(change: ChangedData) -> Finding:
 
 
 def _of_data_set(change: ChangedData) -> Finding:
+    compared = "" if change.copy == "clone" else " that were compared"
+    samples = f"{counted(change.places, 'sample')}{compared}"
     return Finding(
-        summary=f"the data set writes into its tensor {change.data} while a loader reads it: its "
-        f"{change.places} samples were changed {change.times} times each, and each epoch changes "
-        "them again",
-        facts=("what an index of a tensor returns shares its memory: self.data[index]",),
+        summary=f"the data set writes into its {change.data} while a loader reads it: its "
+        f"{samples} were changed {change.times} times each, and each epoch changes them again",
+        facts=(
+            "what an index of a tensor or of a list returns shares its memory: self.data[index]",
+        ),
         change=(
-            f"+ # in __getitem__, copy the sample first: self.{change.data}[index].clone()",
+            f"+ # in __getitem__, copy the sample first: self.{change.data}[index].{change.copy}()",
             *((f"  {change.site.text}",) if change.site else ()),
         ),
         confidence=LIKELY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.data.shared import SharedSettings
+from halfstep.doctor.signals.data.shared import SharedSetting, SharedSettings
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -19,6 +19,8 @@ def judge(evidence: Evidence) -> Finding | None:
     """Find attributes that are set through one part of a data set and read by several."""
     for each in evidence.of(SharedSettings).settings:
         text = each.site.text if each.site is not None else ""
+        if each.replaced:
+            return _replaced(each, text)
         if (part := _THROUGH_A_PART.search(text)) is None:
             continue
         return Finding(
@@ -38,6 +40,25 @@ def judge(evidence: Evidence) -> Finding | None:
             site=each.site,
         )
     return None
+
+
+def _replaced(setting: SharedSetting, text: str) -> Finding:
+    return Finding(
+        summary=f"this line sets {setting.name} of {setting.kind} for one part after the other, to "
+        f"different values, but {counted(setting.parts, 'part')} share this data set: all of them "
+        "have the last value",
+        facts=(
+            "parts from random_split() or Subset have no data set of their own",
+            "no part was read before the line set the last value",
+        ),
+        change=(
+            "+ # give each part a data set of its own, before this line:",
+            "+ # part.dataset = copy.copy(part.dataset)",
+            f"  {text}",
+        ),
+        confidence=LIKELY,
+        site=setting.site,
+    )
 
 
 RULE = Rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.remedies import without_seed
-from halfstep.doctor.signals.data.draws import MASKS, RandomDraws
+from halfstep.doctor.signals.data.draws import MASKS, RandomDraws, Repetition
 from halfstep.doctor.verdict import CERTAIN, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
@@ -28,11 +28,21 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary=f"{what} were the same {each.times} times, {again}",
             facts=(f"drawn in: {each.site.text}" if each.site else "drawn in the training",),
-            change=without_seed(line if each.seeded else None),
+            change=_made_once(each)
+            if each.seed and not each.function
+            else without_seed(each.seeded),
             confidence=CERTAIN if each.function else POSSIBLE,
             site=line,
         )
     return None
+
+
+def _made_once(repetition: Repetition) -> tuple[str, ...]:
+    line = repetition.site
+    return (
+        "+ # make the generator once, before the training",
+        *((f"  {line.text}",) if line else ()),
+    )
 
 
 RULE = Rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.data.constant import Constants
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -16,9 +16,12 @@ def judge(evidence: Evidence) -> Finding | None:
     for each in evidence.of(Constants).found:
         other = "targets" if each.what == "inputs" else "inputs"
         value = "" if each.value is None else f": each element is {each.value:.3g}"
+        what = f"all samples have the same {each.what}{value}"
+        if each.part:
+            what = "one of the inputs of the model is 0 for all samples"
         return Finding(
-            summary=f"all samples have the same {each.what}{value}. The model cannot learn from "
-            f"them what makes the {other} differ",
+            summary=f"{what}. The model cannot learn from "
+            f"{'it' if each.part else 'them'} what makes the {other} differ",
             facts=(
                 f"{each.rows} samples of {each.calls} batches were compared",
                 f"their {other} have {each.different} different values",
@@ -30,7 +33,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 ),
                 *((f"  {each.site.text}",) if each.site else ()),
             ),
-            confidence=LIKELY,
+            confidence=POSSIBLE if each.part else LIKELY,
             site=each.site,
         )
     return None

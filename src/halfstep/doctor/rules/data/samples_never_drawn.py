@@ -1,4 +1,4 @@
-"""A part of the data is never drawn: a sampler has too few weights, or a loop too small indices."""
+"""A part of the data is never drawn: a sampler's weights are too few or 0, or indices too small."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.passes import PassLedger
 from halfstep.doctor.signals.data.indexing import RowLedger
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 _ROWS = 32
 _BATCHES = 4
+_SHARE = 0.25  # of the weights; fewer may be samples that are left out on purpose
 _AGAIN = 3  # times that each row was taken, on average
 
 
@@ -32,6 +33,27 @@ def judge(evidence: Evidence) -> Finding | None:
                 ),
                 *((f"  {line.site.text}",) if line.site else ()),
             ),
+            site=line.site,
+        )
+    for line in evidence.of(PassLedger).lines:
+        if (
+            line.samples != line.weights
+            or line.zeros < _SHARE * line.weights
+            or line.drawn > line.weights - line.zeros
+        ):
+            continue
+        return Finding(
+            summary=f"{line.zeros} of {line.weights} weights of the WeightedRandomSampler are 0: "
+            "it never draws these samples",
+            facts=(
+                f"{line.drawn} different samples were drawn {line.draws} times",
+                "a division without fractions, such as 1 // count, makes weights of 0",
+            ),
+            change=(
+                "+ # give each sample a weight above 0, if it is not left out on purpose",
+                *((f"  {line.site.text}",) if line.site else ()),
+            ),
+            confidence=POSSIBLE,
             site=line.site,
         )
     for each in evidence.of(RowLedger).sources:

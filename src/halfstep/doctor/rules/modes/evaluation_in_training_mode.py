@@ -21,7 +21,7 @@ _FEWEST = 3  # calls
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find evaluations, or calls of a teacher, that run in training mode."""
-    return _disturbed(evidence) or _teacher(evidence)
+    return _disturbed(evidence) or _teacher(evidence) or _twin(evidence)
 
 
 def _teacher(evidence: Evidence) -> Finding | None:
@@ -71,6 +71,32 @@ def _disturbed(evidence: Evidence) -> Finding | None:
             change=_change(names, model),
             confidence=LIKELY,
             site=model.disturbed_by,
+        )
+    return None
+
+
+def _twin(evidence: Evidence) -> Finding | None:
+    """Find a copy of the model that is called in training mode, while the model is evaluated."""
+    names = evidence.of(UserNames)
+    models = {each.number: each for each in evidence.of(ModeLedger).models}
+    for model in models.values():
+        if model.unset < _FEWEST or model.twin not in models:
+            continue
+        other = models[model.twin]
+        dependent = ", ".join([*model.dropouts, *model.norms])
+        title = names.title(model.number, model.kind)
+        return Finding(
+            summary=f"the loop calls {title} for an evaluation, but sets evaluation mode for "
+            f"{names.title(other.number, other.kind)}: {title} stays in the training mode of its "
+            "construction",
+            facts=(
+                f"{counted(model.unset, 'call')} without gradients in training mode",
+                f"modules that compute other results in this mode: {dependent}",
+            ),
+            change=_in_evaluation_mode(names.call(model.unset_by))
+            or ("+ # call eval() of the model that is evaluated",),
+            confidence=LIKELY,
+            site=model.unset_by,
         )
     return None
 

@@ -17,21 +17,22 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find frozen norms that were in evaluation mode in no training call."""
+    """Find frozen norms that run in training mode in training calls after they were frozen."""
     names = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
-        undone = [
-            each
-            for each in model.layers
-            if each.undone and each.frozen and each.training and not each.evaluating
-        ]
+        undone = [each for each in model.layers if each.undone and each.frozen and each.resumed]
         if not undone:
             continue
-        site = undone[0].undone
+        site, calls = undone[0].undone, undone[0].evaluating
+        when = (
+            f"after {counted(calls, 'training call')}"
+            if calls
+            else "before the first training call"
+        )
         return Finding(
             summary=f"the loop puts {counted(len(undone), 'norm')} of "
             f"{names.title(model.number, model.kind)} into evaluation mode, but a later train() of "
-            "the whole model puts them back into training mode, before the first training call",
+            f"the whole model puts them back into training mode, {when}",
             facts=(
                 (
                     f"{counted(undone[0].training, 'training call')} in training mode: "
@@ -51,6 +52,8 @@ def _change(undone: list[Layer], model: ModelModes) -> tuple[str, ...]:
     others = {each.name for each in model.layers} - {each.name for each in undone}
     lines = {again.site for each in undone for again in each.again}
     change: list[str] = []
+    if any(each.earlier for each in undone):  # The line may have run before they were frozen, too.
+        return ("+ # freeze the norms again, after each train() of the whole model from then on",)
     for line in lines:
         called = (
             re.fullmatch(r"([\w.\[\]]+)\.train\((?:True|mode=True)?\)", line.text) if line else None

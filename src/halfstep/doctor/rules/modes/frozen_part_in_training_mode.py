@@ -24,7 +24,10 @@ def judge(evidence: Evidence) -> Finding | None:
     if undone:
         return _undone(undone)
     moved = [each for each in layers if not each.drops and each.moved >= _MOVED and not each.undone]
-    return _moved(moved) if moved else None
+    if moved:
+        return _moved(moved)
+    passed = [each for each in layers if each.drops and each.through and not each.undone]
+    return _passed(passed) if passed else None
 
 
 def _undone(layers: Sequence[FrozenLayer]) -> Finding:
@@ -70,6 +73,25 @@ def _moved(layers: Sequence[FrozenLayer]) -> Finding:
             "+ part.eval()",
         ),
         confidence=POSSIBLE,
+    )
+
+
+def _passed(layers: Sequence[FrozenLayer]) -> Finding:
+    through = layers[0].through
+    return Finding(
+        summary=f"a model, {layers[0].model}, is frozen and only passes gradients on to its "
+        "inputs, but it is in training mode: its dropout is on, so that each call computes another "
+        "function",
+        facts=(
+            f"{counted(len(layers), 'layer')} in training mode: {_names(layers)}",
+            "no parameter of the model requires gradients, and none changes",
+        ),
+        change=(
+            "+ # call eval() of the model where its parameters are frozen",
+            *((f"  {through.text}",) if through else ()),
+        ),
+        confidence=POSSIBLE,
+        site=through,
     )
 
 

@@ -60,14 +60,18 @@ def _never_in_training_mode(evidence: Evidence) -> Finding | None:
 
     The mode is that of the evaluations if most of the training calls come after one, for example
     if a teacher in evaluation mode is the same object as the model, or if the loop sets the mode
-    for each evaluation, and for nothing else.
+    for each evaluation, and for nothing else. If the loop only evaluates the model before it
+    trains it, norms may keep their statistics on purpose, but dropout that never acts has no use.
     """
     names = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
         owners = evidence.static.models[model.number].optimizers
-        if _iterations(evidence.loop, model.number, "train") or model.straight < _FEWEST_STEPS:
+        if _iterations(evidence.loop, model.number, "train"):
             continue
-        if model.straight < _SHARE * model.evaluating and model.switched < _FEWEST_STEPS:
+        often = model.straight >= max(_FEWEST_STEPS, _SHARE * model.evaluating)
+        often |= model.switched >= _FEWEST_STEPS
+        once = bool(model.begins and model.dropouts) and not model.norms
+        if not (often or (once and model.evaluating >= _FEWEST_STEPS)):
             continue
         if not _stepped(evidence.loop.shapes).intersection(owners):
             continue
@@ -82,7 +86,7 @@ def _never_in_training_mode(evidence: Evidence) -> Finding | None:
                 *_apart(names.of(model.number).apart),
             ),
             change=names.back_to_training(model.number, whole=_is_inside(model)),
-            confidence=LIKELY,
+            confidence=LIKELY if often else POSSIBLE,
             site=model.straight_after,
         )
     return None

@@ -1,10 +1,10 @@
-"""Norms are evaluated with running statistics that their momentum has hardly moved."""
+"""Norms are evaluated with running statistics that the training has hardly moved, or not at all."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.values.initial_statistics import InitialStatistics
+from halfstep.doctor.signals.values.initial_statistics import InitialStatistic, InitialStatistics
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -18,6 +18,8 @@ _SHARE = 0.3
 def judge(evidence: Evidence) -> Finding | None:
     """Find norms whose statistics still consist of the values of their construction."""
     for each in evidence.of(InitialStatistics).norms:
+        if not each.batches and each.trained >= _FEWEST:
+            return _thrown_away(each)
         if each.batches < _FEWEST or each.left < _SHARE:
             continue
         return Finding(
@@ -36,6 +38,24 @@ def judge(evidence: Evidence) -> Finding | None:
             site=each.site,
         )
     return None
+
+
+def _thrown_away(norm: InitialStatistic) -> Finding:
+    return Finding(
+        summary=f"after {norm.trained} training calls in training mode, an evaluation uses the "
+        f"running statistics with which {norm.kind} was made, the mean 0 and the variance 1: those "
+        "of the training are in other tensors",
+        facts=(
+            f"{counted(norm.count, 'norm')} whose statistics have seen no batch",
+            "a copy of the buffers is updated in its place, for example by functional_call()",
+        ),
+        change=(
+            "+ # evaluate with the buffers that the training calls have updated",
+            *((f"  {norm.site.text}",) if norm.site else ()),
+        ),
+        confidence=LIKELY,
+        site=norm.site,
+    )
 
 
 RULE = Rule(

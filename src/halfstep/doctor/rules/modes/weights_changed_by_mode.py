@@ -25,6 +25,8 @@ def judge(evidence: Evidence) -> Finding | None:
 def _finding(write: ModeWrite) -> Finding:
     line = write.site.text if write.site else ""
     owner = write.owner
+    if write.again:
+        return _again(write, line)
     return Finding(
         summary=f"{write.kind}.{write.name}() changes weights when the mode is set, and the other "
         "mode does not undo it: each evaluation changes them again, and training goes on from "
@@ -46,6 +48,27 @@ def _finding(write: ModeWrite) -> Finding:
             f"  {line}",
             "+ # and when training begins again, put them back:",
             f"+ torch._foreach_copy_([each.data for each in {owner}.parameters()], {owner}.kept)",
+        ),
+        confidence=LIKELY if write.adds_up else POSSIBLE,
+        site=write.site,
+    )
+
+
+def _again(write: ModeWrite, line: str) -> Finding:
+    return Finding(
+        summary=f"{write.kind}.{write.name}() changes weights also if the mode stays the same: "
+        "each call of train() changes them again, and training goes on from there",
+        facts=(
+            (
+                "train() was called in training mode between steps "
+                f"{counted(write.rounds, 'time')}; {counted(write.left, 'time')}, the next step "
+                "began with other weights"
+            ),
+            *(["a copy of the module changed in each call of train()"] if write.adds_up else []),
+        ),
+        change=(
+            f"+ # change weights only if the new mode is not that of {write.owner}.training",
+            f"  {line}",
         ),
         confidence=LIKELY if write.adds_up else POSSIBLE,
         site=write.site,

@@ -1,7 +1,8 @@
 """Writes in place that change the data themselves: `batch = inputs[:32]; batch -= batch.mean()`.
 
 A slice of a tensor, and what a data set returns for an index, may be views of the data. What is
-written into them is there in the next epoch, too, so that it is done again and again.
+written into them is there in the next epoch, too, so that it is done again and again. Arrays of
+NumPy, and lists of samples, count no writes: a few elements of a few samples are compared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 
 from halfstep.doctor.internals import base_of, loader_iterator
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 
 PLACES = 4096
 _TIMES = 3
+_Views = list[np.ndarray[Any, Any]]
 _PLACES = 2  # a single one may be a state that the loop carries on
+_SAMPLES = 4  # of an array or a list that are compared
+_ELEMENTS = 32  # of a sample
 _ARITHMETIC = frozenset(
     {
         *("add_", "sub_", "mul_", "div_", "pow_", "sqrt_", "log_", "exp_", "subtract_"),
@@ -47,6 +52,7 @@ class ChangedData:
         places: Number of slices or tensors, or of samples, that were changed.
         times: How often one of them was changed, at least.
         site: The line that writes, or that goes over the loader.
+        copy: The method that copies a sample of the data set; "copy" if only some were compared.
     """
 
     by: str
@@ -54,6 +60,7 @@ class ChangedData:
     places: int
     times: int
     site: Site | None
+    copy: str = "clone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,19 @@ class DataChanges:
 
     signal: ClassVar[str] = "changed_data"
     found: tuple[ChangedData, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Samples:
+    """Some samples of a data set, which a loader reads in this process.
+
+    Attributes:
+        changes: How often a fetch has changed each of them.
+        passes: Number of iterators that have read them.
+    """
+
+    changes: list[int]
+    passes: int = 0
 
 
 class Changes(Signal):
@@ -77,6 +97,8 @@ class Changes(Signal):
             Counter
         )
         self._sets: WeakKeyDictionary[Any, list[tuple[str, torch.Tensor]]] = WeakKeyDictionary()
+        self._samples: dict[tuple[int, str, Mark | None], _Samples] = {}
+        self._read: WeakKeyDictionary[Any, list[tuple[_Samples, _Views]]] = WeakKeyDictionary()
         self._fetched: Counter[tuple[int, str, int, Mark | None]] = Counter()
         self._lengths: dict[int, int] = {}
 
@@ -128,7 +150,12 @@ class Changes(Signal):
         with self.watched.guard.own():
             tensors = self._tensors_of(iterator)
         before = [each._version for _, each in tensors]
+        samples = self._read.get(iterator, ())
+        elements = [[each.tobytes() for each in views] for _, views in samples]
         batch = original(iterator)
+        for (its, views), old in zip(samples, elements, strict=True):
+            for at, (one, other) in enumerate(zip(old, views, strict=True)):
+                its.changes[at] += one != other.tobytes()
         if any(
             each._version != version for (_, each), version in zip(tensors, before, strict=True)
         ):
@@ -144,12 +171,24 @@ class Changes(Signal):
         if known is None:
             data = getattr(iterator, "_dataset", None)
             data = getattr(data, "dataset", data)  # of a subset
+            if not getattr(iterator, "_num_workers", 0):
+                self._read[iterator] = self._samples_of(data)
             known = self._sets[iterator] = [
                 (name, each)
                 for name, each in getattr(data, "__dict__", {}).items()
                 if type(each) is torch.Tensor and each.dim() > 1 and each.is_floating_point()
             ]
         return known
+
+    def _samples_of(self, data: Any) -> list[tuple[_Samples, _Views]]:
+        found, mark = [], calling_line()
+        for name, value in list(getattr(data, "__dict__", {}).items()):
+            views = _views(value)
+            if len(views) >= _PLACES and len(self._samples) < PLACES:
+                its = self._samples.setdefault((id(data), name, mark), _Samples([0] * len(views)))
+                its.passes += 1
+                found.append((its, views))
+        return [each for each in found if len(each[0].changes) == len(each[1])]
 
     def freeze(self) -> dict[str, Any]:
         """Return the data that were changed again and again."""
@@ -165,4 +204,30 @@ class Changes(Signal):
         for (_, name, length, mark), count in self._fetched.items():
             if count >= _TIMES * length:
                 found.append(ChangedData("", name, length, count // length, site(mark)))
+        for (_, name, mark), its in self._samples.items():
+            # What changes more often than samples are read is a state of the data set.
+            times = min(its.changes)
+            if times >= _TIMES and max(its.changes) <= its.passes:
+                found.append(ChangedData("", name, len(its.changes), times, site(mark), "copy"))
         return {DataChanges.signal: DataChanges(tuple(found))}
+
+
+def _views(value: Any) -> _Views:
+    """Return views of some samples of an array or a list; none if they are no arrays."""
+    if not isinstance(value, np.ndarray | list | tuple) or len(value) < _PLACES:
+        return []
+    places = sorted({at * (len(value) - 1) // (_SAMPLES - 1) for at in range(_SAMPLES)})
+    arrays = [_array(value[at]) for at in places]
+    return [
+        each.reshape(-1)[:_ELEMENTS]
+        for each in arrays
+        if each is not None and each.dtype.kind == "f" and each.ndim and each.flags.c_contiguous
+    ]
+
+
+def _array(sample: Any) -> np.ndarray[Any, Any] | None:
+    """Return a sample, or the inputs of a pair with its target, as an array that shares memory."""
+    first = sample[0] if isinstance(sample, list | tuple) and sample else sample
+    if type(first) is torch.Tensor and first.device.type == "cpu" and not first.requires_grad:
+        return first.numpy() if first.dtype in {torch.float32, torch.float64} else None
+    return first if isinstance(first, np.ndarray) else None

@@ -18,11 +18,12 @@ _DIMS = 2  # of targets, of which the second has one element
 _MOST_OF_ONE = 0.7  # probability that two targets are the same; beyond, one class is most of them
 _PURE = 0.5  # of the way from this probability to 1
 _IN_TURN = 0.8  # of the classes that follow each other
+_LONG = 3  # steps in a row with one class, on average, which no order by chance has
 
 
 @dataclass(frozen=True, slots=True)
 class SortedClasses:
-    """A loss whose steps use one class after the other, in the same order in each epoch.
+    """A loss whose steps use one class after the other, again and again.
 
     Attributes:
         classes: Number of classes.
@@ -30,6 +31,8 @@ class SortedClasses:
         chance: Probability that any two targets are the same.
         steps: For each step its number and whether it is the first of its class.
         optimizers: Number of optimizers at that time.
+        length: Number of steps in a row with one class, on average.
+        same_order: Whether the classes come in the same order each time.
         model_line: The line that calls the model.
         site: The line of the loss.
     """
@@ -39,6 +42,8 @@ class SortedClasses:
     chance: float
     steps: tuple[tuple[int, bool], ...]
     optimizers: int
+    length: float
+    same_order: bool
     model_line: Site | None
     site: Site | None
 
@@ -85,7 +90,10 @@ def _sorted(mark: Mark | None, calls: Sequence[Rows]) -> SortedClasses | None:
         return None  # An adversary gets real and made samples in turn.
     period = len({*runs})
     again = [a == b for a, b in zip(runs, runs[period:], strict=False)]
-    if period < 2 or not again or sum(again) < _IN_TURN * len(again):
+    same_order = sum(again) >= _IN_TURN * len(again)
+    length = len(most) / len(runs)
+    is_long = length >= _LONG and min(Counter(runs).values()) > 1
+    if period < 2 or not again or not (same_order or is_long):
         return None
     first = {*begins}
     return SortedClasses(
@@ -94,6 +102,8 @@ def _sorted(mark: Mark | None, calls: Sequence[Rows]) -> SortedClasses | None:
         chance=chance,
         steps=tuple((number, at in first) for at, number in enumerate(numbers)),
         optimizers=calls[0].optimizers,
+        length=length,
+        same_order=same_order,
         model_line=site(calls[0].mark),
         site=site(mark),
     )

@@ -30,6 +30,7 @@ class Constant:
         calls: Number of batches.
         different: Number of different rows of the counterpart.
         site: The line that calls the model.
+        part: Whether the model has other inputs, too.
     """
 
     what: str
@@ -38,6 +39,7 @@ class Constant:
     calls: int
     different: int
     site: Site | None
+    part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,15 @@ class Constants:
 
 def constants(calls: Sequence[Rows]) -> Constants:
     """Return the inputs and targets that are the same for all samples."""
-    lines: defaultdict[tuple[Mark | None, int, int], list[Rows]] = defaultdict(list)
+    lines: defaultdict[tuple[bool, Mark | None, int, int], list[Rows]] = defaultdict(list)
     for each in calls:
-        if each.targets is not None and each.length >= _ROWS and each.alone:
-            lines[each.loss, each.model, each.optimizers].append(each)
+        if each.targets is not None and each.length >= _ROWS:
+            lines[each.alone, each.loss, each.model, each.optimizers].append(each)
     found = []
-    for mine in lines.values():
+    for (alone, *_), mine in lines.items():
+        if not alone:
+            found += _zeros(mine) if len(mine) >= _CALLS else []
+            continue
         if len(mine) < _CALLS or len({each.inputs[0].shape[1] for each in mine}) > 1:
             continue
         inputs = torch.cat([each.inputs[0].cpu().double() for each in mine])
@@ -73,6 +78,22 @@ def constants(calls: Sequence[Rows]) -> Constants:
                 Constant("targets", _value(targets), len(targets), count, _different(inputs), place)
             )
     return Constants(tuple(found))
+
+
+def _zeros(calls: Sequence[Rows]) -> list[Constant]:
+    """Return the inputs of a loader that are 0 for all samples; others may be masks of 1."""
+    targets = _flat([each.targets for each in calls if each.targets is not None])
+    if targets is None or (targets == targets[0]).all():
+        return []
+    found = []
+    for place in frozenset.intersection(*[each.loaded for each in calls]):
+        inputs = [each.inputs[place] for each in calls]
+        if all(each.is_floating_point() for each in inputs) and not any(map(torch.any, inputs)):
+            rows = sum(map(len, inputs))
+            line = site(calls[-1].mark)
+            different = _different(targets)
+            found.append(Constant("inputs", 0.0, rows, len(calls), different, line, part=True))
+    return found
 
 
 def _flat(targets: list[torch.Tensor]) -> torch.Tensor | None:

@@ -41,6 +41,7 @@ _NUMBERS = frozenset(
     }
 )
 MASKS = "the masks of dropout"
+_NEW = "np.random.default_rng"  # makes a generator
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ class Draws(Signal):
             (torch.random, "manual_seed", "torch.manual_seed"),
             (np.random, "seed", "np.random.seed"),
             (random, "seed", "random.seed"),
+            (np.random, "default_rng", _NEW),
         ):
             yield Hook(owner, name, self.watched.here(self._seeding(title)))
 
@@ -136,7 +138,8 @@ class Draws(Signal):
         def on_seed(original: Any, /, *args: Any, **kwargs: Any) -> Any:
             with self.watched.guard.own():
                 seed = args[0] if args else next(iter(kwargs.values()), None)
-                self._is_set_again |= self.watched.grammar.made > 0
+                # A new generator does not set others back.
+                self._is_set_again |= title != _NEW and self.watched.grammar.made > 0
                 if seed is not None and len(self._seeds) < SEEDINGS:
                     self._seeds.append(
                         _Seed(
@@ -204,7 +207,12 @@ class Draws(Signal):
         seedings, found = [], []
         for (mark, function, optimizers), seeds in lines.items():
             steps = {each.step for each in seeds}
+            if function == _NEW and not self._is_often(len(steps)):
+                continue
             if len(steps) < _FEWEST or len({each.seed for each in seeds}) > 1 or not optimizers:
+                continue
+            if function == _NEW:
+                found.append(Repetition(_NEW, len(steps), "", seeds[0].seed, None, site(mark)))
                 continue
             seedings.append(Seeding(function, len(steps), seeds[0].seed, site(mark)))
             found += [
@@ -216,6 +224,10 @@ class Draws(Signal):
             for line, what, times in self._repeated_without_seed()
         ]
         return {RandomDraws.signal: RandomDraws(tuple(seedings), tuple(found))}
+
+    def _is_often(self, steps: int) -> bool:
+        """Return whether something is made in nearly each step, as the noise of a training is."""
+        return steps >= max(2 * _FEWEST, 0.9 * self.watched.grammar.made)
 
     def _repeated(self, seeds: list[_Seed]) -> Iterator[tuple[Mark | None, str, int]]:
         """Yield the lines whose draws are the same after each seeding, with their numbers."""
@@ -243,15 +255,14 @@ class Draws(Signal):
 
         Noise is drawn in each step; data are made less often.
         """
-        made = self.watched.grammar.made
         lines: defaultdict[Any, list[_Draw]] = defaultdict(list)
         for each in self._draws:
             if each.own:
                 lines[each.mark, each.what, each.optimizers].append(each)
         for (mark, what, _), draws in lines.items():
             steps = len({each.step for each in draws})
-            fewest = _FEWEST if what == "randperm" else max(2 * _FEWEST, 0.9 * made)
-            if steps >= fewest and len({each.key for each in draws}) == 1:
+            is_often = steps >= _FEWEST if what == "randperm" else self._is_often(steps)
+            if is_often and len({each.key for each in draws}) == 1:
                 yield mark, what, len(draws)
 
 

@@ -224,7 +224,7 @@ class EqualInputSignal(Signal):
             alike = a.shape == b.shape and a.dtype == b.dtype
             pair.differs &= alike
             origins = self._origin(a), self._origin(b)
-            differs |= origins[0] != origins[1]
+            differs |= origins[0] != origins[1] or _are_other_columns(a, b)
             pair.drawn &= all(any(kind == "draw" for kind, _ in each) for each in origins)
             if alike and len(pair.copies) < _COPIES:
                 pair.copies.append((_elements(a), _elements(b)))
@@ -260,6 +260,14 @@ def _arguments(mark: Mark | None) -> set[str]:
 
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def _are_other_columns(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors are different columns of the same rows, such as of a memory."""
+    offset = abs(int(one.storage_offset()) - int(other.storage_offset()))
+    if one.dim() < 2 or _memory(one) != _memory(other) or one.stride() != other.stride():
+        return False
+    return 0 < offset < one.stride()[0]
 
 
 def _is_plain(tensor: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -57,6 +57,7 @@ class _Pass:
     samples: int | None
     batches: int
     sampler: Any
+    size: int  # of batches; 0 if a batch sampler makes them
     drawn: list[Sequence[int]] = field(default_factory=list)
     taken: int = 0
     backwards: int = 0
@@ -85,13 +86,13 @@ class Passes(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._loaders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._numbers = count()  # Loaders may go, so their number is not that of a new one.
         self._made: WeakKeyDictionary[Any, Mark | None] = WeakKeyDictionary()
         self._passes: list[_Pass] = []
         self._open: WeakKeyDictionary[Any, _Pass] = WeakKeyDictionary()
         self._given: list[_Pass] = []  # since the last backward
         self._beginning: _Pass | None = None
         self._room = INDICES
-        self._empty: dict[Mark | None, EmptyLoader] = {}
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of loaders and their iterators."""
@@ -125,19 +126,20 @@ class Passes(Signal):
     def _begin(self, loader: Any) -> _Pass | None:
         if len(self._passes) >= PASSES or isinstance(loader.dataset, IterableDataset):
             return None
-        number = self._loaders.setdefault(loader, len(self._loaders))
+        if loader not in self._loaders:
+            self._loaders[loader] = next(self._numbers)
+        number = self._loaders[loader]
         sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         sampler = sampler.sampler if type(sampler) is BatchSampler else sampler
         data = loader.dataset
-        count = _length(data)
-        if count and _length(loader) == 0 and loader.batch_size:
-            line = calling_line()
-            made = self._made.get(loader)
-            self._empty[line] = EmptyLoader(
-                count, loader.batch_size, site(made), statement(made), site(line)
-            )
         begun = _Pass(
-            calling_line(), number, id(data), _length(data), _length(loader) or 0, sampler
+            calling_line(),
+            number,
+            id(data),
+            _length(data),
+            _length(loader) or 0,
+            sampler,
+            loader.batch_size or 0,
         )
         begun.number = len(self._passes)
         begun.data_set, begun.made = _reference(data), self._made.get(loader)
@@ -209,7 +211,7 @@ class Passes(Signal):
         found = [_line(passes, used, whole=whole) for passes in lines.values()]
         ledger = PassLedger(
             tuple(found),
-            tuple(self._empty.values()),
+            tuple(_empty(self._passes)),
             _unmatched(self._passes),
             _overlaps(self._passes) if whole else (),
         )
@@ -220,7 +222,7 @@ def _line(passes: list[_Pass], used: Mapping[int, set[int]], *, whole: bool) -> 
     first = passes[0]
     orders = [_numbers(each.indices) for each in passes]
     drawn = set[int]().union(*(used[each.data] for each in passes))
-    weights = getattr(first.sampler, "weights", ())
+    weights = first.sampler.weights if isinstance(first.sampler, WeightedRandomSampler) else ()
     return LoaderPasses(
         passes=len(passes),
         samples=first.samples if whole else None,
@@ -233,7 +235,8 @@ def _line(passes: list[_Pass], used: Mapping[int, set[int]], *, whole: bool) -> 
         sampler=type(first.sampler).__name__,
         draws_order=_draws(first.sampler),
         has_epoch=hasattr(first.sampler, "set_epoch"),
-        weights=len(weights) if isinstance(first.sampler, WeightedRandomSampler) else 0,
+        weights=len(weights),
+        zeros=len(weights) - int(torch.as_tensor(weights).count_nonzero()),
         generator=getattr(first.sampler, "generator", None) is not None,
         loaders=len({each.loader for each in passes}),
         after_end=sum(each.after_end for each in passes),
@@ -241,6 +244,28 @@ def _line(passes: list[_Pass], used: Mapping[int, set[int]], *, whole: bool) -> 
         made_by=statement(passes[-1].made),
         site=site(first.mark),
     )
+
+
+def _empty(passes: Sequence[_Pass]) -> Iterator[EmptyLoader]:
+    """Yield the loaders that never had a batch, although their samplers have samples."""
+    loaders: defaultdict[int, list[_Pass]] = defaultdict(list)
+    for each in passes:
+        loaders[each.loader].append(each)
+    for its in loaders.values():
+        first = its[0]
+        if any(each.taken or not each.is_over for each in its):
+            continue
+        length = _length(first.sampler) if first.size else None
+        samples = first.samples if length is None else length
+        if samples:
+            yield EmptyLoader(
+                samples,
+                first.size,
+                len(its),
+                site(first.made),
+                statement(first.made),
+                site(first.mark),
+            )
 
 
 def _unmatched(passes: Sequence[_Pass]) -> tuple[UnmatchedPasses, ...]:

@@ -23,6 +23,7 @@ class Rows:
         length: Number of rows of the batch.
         inputs: For each tensor of inputs, elements of its first rows, shape (rows, elements).
         alone: Whether the call has only one tensor of inputs.
+        loaded: The places of the inputs that a data loader gave, if there are several.
         width: Number of elements of a row of the first tensor.
         training: Whether the model was in training mode.
         targets: Elements of the rows of the targets; None before a loss is computed.
@@ -40,6 +41,7 @@ class Rows:
     length: int
     inputs: tuple[torch.Tensor, ...]
     alone: bool
+    loaded: frozenset[int]
     width: int
     training: bool
     targets: torch.Tensor | None = None

@@ -83,14 +83,18 @@ class RowSamples(Signal):
             return
         is_training = torch.is_grad_enabled() and any(each.requires_grad for each in made)
         alike = [each for each in given if each.dim() and len(each) == len(first)]
+        sampled = [
+            (each, taken) for each in alike[:_INPUTS] if (taken := self._sample(each)) is not None
+        ]
         rows = Rows(
             self.watched.grammar.made,
             len(self.watched.registry.optimizers.notes),
             self.watched.registry.models.number(module),
             calling_line(),
             len(first),
-            tuple(filter(None.__ne__, map(self._sample, alike[:_INPUTS]))),  # type: ignore[arg-type]
+            tuple(taken for _, taken in sampled),
             len(given) == 1,
+            self._loaded([each for each, _ in sampled]) if len(given) > 1 else frozenset(),
             first.numel() // max(1, len(first)),
             module.training,
             source=self._passes.latest,
@@ -104,6 +108,10 @@ class RowSamples(Signal):
             self._since += 1
         else:
             self._evaluations.append(rows)
+
+    def _loaded(self, inputs: Sequence[torch.Tensor]) -> frozenset[int]:
+        batch_of = self._batches.batch_of
+        return frozenset(at for at, each in enumerate(inputs) if batch_of(each) is not None)
 
     def on_call(self, heard: Heard) -> None:
         """Take a sample of the targets of a loss, or of what is subtracted from an output."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched
 
 _MOST = 64  # attributes
+_PLAIN = (int, float, str, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,14 @@ class SharedSetting:
         kind: Class of the data set.
         name: The attribute.
         parts: Number of its parts that a loader has gone over since then.
+        replaced: Whether this line had set another value before, which no part was read with.
         site: The line.
     """
 
     kind: str
     name: str
     parts: int
+    replaced: bool
     site: Site | None
 
 
@@ -52,9 +55,11 @@ class SharedSettings:
 
 @dataclass(slots=True)
 class _Set:
-    """The last line that set an attribute, and the parts that were read after it."""
+    """The last line that set an attribute, its value, and the parts that were read after it."""
 
     line: Mark | None
+    value: Any
+    replaced: bool
     parts: set[tuple[int, ...]] = field(default_factory=set)
 
 
@@ -87,7 +92,15 @@ class Shared(Signal):
         with self.watched.guard.own():
             known = self._settings.setdefault(whole, {})
             if len(known) < _MOST:
-                known[name] = _Set(calling_line())
+                line, before = calling_line(), known.get(name)
+                value = value if isinstance(value, _PLAIN) else id(value)
+                replaced = (
+                    before is not None
+                    and before.line == line
+                    and not before.parts
+                    and (before.replaced or before.value != value)
+                )
+                known[name] = _Set(line, value, replaced)
 
     def _on_pass(self, original: Any, loader: Any, /) -> Any:
         with self.watched.guard.own():
@@ -100,7 +113,9 @@ class Shared(Signal):
     def freeze(self) -> dict[str, Any]:
         """Return the settings after which several parts were read."""
         found = [
-            SharedSetting(type(whole).__name__, name, len(each.parts), site(each.line))
+            SharedSetting(
+                type(whole).__name__, name, len(each.parts), each.replaced, site(each.line)
+            )
             for whole, settings in self._settings.items()
             for name, each in settings.items()
             if self._parts[whole] > 1 and len(each.parts) > 1

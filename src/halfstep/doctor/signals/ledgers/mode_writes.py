@@ -3,7 +3,7 @@
 A few elements of the parameters are compared before and after such a call. If calls have changed
 them, and the next step begins without the values of before, a copy of the module is switched twice
 after the run: this tells changes that add up, such as a merge without a flag, from those that are
-made only once.
+made only once. The same is done for a call of `train()` of a module that is in training mode.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class ModeWrite:
         kind: Its class.
         name: The method, "train" or "eval".
         rounds: How often the module was switched to evaluation mode between two steps.
+        again: Whether it was set to training mode instead, in which it already was.
         left: How often the second of these steps began with other weights.
         adds_up: Whether a copy of the module changed again when it was switched once more; None if
             it could not be copied.
@@ -61,6 +62,7 @@ class ModeWrite:
 
     kind: str
     name: str
+    again: bool
     rounds: int
     left: int
     adds_up: bool | None
@@ -81,11 +83,13 @@ class _Round:
     """The time from a switch to evaluation mode to the next step.
 
     Attributes:
+        again: Whether it begins with `train()` in training mode instead.
         before: The sampled elements before it.
         changes: How each call that sets the mode has changed them, with its code.
         left: The elements when the step begins, without those of before; None without a step.
     """
 
+    again: bool
     before: torch.Tensor
     changes: list[tuple[CodeType, torch.Tensor]] = field(default_factory=list)
     left: torch.Tensor | None = None
@@ -152,12 +156,15 @@ class ModesThatWrite(Signal):
         """Return the round of a call that sets a mode; None if it is not of interest."""
         if module in self._open:
             return self._rounds[module][-1]
+        if training and not module.training:
+            return None
         rounds = self._rounds.get(module, [])
-        full = len(rounds) >= _ROUNDS or (not rounds and len(self._rounds) >= _MODULES)
-        before = None if training or full else _elements(module)
+        full = sum(each.again == training for each in rounds) >= _ROUNDS
+        full |= not rounds and len(self._rounds) >= _MODULES
+        before = None if full else _elements(module)
         if before is None:
             return None
-        rounds.append(_Round(before))
+        rounds.append(_Round(training, before))
         self._rounds[module] = rounds
         self._open.add(module)
         return rounds[-1]
@@ -185,7 +192,9 @@ class ModesThatWrite(Signal):
                 continue
             if not any(id(each) in owned for each in module.parameters()):
                 continue
-            write = _write(module, self._rounds[module])
+            rounds = self._rounds[module]
+            kinds = ([each for each in rounds if each.again == again] for again in (False, True))
+            write = next(filter(None, (_write(module, its) for its in kinds)), None)
             if write is not None:
                 inside.add(id(module))
                 found.setdefault((type(module), write[0]), write[1])
@@ -200,9 +209,12 @@ def _write(module: nn.Module, rounds: Sequence[_Round]) -> tuple[CodeType, ModeW
     return code, ModeWrite(
         kind=type(module).__name__,
         name=code.co_name,
+        again=left[0].again,
         rounds=len(rounds),
         left=len(left),
-        adds_up=_adds_up(module, max(_size(change) for _, change in left[-1].changes)),
+        adds_up=_adds_up(
+            module, max(_size(change) for _, change in left[-1].changes), again=left[0].again
+        ),
         owner=code.co_varnames[0],
         site=site(_writing_line(code)),
     )
@@ -223,12 +235,13 @@ def _is_left(left: torch.Tensor | None, changes: Sequence[torch.Tensor]) -> bool
     return left is not None and change > 0 and _size(left) > _UNDONE * change
 
 
-def _adds_up(module: nn.Module, usual: float) -> bool | None:
+def _adds_up(module: nn.Module, usual: float, *, again: bool) -> bool | None:
     """Return whether the weights of a copy change again when it is switched for a second time.
 
     Args:
         module: The module.
         usual: How much a switch changed them in the run.
+        again: Whether the copy is set to training mode each time, and never to evaluation mode.
     """
     if sum(each.numel() for each in module.parameters()) > _LARGEST:
         return None
@@ -237,7 +250,7 @@ def _adds_up(module: nn.Module, usual: float) -> bool | None:
             other = copy.deepcopy(module)
             values = []
             for _ in range(2):
-                for switch in (other.eval, other.train):
+                for switch in (other.train if again else other.eval, other.train):
                     switch()
                     values.append(_elements(other))
     except Exception:  # noqa: BLE001  (it is the program's code)

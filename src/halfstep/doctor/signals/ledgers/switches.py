@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
 
-from halfstep.doctor.internals import drops_values, tracks_statistics
+from halfstep.doctor.internals import drops_values, modules_of, tracks_statistics
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.modules import unwrapped
@@ -52,6 +52,8 @@ class Layer:
         frozen: Whether it has parameters, and none requires gradients.
         undone: The line that has set evaluation mode for this layer alone, before another one set
             training mode again.
+        earlier: Whether it had run in training mode in a training call before it was frozen.
+        resumed: Whether it has run in training mode in a training call since it was undone.
         again: The lines that have set training mode since then.
         fresh: Whether it is a norm whose running statistics are still the first ones.
     """
@@ -69,6 +71,8 @@ class Layer:
     frozen: bool
     fresh: bool
     undone: Site | None
+    earlier: bool
+    resumed: bool
     again: tuple[Again, ...] = ()
 
 
@@ -87,9 +91,14 @@ class ModelModes:
         straight: How often such a call was the first training call after an evaluation.
         switched: Number of these evaluations for which the loop had set evaluation mode.
         straight_after: The call of the evaluation before the first such call; None without one.
+        begins: Whether the first training call of all was such a call.
         disturbed: How often several calls without gradients in a row have updated the statistics of
             norms, before training went on.
         disturbed_by: The first of these calls.
+        unset: Number of calls without gradients in training mode, which nothing has ever set or
+            left, while another model with the same parameters was in evaluation mode.
+        unset_by: The first of these calls.
+        twin: Number of this other model; -1 without one.
     """
 
     number: int
@@ -102,8 +111,12 @@ class ModelModes:
     straight: int
     switched: int
     straight_after: Site | None
+    begins: bool
     disturbed: int
     disturbed_by: Site | None
+    unset: int = 0
+    unset_by: Site | None = None
+    twin: int = -1
 
     @property
     def dropouts(self) -> list[str]:
@@ -126,10 +139,28 @@ class ModeLedger:
 
 @dataclass(slots=True)
 class _Undone:
-    """The line that froze a layer, and the lines that have set training mode later."""
+    """The line that froze a layer, and the lines that have set training mode later.
+
+    Attributes:
+        mark: The line that froze it.
+        frozen: Number of training calls of each model when it did so.
+        calls: Number of training calls of each model when training mode was set.
+        lines: The lines that set it, with the name of the layer in the module that they switch.
+    """
 
     mark: Mark | None
+    frozen: tuple[int, ...]
+    calls: tuple[int, ...]
     lines: dict[Mark | None, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Unset:
+    """Calls without gradients of a model whose mode nothing has set."""
+
+    mark: Mark | None
+    twin: int
+    count: int = 0
 
 
 class Switches(Signal):
@@ -137,8 +168,12 @@ class Switches(Signal):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._frozen: WeakKeyDictionary[nn.Module, Mark | None] = WeakKeyDictionary()
+        self._frozen: WeakKeyDictionary[nn.Module, tuple[Mark | None, tuple[int, ...]]]
+        self._frozen = WeakKeyDictionary()
         self._undone: WeakKeyDictionary[nn.Module, _Undone] = WeakKeyDictionary()
+        self._set: WeakSet[nn.Module] = WeakSet()  # by a call of their own
+        self._unset: WeakKeyDictionary[nn.Module, _Unset] = WeakKeyDictionary()
+        self._shapes: WeakKeyDictionary[nn.Module, tuple[torch.Size, ...]] = WeakKeyDictionary()
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hook of `train`, which `eval` calls, too."""
@@ -148,28 +183,56 @@ class Switches(Signal):
         with self.watched.guard.inside():  # Each submodule is switched, too.
             result = original(module, *args, **kwargs)
         with self.watched.guard.own():
+            self._set.add(module)
             self.watched.registry.note_switch(module)
             if tracks_statistics(module) and not module.training:
-                self._frozen[module] = calling_line()
+                self._frozen[module] = calling_line(), self._calls()
                 self._undone.pop(module, None)
             elif module.training and (self._frozen or self._undone):
                 mark = calling_line()
                 for name, each in module.named_modules():
                     if each in self._frozen:
-                        self._undone[each] = _Undone(self._frozen.pop(each))
+                        self._undone[each] = _Undone(*self._frozen.pop(each), self._calls())
                     if each in self._undone:
                         self._undone[each].lines[mark] = name
         return result
+
+    def on_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
+        """Count a call in the mode of the construction, beside a model in evaluation mode."""
+        models = self.watched.registry.models
+        notes = self.watched.registry.model(module)
+        if not module.training or not notes.modes.is_training or notes.modes.was_training:
+            return
+        if not self._set.isdisjoint(modules_of(module)):
+            return
+        for number, other in models.alive().items():
+            modes = models.notes[number].modes
+            if other.training or modes.is_training or not modes.was_training:
+                continue
+            if other in self._set and self._shape(other) == self._shape(module):
+                self._unset.setdefault(module, _Unset(mark, number)).count += 1
+                return
+
+    def _shape(self, module: nn.Module) -> tuple[torch.Size, ...]:
+        known = self._shapes.get(module)
+        if known is None:
+            shapes = tuple(each.shape for each in module.parameters())
+            known = self._shapes[module] = shapes
+        return known
+
+    def _calls(self) -> tuple[int, ...]:
+        return tuple(each.modes.calls for each in self.watched.registry.models.notes)
 
     def freeze(self) -> dict[str, Any]:
         """Return the ledger."""
         models = self.watched.registry.models
         alive = models.alive()
+        unset = {each: self._unset.get(model) for each, model in alive.items()}
         found = [
             ModelModes(
                 number=number,
                 kind=notes.facts.kind,
-                layers=tuple(self._layers(notes, alive.get(number))),
+                layers=tuple(self._layers(number, notes, alive.get(number))),
                 restored=notes.modes.restored,
                 left=notes.modes.left,
                 left_after=site(notes.modes.left_after),
@@ -177,15 +240,19 @@ class Switches(Signal):
                 straight=notes.modes.straight,
                 switched=notes.modes.switched,
                 straight_after=site(notes.modes.straight_after),
+                begins=notes.modes.begins,
                 disturbed=notes.modes.disturbed,
                 disturbed_by=site(notes.modes.disturbed_by),
+                unset=its.count if (its := unset.get(number)) else 0,
+                unset_by=site(its.mark) if its else None,
+                twin=its.twin if its else -1,
             )
             for number, notes in enumerate(models.notes)
             if notes.modes.dependent
         ]
         return {ModeLedger.signal: ModeLedger(tuple(found))}
 
-    def _layers(self, notes: ModelNotes, model: nn.Module | None) -> Iterator[Layer]:
+    def _layers(self, number: int, notes: ModelNotes, model: nn.Module | None) -> Iterator[Layer]:
         known, registry = notes.modes, self.watched.registry
         optimizers = registry.optimizers.alive()
         mine = [optimizers[each] for each in notes.optimizers if each in optimizers]
@@ -203,6 +270,7 @@ class Switches(Signal):
             last = max((end for mode, _, _, end in inside if mode), default=0)
             first = min((start for mode, _, start, _ in inside if not mode), default=0)
             undone = self._undone.get(module)
+            began = min((start for mode, _, start, _ in inside if mode), default=0)
             yield Layer(
                 name=names.get(id(module), ""),
                 kind=type(module).__name__,
@@ -217,6 +285,8 @@ class Switches(Signal):
                 frozen=bool(parameters) and not any(each.requires_grad for each in parameters),
                 fresh=_is_fresh(module),
                 undone=site(undone.mark) if undone else None,
+                earlier=undone is not None and 0 < began <= sum(undone.frozen[number : number + 1]),
+                resumed=undone is not None and last > sum(undone.calls[number : number + 1]),
                 again=tuple(Again(site(mark), name) for mark, name in undone.lines.items())
                 if undone
                 else (),

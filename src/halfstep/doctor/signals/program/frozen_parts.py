@@ -43,6 +43,8 @@ class FrozenLayer:
             another one set training mode for more than this part; None without one.
         itself: Whether this part is the layer itself.
         evaluated: Whether the loop has called this part without gradients.
+        through: The line that calls the model, if all of it is frozen: gradients only pass through
+            it to its inputs; None otherwise.
     """
 
     model: str
@@ -53,6 +55,7 @@ class FrozenLayer:
     undone: Site | None
     itself: bool
     evaluated: bool
+    through: Site | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class _Layer:
     undone: Mark | None = None
     itself: bool = False
     evaluated: bool = False
+    through: Mark | None = None
 
 
 class FrozenParts(Signal):
@@ -138,13 +142,15 @@ class FrozenParts(Signal):
             if layer.training and (drops_values(layer) or tracks_statistics(layer)):
                 part = _part_of(model, name)
                 if part is not None:
-                    self._examine(type(model).__name__, name, layer, part)
+                    known = self._examine(type(model).__name__, name, layer, part)
+                    if known is not None and part is model:
+                        known.through = known.through or calling_line()
 
-    def _examine(self, model: str, name: str, layer: nn.Module, part: nn.Module) -> None:
+    def _examine(self, model: str, name: str, layer: nn.Module, part: nn.Module) -> _Layer | None:
         known = self._layers.get(id(layer))
         if known is None or known.module() is not layer:
             if len(self._layers) >= LAYERS:
-                return
+                return None
             weight = next(part.parameters())
             mean, spread = _statistics(layer)
             known = self._layers[id(layer)] = _Layer(
@@ -169,6 +175,7 @@ class FrozenParts(Signal):
             if inside and not any(one.requires_grad for one in each.parameters()):
                 known.undone, known.itself = mark, each is layer
                 known.evaluated |= each in self._evaluated
+        return known
 
     def freeze(self) -> dict[str, Any]:
         """Return the layers; reads their running statistics."""
@@ -187,6 +194,7 @@ class FrozenParts(Signal):
                     undone=site(known.undone),
                     itself=known.itself,
                     evaluated=known.evaluated,
+                    through=site(known.through),
                 )
             )
         return {FrozenLayers.signal: FrozenLayers(tuple(found))}

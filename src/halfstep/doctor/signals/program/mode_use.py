@@ -127,7 +127,7 @@ def _found_in(module: nn.Module) -> Iterator[tuple[str, str, str, str, Any]]:
             yield from _untold(module, methods[name])
     reads = any(_MODE in methods[name].__code__.co_names for name in run)
     if train is not None and reads and not _names(train) & {_MODE, "super", "__class__"}:
-        body = _body(train)
+        body = statements_of(train)
         names = train.__code__.co_varnames
         if body and train.__code__.co_argcount > 1:
             mark = (train.__code__.co_filename, body[0].lineno, "train")
@@ -144,7 +144,7 @@ def _names(function: FunctionType) -> set[str]:
     return names
 
 
-def _body(function: FunctionType) -> list[ast.stmt]:
+def statements_of(function: FunctionType) -> list[ast.stmt]:
     """Return the statements of a function, without its docstring."""
     code = function.__code__
     tree = function_at(code.co_filename, code.co_firstlineno, code.co_name)
@@ -156,15 +156,15 @@ def _body(function: FunctionType) -> list[ast.stmt]:
 def _untold(module: nn.Module, method: FunctionType) -> Iterator[tuple[str, str, str, str, Any]]:
     """Yield the calls in a method of functions that drop values and are not told the mode."""
     owner = method.__code__.co_varnames[0] if method.__code__.co_argcount else ""
-    for node in (inner for each in _body(method) for inner in ast.walk(each)):
+    for node in (inner for each in statements_of(method) for inner in ast.walk(each)):
         if not isinstance(node, ast.Call) or any(each.arg is None for each in node.keywords):
             continue
-        made = _global(node.func.func, method) if isinstance(node.func, ast.Call) else None
+        made = global_value(node.func.func, method) if isinstance(node.func, ast.Call) else None
         if isinstance(made, type) and issubclass(made, _LAYERS):  # It is new, in training mode.
             mark = method.__code__.co_filename, node.lineno, method.__name__
             yield ALWAYS, made.__name__, owner, "", mark
             continue
-        function = _global(node.func, method)
+        function = global_value(node.func, method)
         name = getattr(function, "__name__", "")
         if any(isinstance(each, ast.Starred) for each in node.args):
             continue
@@ -206,11 +206,11 @@ def _is_share(value: Any) -> bool:
     return isinstance(value, float) and 0 < value < 1
 
 
-def _global(node: ast.expr, method: FunctionType) -> Any:
+def global_value(node: ast.expr, method: FunctionType) -> Any:
     """Return the function that a name or an attribute of a module of Python means."""
     if isinstance(node, ast.Name):
         return method.__globals__.get(node.id)
     if isinstance(node, ast.Attribute):
-        owner = _global(node.value, method)
+        owner = global_value(node.value, method)
         return getattr(owner, node.attr, None) if inspect.ismodule(owner) else None
     return None

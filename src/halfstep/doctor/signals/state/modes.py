@@ -35,6 +35,7 @@ class Modes:
         evaluating: How often a training call was in evaluation mode.
         straight: How often such a call came straight after an evaluation.
         straight_after: The evaluation before the first such call.
+        begins: Whether the first training call of all was such a call.
         is_switched: Whether the loop has set evaluation mode since the last training call, and no
             mode after the evaluation that followed.
         switched: How often a training call in evaluation mode came after such an evaluation.
@@ -62,6 +63,7 @@ class Modes:
     evaluating: int = 0
     straight: int = 0
     straight_after: Mark | None = None
+    begins: bool = False
     is_switched: bool = False
     switched: int = 0
     is_set: bool = False
@@ -89,6 +91,11 @@ class Modes:
             known[:] = [known[0] + 1, known[1], self.calls]
         elif len(self.trained) < PATTERNS:
             self.trained[modes] = [1, self.calls, self.calls]
+
+    def in_training(self, place: int) -> int:
+        """Return the number of training calls with one of `dependent` in training mode."""
+        calls = ((modes, count) for modes, (count, *_) in self.trained.items())
+        return sum(count for modes, count in calls if place < len(modes) and modes[place])
 
     def note_test(self, mark: Mark | None, *, constant: bool = False) -> None:
         """Note a call without gradients of this model itself.
@@ -157,6 +164,7 @@ class Modes:
         self.evaluating += 1
         if self.fresh is not None:
             self.straight += 1
+            self.begins |= self.calls == 1
             self.switched += self.is_switched
             self.straight_after = self.straight_after or self.fresh
             self.fresh = None

@@ -11,6 +11,7 @@ from halfstep.doctor.record.sites import Mark, Site, site
 from halfstep.doctor.signals.signal import Signal
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from halfstep.doctor.signals.watched import Watched
@@ -26,7 +27,8 @@ class InitialStatistic:
         kind: Class of the norms.
         momentum: Their momentum.
         count: Number of them.
-        batches: The batches that their statistics have seen, at the end.
+        batches: The batches that the statistics of the last evaluation have seen, at the end.
+        trained: Number of training calls of one of them in training mode before this evaluation.
         left: The share of the values of their construction in these statistics.
         site: The last line that evaluated them.
     """
@@ -35,6 +37,7 @@ class InitialStatistic:
     momentum: float
     count: int
     batches: int
+    trained: int
     left: float
     site: Site | None
 
@@ -47,30 +50,59 @@ class InitialStatistics:
     norms: tuple[InitialStatistic, ...] = ()
 
 
+@dataclass(slots=True)
+class _Use:
+    """The last evaluation with a norm.
+
+    Attributes:
+        mark: The line.
+        batches: The count of batches of the statistics that it used. They need not be those of the
+            norm at the end: `functional_call` runs a norm with others.
+        trained: Number of training calls before.
+    """
+
+    mark: Mark | None
+    batches: torch.Tensor | None
+    trained: int
+
+
 class Evaluated(Signal):
     """Notes the norms that evaluations use in evaluation mode."""
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._norms: WeakKeyDictionary[nn.Module, Mark | None] = WeakKeyDictionary()
+        self._norms: WeakKeyDictionary[nn.Module, _Use] = WeakKeyDictionary()
 
     def on_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
         """Note the norms of a model that the loop calls without gradients."""
         if len(self._norms) < _MOST:
+            modes = self.watched.registry.model(module).modes
+            places = {id(each): at for at, each in enumerate(modes.dependent)}
             for each in modules_of(module):
                 if tracks_statistics(each) and not each.training:
-                    self._norms[each] = mark
+                    calls = modes.in_training(places[id(each)]) if id(each) in places else 0
+                    self._norms[each] = _Use(
+                        mark, getattr(each, "num_batches_tracked", None), calls
+                    )
 
     def freeze(self) -> dict[str, Any]:
         """Return the norms by class, momentum and batches; reads their counts."""
-        groups: dict[tuple[str, float, int], list[Mark | None]] = {}
-        for norm, mark in self._norms.items():
-            momentum, batches = norm.momentum, getattr(norm, "num_batches_tracked", None)
-            if isinstance(momentum, float) and batches is not None:
-                key = type(norm).__name__, momentum, int(batches)
-                groups.setdefault(key, []).append(mark)
+        groups: dict[tuple[str, float, int], list[_Use]] = {}
+        for norm, use in self._norms.items():
+            momentum = norm.momentum
+            if isinstance(momentum, float) and use.batches is not None:
+                key = type(norm).__name__, momentum, int(use.batches)
+                groups.setdefault(key, []).append(use)
         found = [
-            InitialStatistic(kind, momentum, len(marks), n, (1 - momentum) ** n, site(marks[-1]))
-            for (kind, momentum, n), marks in groups.items()
+            InitialStatistic(
+                kind=kind,
+                momentum=momentum,
+                count=len(uses),
+                batches=n,
+                trained=max(each.trained for each in uses),
+                left=(1 - momentum) ** n,
+                site=site(uses[-1].mark),
+            )
+            for (kind, momentum, n), uses in groups.items()
         ]
         return {InitialStatistics.signal: InitialStatistics(tuple(found))}

@@ -18,6 +18,7 @@ from halfstep.doctor.internals import modules_of, norms_with_statistics, tracks_
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.record.source import only_line_with, statement
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.values.own_norms import OwnNorm, own_norms
 from halfstep.doctor.signals.values.samples import is_sampled
 
 if TYPE_CHECKING:
@@ -97,9 +98,10 @@ class Momenta(Signal):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._norms: WeakKeyDictionary[nn.Module, list[nn.Module]] = WeakKeyDictionary()
-        self._notes: WeakKeyDictionary[nn.Module, _Norm] = WeakKeyDictionary()
-        self._made: WeakKeyDictionary[nn.Module, Mark | None] = WeakKeyDictionary()
+        self._norms: WeakKeyDictionary[nn.Module, list[Any]] = WeakKeyDictionary()
+        self._notes: WeakKeyDictionary[Any, _Norm] = WeakKeyDictionary()
+        self._own: WeakKeyDictionary[nn.Module, list[OwnNorm]] = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[Any, Mark | None] = WeakKeyDictionary()
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hook of the constructor of norms."""
@@ -119,8 +121,11 @@ class Momenta(Signal):
         del given, made
         norms = self._norms.get(module)
         if norms is None:
-            found = [each for each in modules_of(module) if tracks_statistics(each)]
-            norms = self._norms[module] = found
+            modules = modules_of(module)
+            norms = [each for each in modules if tracks_statistics(each)]
+            others = [each for each in modules if not tracks_statistics(each)]
+            norms += [norm for each in others for norm in self._of(each)]
+            self._norms[module] = norms
         for norm in norms:  # A model may have a hundred of them in each step.
             momentum: Any = norm.momentum
             if type(momentum) is float and _LOWEST <= momentum <= _HIGHEST:
@@ -128,10 +133,16 @@ class Momenta(Signal):
             elif self._notes and norm in self._notes:
                 self._note(norm, is_high=False)
 
-    def _note(self, norm: nn.Module, *, is_high: bool) -> None:
+    def _of(self, module: nn.Module) -> list[OwnNorm]:
+        """Return what a module is if it is a norm of the program's own, the same in all models."""
+        if module not in self._own:
+            self._own[module] = [*own_norms(module)]
+        return self._own[module]
+
+    def _note(self, norm: Any, *, is_high: bool) -> None:
         note = self._notes.get(norm)
         if note is None:
-            note = self._notes[norm] = _Norm(norm.momentum, user=calling_line())  # type: ignore[arg-type]  # a number
+            note = self._notes[norm] = _Norm(norm.momentum, user=calling_line())
         if not norm.training:
             note.evaluated += note.is_of_last
             return
@@ -141,7 +152,7 @@ class Momenta(Signal):
             note.mean = None
             return
         note.calls += 1
-        note.momentum = norm.momentum  # type: ignore[assignment]  # a number
+        note.momentum = norm.momentum
         if len(self._notes) > _PROBES and norm not in [*self._notes][:_PROBES]:
             return
         mean, variance = norm.running_mean, norm.running_var
@@ -154,10 +165,11 @@ class Momenta(Signal):
 
     def freeze(self) -> dict[str, Any]:
         """Return the norms by class and momentum."""
-        groups: dict[tuple[str, float], list[tuple[nn.Module, _Norm]]] = {}
+        groups: dict[tuple[str, float], list[tuple[Any, _Norm]]] = {}
         for norm, note in self._notes.items():
             if note.calls > note.others and note.evaluated:
-                groups.setdefault((type(norm).__name__, note.momentum), []).append((norm, note))
+                kind = norm.kind if isinstance(norm, OwnNorm) else type(norm).__name__
+                groups.setdefault((kind, note.momentum), []).append((norm, note))
         found = []
         for (kind, momentum), norms in groups.items():
             mark = _line(momentum, self._made.get(norms[0][0]), norms[0][1].user)
