@@ -71,7 +71,7 @@ class Maker:
             of that operator, and so on.
         input: Index of this input among the inputs of the birth.
         site: The line that called the operator.
-        rounded: Rounded values of the arguments that were numbers in half-precision tensors.
+        rounded: What half precision has made of the arguments that were numbers in tensors.
         additions: Number of additions and subtractions of tensors between it and the birth, if all
             operators between them are linear, and so pass its rounding error on; None otherwise.
     """

@@ -120,7 +120,7 @@ class Inputs:
 
 def _given_and_not_finite(entries: list[Entry]) -> Iterator[tuple[Entry, torch.Tensor]]:
     for entry, tensor in given_tensors(entries):
-        if tensor.is_floating_point() and not tensor.requires_grad and not is_finite(tensor):
+        if not tensor.requires_grad and not is_finite(tensor):
             yield entry, tensor
 
 

@@ -32,7 +32,7 @@ class Made:
         scalars: Python numbers among its arguments.
         mark: The line that called it.
         parents: The calls that made its inputs.
-        rounded: Rounded values of the arguments that were numbers in half-precision tensors.
+        rounded: Rounded values of the arguments that were numbers in tensors.
     """
 
     op: str
@@ -76,7 +76,7 @@ class Lineage:
             scalars: Python numbers among the operator's arguments.
             mark: The line that called the operator.
             parents: Keys of the storages of the operator's inputs.
-            rounded: Rounded values of the arguments that were numbers in half-precision tensors.
+            rounded: Rounded values of the arguments that were numbers in tensors.
         """
         known = tuple(self._made[each] for each in dict.fromkeys(parents) if each in self._made)
         self._made[key] = Made(op, format_name(dtype), tuple(scalars), mark, known, tuple(rounded))

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from halfstep.doctor.tensors.inexact import is_inexact
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
 
 
 def floats(value: Any) -> list[torch.Tensor]:
-    """Return the floating-point tensors in a value."""
-    return [each for each in tensors_in(value) if each.is_floating_point()]
+    """Return the floating-point and complex tensors in a value."""
+    return [each for each in tensors_in(value) if is_inexact(each)]
 
 
 def scalars_of(args: Any, kwargs: Any) -> list[float]:
@@ -39,6 +40,8 @@ def exact(func: Any, args: Any, kwargs: Any) -> float | None:
     def double(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
             return leaf.detach().double()
+        if isinstance(leaf, torch.Tensor) and leaf.is_complex():
+            return leaf.detach().to(torch.complex128)
         return torch.float64 if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
 
     try:
