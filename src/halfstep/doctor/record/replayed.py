@@ -110,7 +110,8 @@ class Birth:
         exact: The largest magnitude of the output in float64 on the same inputs; None if that is
             not finite either.
         dead_rows: Number of rows of the first input that contain only -inf. A row is along the
-            dimension of a softmax, and along the last dimension for other operators.
+            dimension of a softmax, along the dimensions in which a second input broadcasts, and
+            otherwise along the last dimension.
         consumers: Names of the first operators that read the output, or a result of it.
         producers: Names of the operators that made the inputs, in the order of the inputs.
         lineage: The producers and the operators upstream of them, nearest first.

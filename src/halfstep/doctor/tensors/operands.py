@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -54,11 +55,21 @@ def exact(func: Any, args: Any, kwargs: Any) -> float | None:
 
 
 def dead_rows(values: list[torch.Tensor], args: Any) -> int:
-    """Return the number of rows of the first tensor that contain only -inf."""
+    """Return the number of rows of the first tensor that contain only -inf.
+
+    A row is along the dimension of a softmax, along the dimensions in which a second tensor
+    broadcasts, as the maximum of each row does, and otherwise along the last dimension.
+    """
     if not values or values[0].dim() == 0:
         return 0
-    # Softmax has an argument for its dimension; other operators use the last one.
     along = args[1] if len(args) > 1 and isinstance(args[1], int) else -1
     if not -values[0].dim() <= along < values[0].dim():
         along = -1
-    return int((values[0] == -math.inf).all(dim=along).sum())
+    dimensions = _broadcast(values[0], values[1]) if len(values) > 1 else ()
+    return int((values[0] == -math.inf).all(dim=dimensions or (along,)).sum())
+
+
+def _broadcast(tensor: torch.Tensor, other: torch.Tensor) -> tuple[int, ...]:
+    """Return the dimensions of a tensor, from the last, in which another one broadcasts to it."""
+    pairs = enumerate(zip_longest(tensor.shape[::-1], other.shape[::-1], fillvalue=1), 1)
+    return tuple(-at for at, (size, its) in pairs if its == 1 < size)

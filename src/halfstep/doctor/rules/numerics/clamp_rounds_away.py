@@ -96,7 +96,9 @@ def _change(site: Site | None, birth: Birth | None) -> tuple[str, ...]:
     line = site.text if site else ""
     clamps = birth.upstream(*_CLAMPS) if birth else []
     if birth and any(each.site == site and each.format not in HALVES for each in clamps):
-        return (f"+ # keep the result of `{line}` in fp32 as far as {birth.called}, without a cast",)
+        return (
+            f"+ # keep the result of `{line}` in fp32 as far as {birth.called}, without a cast",
+        )
     conversions = [with_converted_receiver(line, name, ".float()") for name in ("clamp", "clip")]
     if changed := next(filter(None, conversions), None):
         return f"- {line}", f"+ {changed}"
