@@ -95,6 +95,7 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
             "compute the divisor in fp32",
         ),
         ("UPDATE_SKIPPED", "broken_without_any_update", "# once per step"),
+        ("EXP_OVERFLOW", "broken_below_zero", ".clamp(-88, 88)"),
         ("SUM_OVERFLOW", "broken", ", dtype=torch.float32)"),
         ("MASK_OVERFLOWS", "broken", "scores = torch.where(mask"),
         ("EPS_ROUNDS_TO_ZERO", "broken_under_a_root", "keepdim=True) + 1e-4).sqrt()"),

@@ -54,3 +54,25 @@ def broken_in_a_reentrant_checkpoint_of_the_loop() -> None:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+def _log_cosh(outputs: torch.Tensor, factor: float) -> torch.Tensor:
+    difference = outputs - 100
+    return torch.log(torch.cosh(difference * factor)).mean() * 1e-3
+
+
+def of_differences(factor: float) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for images, _ in batches(4):
+        optimizer.zero_grad()
+        _log_cosh(model(images), factor).backward()
+        optimizer.step()
+
+
+def broken_below_zero() -> None:
+    of_differences(1.0)
+
+
+def healthy_below_zero() -> None:
+    of_differences(0.5)

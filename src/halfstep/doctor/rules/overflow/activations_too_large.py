@@ -138,5 +138,5 @@ RULE = Rule(
         {"births", "replays", "numbers", "evaluation", "growth", "loop", "own_scales", "precision"}
     ),
     judge=judge,
-    explains=("NORM_STATISTICS_POISONED", "GRADIENTS_UNDERFLOW"),
+    explains=("NORM_STATISTICS_POISONED", "GRADIENTS_UNDERFLOW", "GRADIENTS_VANISH"),
 )

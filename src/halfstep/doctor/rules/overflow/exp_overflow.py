@@ -20,6 +20,7 @@ _EXPONENTIALS = {
     "aten.sinh": math.asinh,
     "aten.cosh": math.acosh,
 }
+_BOTH = {"aten.sinh", "aten.cosh"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -34,9 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{birth.called} overflows above {limit:.4g}",
             facts=(birth.appears, *evidence.fp32_facts(birth.iteration)),
             change=_change(birth, _conversion(birth)),
-            otherwise=(_change(birth, f".clamp(max={math.floor(limit) - 1})"),)
-            if math.isfinite(limit)
-            else (),
+            otherwise=(_change(birth, _clamp(birth, limit)),) if math.isfinite(limit) else (),
             site=birth.user_site,
             module=birth.module,
         )
@@ -74,7 +73,14 @@ def _conversion(birth: Birth) -> str:
     largest = birth.inputs[0].largest
     if largest is not None and largest < limit:
         return ".float()"
-    return f".float().clamp(max={math.floor(limit) - 1})"
+    return f".float(){_clamp(birth, limit)}"
+
+
+def _clamp(birth: Birth, limit: float) -> str:
+    """Return a clamp to numbers whose exponential does not overflow."""
+    largest = math.floor(limit) - 1
+    # They also overflow for numbers that are far below 0.
+    return f".clamp(-{largest}, {largest})" if birth.op in _BOTH else f".clamp(max={largest})"
 
 
 RULE = Rule(
