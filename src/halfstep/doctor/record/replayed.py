@@ -447,6 +447,7 @@ class Bad:
         expression: Its expression in this line, such as "images"; "" if unknown.
         is_combined: Whether this call also reads a result of an earlier call of the loop, as a loss
             reads targets beside the model's output.
+        is_mask: Whether it is a mask in half precision, whose constant has become -inf.
     """
 
     what: str
@@ -462,6 +463,7 @@ class Bad:
     site: Site | None = None
     expression: str = ""
     is_combined: bool = False
+    is_mask: bool = False
 
     @property
     def is_from_loop(self) -> bool:

@@ -56,8 +56,9 @@ def judge(evidence: Evidence) -> Finding | None:
         if not lost or not at_limit:
             continue
         site, bound, form = lost[0]
+        limit = "a limit just below 1" if abs(bound) == 1 else f"{bound:.10g}"
         return Finding(
-            summary=f"a clamp to {bound:.10g} has no effect: {form} rounds this limit to 1, and "
+            summary=f"a clamp to {limit} has no effect: {form} rounds this limit to 1, and "
             f"{birth.called} then gives {birth.value}",
             facts=(
                 f"{birth.appears}, in the {birth.phase} pass",

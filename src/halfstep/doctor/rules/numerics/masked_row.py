@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import operand
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
@@ -15,11 +17,6 @@ _WEIGHTS = (
     "+ # leave one position of each row unmasked, or set the row's weights to 0:",
     _EMPTY,
     "+ weights = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, 0)",
-)
-_SCORES = (
-    "+ # leave one position of each row unmasked, or leave such rows out of the mask and the loss:",
-    _EMPTY,
-    "+ scores = scores.masked_fill(empty, 0)",
 )
 
 
@@ -33,7 +30,7 @@ def judge(evidence: Evidence) -> Finding | None:
         elif _is_by_hand(birth):
             # Its gradient is the softmax, whose rows are computed by this difference, too.
             name = "the gradient of logsumexp" if birth.node else "a softmax by hand"
-            result, change = "-inf - (-inf)", _SCORES
+            result, change = "-inf - (-inf)", _scores(birth)
         else:
             continue
         return Finding(
@@ -45,6 +42,24 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
+
+
+def _scores(birth: Birth) -> tuple[str, ...]:
+    line = birth.user_site.text if birth.user_site else ""
+    name = operand(line, 0) or "scores"
+    return (
+        "+ # leave one position of each row unmasked, or set such rows to 0 before this line, and",
+        "+ # leave them out of the loss:",
+        _EMPTY.replace("scores", name).replace("-1", str(_dimension(birth))),
+        f"+ {name} = {name}.masked_fill(empty, 0)",
+    )
+
+
+def _dimension(birth: Birth) -> int:
+    """Return the dimension of the rows, in which the second input broadcasts, from the last."""
+    row, other = (each.shape[::-1] for each in birth.inputs[:2])
+    pairs = enumerate(zip_longest(row, other, fillvalue=1), 1)
+    return next((-at for at, (size, its) in pairs if its == 1 < size), -1)
 
 
 def _is_by_hand(birth: Birth) -> bool:
