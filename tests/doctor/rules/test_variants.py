@@ -103,6 +103,8 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
         ),
         ("MASK_OVERFLOWS", "broken_by_a_cast_of_the_module", "the buffer absent the constant"),
         ("MASK_OVERFLOWS", "broken_by_a_mask_that_the_loop_computes", "such as -1e4"),
+        ("MASK_NOT_REPRESENTABLE", "broken", "such as -1e4 or"),
+        ("MASK_NOT_REPRESENTABLE", "broken_on_a_diagonal", "+ row.detach().fill_diagonal_(-1e4)"),
         ("EXP_OVERFLOW", "broken_below_zero", ".clamp(-88, 88)"),
         ("SUM_OVERFLOW", "broken", ", dtype=torch.float32)"),
         ("MASK_OVERFLOWS", "broken", "scores = torch.where(mask"),
@@ -422,3 +424,9 @@ def test_updates_in_turns_are_all_counted() -> None:
     evidence = watched("SCALER_UPDATED_TWICE", "broken_gan", errors=())
     facts = diagnose(evidence).verdicts[0].finding.facts
     assert [fact.split(" in line")[0] for fact in facts] == ["5 updates", "5 updates"]
+
+
+def test_infinities_that_the_program_writes_are_counted() -> None:
+    name = "broken_by_the_maximum_of_nothing"
+    (verdict,) = diagnose(watched("NOT_FINITE", name)).verdicts
+    assert any("contain 16 infinite numbers that the program" in f for f in verdict.finding.facts)
