@@ -96,7 +96,8 @@ class Birth:
     """An operator that made inf or NaN from finite inputs, or a non-finite tensor from outside.
 
     Attributes:
-        op: The ATen operator, without its overload ("aten.log"); "" for a tensor from outside.
+        op: The ATen operator, without its overload ("aten.log", also for `log_`); "" for a tensor
+            from outside.
         phase: "forward" or "backward"; "given" for a tensor that came from outside the step.
         kind: "inf" or "nan".
         culprit: Whether it made the loss or the gradients non-finite.

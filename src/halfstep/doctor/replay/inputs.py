@@ -187,8 +187,10 @@ def _expression(entry: Entry, tensor: torch.Tensor) -> str:
 
 
 def _bad(what: str, name: str, tensor: torch.Tensor, iteration: int) -> Bad:
-    tensor = local(tensor)
-    wrong = ~tensor.detach().isfinite()
+    tensor = local(tensor).detach()
+    if tensor.is_sparse:  # The index is one among its values.
+        tensor = tensor.coalesce().values()
+    wrong = ~tensor.isfinite()
     first = wrong.nonzero()[0].tolist()
     return Bad(
         what=what,

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 DISTANCE = 6
 MAKERS = 32
-_ADDITIONS = {"aten.add", "aten.add_", "aten.sub", "aten.sub_", "aten.rsub"}
-_SCALINGS = {"aten.mul", "aten.mul_", "aten.div", "aten.div_"}  # linear with a number as argument
+_ADDITIONS = {"aten.add", "aten.sub", "aten.rsub"}
+_SCALINGS = {"aten.mul", "aten.div"}  # linear with a number as argument
 _CAST = "aten._to_copy"
 _LINEAR = {_CAST, "aten.neg", "aten.sum", "aten.mean", "aten.clone", "aten.index"}
 

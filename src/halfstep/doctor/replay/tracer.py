@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from halfstep.doctor.bundle.caller import Caller
 from halfstep.doctor.internals import (
@@ -93,6 +94,11 @@ class Applied:
     inputs: list[torch.Tensor]
     values: list[torch.Tensor]
     caller: Caller
+
+    @property
+    def name(self) -> str:
+        """Name of the operator; that of `x.exp()` for `x.exp_()`."""
+        return self.op.removesuffix("_") if changes_inputs(self.func) else self.op
 
 
 class Tracer(TorchDispatchMode):
@@ -242,9 +248,9 @@ class Tracer(TorchDispatchMode):
         written = [self._unfilled.write(done.func, done.op, each) for each in outputs]
         sound = [whole and is_finite(each) for whole, each in zip(written, outputs, strict=True)]
         for producer in self._open_births(done.inputs):
-            _append(self._consumers[producer], done.op)
+            _append(self._consumers[producer], done.name)
             if all(sound) and not done.caller.node:
-                _append(self._swallowed[producer], done.op)
+                _append(self._swallowed[producer], done.name)
         for output, known, finite in zip(outputs, written, sound, strict=True):
             key = storage_key(output)
             rest = frozenset[int]()
@@ -263,7 +269,7 @@ class Tracer(TorchDispatchMode):
     def _note_lineage(self, done: Applied, key: int, dtype: torch.dtype) -> None:
         self._lineage.note(
             key,
-            done.op,
+            done.name,
             dtype,
             scalars_of(done.args, done.kwargs),
             done.caller.line,
@@ -332,9 +338,8 @@ class Tracer(TorchDispatchMode):
         keys = [storage_key(each) for each in done.inputs]
         names = [self._names.get(key, "") for key in keys]
         producers = [self._lineage.op(key) for key in keys]
-        changed = changes_inputs(done.func)
         return Birth(
-            op=done.op,
+            op=done.name,
             phase="backward" if caller.node else "forward",
             kind="nan" if output.nans else "inf",
             culprit=False,
@@ -345,7 +350,7 @@ class Tracer(TorchDispatchMode):
             inputs=tuple(map(summary, values, names)),
             output=output,
             scalars=tuple(scalars_of(done.args, done.kwargs)),
-            exact=None if changed else exact(done.func, done.args, done.kwargs),
+            exact=exact(done.func, *_with(done.inputs, values, done.args, done.kwargs)),
             dead_rows=dead_rows(values, done.args),
             consumers=(),
             producers=tuple(each for each in producers if each),
@@ -399,6 +404,18 @@ class Tracer(TorchDispatchMode):
             )
             for number, birth in enumerate(self.births)
         )
+
+
+def _with(
+    tensors: list[torch.Tensor], values: list[torch.Tensor], args: Any, kwargs: Any
+) -> tuple[Any, Any]:
+    """Return the arguments of an operator with other values in place of tensors."""
+    before = {id(each): value for each, value in zip(tensors, values, strict=True)}
+
+    def change(leaf: Any) -> Any:
+        return before.get(id(leaf), leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+    return tree_map(change, args), tree_map(change, kwargs)
 
 
 def _given(counted: TensorSummary) -> Birth:

@@ -11,5 +11,11 @@ def is_inexact(tensor: torch.Tensor) -> bool:
 
 
 def real_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor; of a complex one, its real and imaginary parts along a last dimension."""
+    """Return the numbers that a tensor stores.
+
+    Of a sparse tensor, these are its values; of a complex one, its real and imaginary parts along a
+    last dimension.
+    """
+    if tensor.is_sparse:
+        tensor = tensor.coalesce().values()
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

@@ -40,9 +40,9 @@ def exact(func: Any, args: Any, kwargs: Any) -> float | None:
 
     def double(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-            return leaf.detach().double()
+            return leaf.detach().to(torch.float64, copy=True)  # It may be overwritten.
         if isinstance(leaf, torch.Tensor) and leaf.is_complex():
-            return leaf.detach().to(torch.complex128)
+            return leaf.detach().to(torch.complex128, copy=True)
         return torch.float64 if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
 
     try:

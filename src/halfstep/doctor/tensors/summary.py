@@ -13,13 +13,13 @@ from halfstep.formats import format_name
 def summary(tensor: torch.Tensor, name: str = "") -> TensorSummary:
     """Return a summary of a tensor; waits for the device.
 
-    A complex tensor is summarised by its real and imaginary parts.
+    A complex tensor is summarised by its real and imaginary parts, a sparse one by its values.
     """
     tensor = local(tensor)
     shape = tuple(tensor.shape)
     form = format_name(tensor.dtype)
     if not is_inexact(tensor) or tensor.numel() == 0:
-        zeros = 0 if tensor.numel() == 0 else int((tensor == 0).sum())
+        zeros = 0 if tensor.numel() == 0 or tensor.is_sparse else int((tensor == 0).sum())
         return TensorSummary(form, shape, None, None, zeros, 0, 0, None, name)
     values = real_numbers(tensor.detach()).double()
     finite = values[values.isfinite()]
@@ -50,8 +50,6 @@ def is_finite(tensor: torch.Tensor) -> bool:
     tensor = local(tensor)
     if not is_inexact(tensor) or tensor.numel() == 0 or tensor.is_meta:
         return True
-    if tensor.is_sparse:
-        tensor = tensor.coalesce().values()
     tensor = real_numbers(tensor)
     # A sum takes a tenth of the time of isfinite().all(), and is finite only if all elements are.
     total = tensor.detach().sum(dtype=torch.float32)

@@ -185,3 +185,34 @@ def healthy_spectra() -> None:
 
 def healthy_spectra_whose_nan_the_loop_replaces() -> None:
     train_spectral(corrupt=True, masked=True)
+
+
+class OfSparse(torch.nn.Module):
+    """A linear model of sparse batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = torch.nn.Linear(6, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.inner(images.to_dense())
+
+
+def train_on_sparse(corrupt: float) -> None:
+    model = OfSparse()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(4)):
+        if number == 2:
+            images[3, 1] = corrupt
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images.to_sparse()), labels).backward()
+        optimizer.step()
+
+
+def broken_in_a_sparse_batch() -> None:
+    train_on_sparse(float("nan"))
+
+
+def healthy_sparse_batch() -> None:
+    train_on_sparse(0.0)

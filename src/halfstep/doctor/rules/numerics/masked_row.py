@@ -64,7 +64,7 @@ def _dimension(birth: Birth) -> int:
 
 def _is_by_hand(birth: Birth) -> bool:
     """Return whether it subtracts from each row its maximum, or the logarithm of its sum."""
-    is_difference = birth.op in ("aten.sub", "aten.sub_") and len(birth.inputs) > 1
+    is_difference = birth.op == "aten.sub" and len(birth.inputs) > 1
     return (
         is_difference
         and birth.inputs[1].negative_infs > 0
