@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from halfstep.doctor.bundle.caller import Caller
 from halfstep.doctor.internals import (
@@ -338,6 +337,7 @@ class Tracer(TorchDispatchMode):
         keys = [storage_key(each) for each in done.inputs]
         names = [self._names.get(key, "") for key in keys]
         producers = [self._lineage.op(key) for key in keys]
+        before = dict(zip(map(id, done.inputs), values, strict=True))
         return Birth(
             op=done.name,
             phase="backward" if caller.node else "forward",
@@ -350,7 +350,7 @@ class Tracer(TorchDispatchMode):
             inputs=tuple(map(summary, values, names)),
             output=output,
             scalars=tuple(scalars_of(done.args, done.kwargs)),
-            exact=exact(done.func, *_with(done.inputs, values, done.args, done.kwargs)),
+            exact=exact(done.func, done.args, done.kwargs, before),
             dead_rows=dead_rows(values, done.args),
             consumers=(),
             producers=tuple(each for each in producers if each),
@@ -404,18 +404,6 @@ class Tracer(TorchDispatchMode):
             )
             for number, birth in enumerate(self.births)
         )
-
-
-def _with(
-    tensors: list[torch.Tensor], values: list[torch.Tensor], args: Any, kwargs: Any
-) -> tuple[Any, Any]:
-    """Return the arguments of an operator with other values in place of tensors."""
-    before = {id(each): value for each, value in zip(tensors, values, strict=True)}
-
-    def change(leaf: Any) -> Any:
-        return before.get(id(leaf), leaf) if isinstance(leaf, torch.Tensor) else leaf
-
-    return tree_map(change, args), tree_map(change, kwargs)
 
 
 def _given(counted: TensorSummary) -> Birth:

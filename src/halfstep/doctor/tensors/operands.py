@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from itertools import zip_longest
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_map
 
 from halfstep.doctor.tensors.inexact import is_inexact
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def floats(value: Any) -> list[torch.Tensor]:
@@ -31,14 +35,23 @@ def scalars_of(args: Any, kwargs: Any) -> list[float]:
     return found
 
 
-def exact(func: Any, args: Any, kwargs: Any) -> float | None:
+def exact(
+    func: Any, args: Any, kwargs: Any, before: Mapping[int, torch.Tensor] = MappingProxyType({})
+) -> float | None:
     """Run an operator in float64, and return the largest magnitude of its result.
+
+    Args:
+        func: The overload of the operator.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        before: The contents of tensors that it has overwritten, by `id`.
 
     Returns:
         The magnitude; None if it is not finite, or if the operator cannot run in float64.
     """
 
     def double(leaf: Any) -> Any:
+        leaf = before.get(id(leaf), leaf)
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
             return leaf.detach().to(torch.float64, copy=True)  # It may be overwritten.
         if isinstance(leaf, torch.Tensor) and leaf.is_complex():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
 
 _EMPTY = "+ empty = (scores == -torch.inf).all(-1, keepdim=True)"
-_WEIGHTS = (
+_WEIGHTS: tuple[str, ...] = (
     "+ # leave one position of each row unmasked, or set the row's weights to 0:",
     _EMPTY,
     "+ weights = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, 0)",
