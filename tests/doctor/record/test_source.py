@@ -113,6 +113,25 @@ def test_the_argument_of_a_function_is_converted(text: str, changed: str | None)
 
 
 @pytest.mark.parametrize(
+    ("text", "function", "changed"),
+    [
+        ("y = h * level**power", "pow", "y = h * level.float()**power"),
+        ("y = (a - b) ** 0.5", "pow", "y = (a - b).float() ** 0.5"),
+        ("y = x.pow(0.5)", "pow", "y = x.float().pow(0.5)"),
+        ("y = torch.pow(x, p)", "pow", "y = torch.pow(x.float(), p)"),
+        ("y = x**2 + z**0.5", "pow", None),
+        ("y = torch.pow(x**2, p)", "pow", None),
+        ("y = 2**x", "pow", None),
+        ("y = x.norm(2)", "norm", "y = x.float().norm(2)"),
+        ("y = x.std((-2, -1))", "std", "y = x.float().std((-2, -1))"),
+        ("y = self.norm(x)", "norm", "y = self.norm(x.float())"),
+    ],
+)
+def test_the_base_of_a_power_and_the_tensor_of_a_method_are_converted(text, function, changed):
+    assert with_converted_argument(text, function, ".float()") == changed
+
+
+@pytest.mark.parametrize(
     ("text", "format_", "changed"),
     [
         ("model = Net().half().cuda()", "fp16", "model = Net().float().cuda()"),

@@ -95,6 +95,17 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
             "compute the divisor in fp32",
         ),
         ("UPDATE_SKIPPED", "broken_without_any_update", "# once per step"),
+        ("FULLY_MASKED_ROW", "broken_in_a_softmax_by_hand", "(scores == -torch.inf).all(-1,"),
+        (
+            "FULLY_MASKED_ROW",
+            "broken_in_a_softmax_by_hand_over_another_dimension",
+            "(scores == -torch.inf).all(-2,",
+        ),
+        ("MASK_OVERFLOWS", "broken_by_a_cast_of_the_module", "the buffer absent the constant"),
+        ("MASK_OVERFLOWS", "broken_by_a_mask_that_the_loop_computes", "such as -1e4"),
+        ("MASK_NOT_REPRESENTABLE", "broken", "such as -1e4 or"),
+        ("MASK_NOT_REPRESENTABLE", "broken_on_a_diagonal", "+ row.detach().fill_diagonal_(-1e4)"),
+        ("EXP_OVERFLOW", "broken_below_zero", ".clamp(-88, 88)"),
         ("SUM_OVERFLOW", "broken", ", dtype=torch.float32)"),
         ("MASK_OVERFLOWS", "broken", "scores = torch.where(mask"),
         ("EPS_ROUNDS_TO_ZERO", "broken_under_a_root", "keepdim=True) + 1e-4).sqrt()"),
@@ -413,3 +424,9 @@ def test_updates_in_turns_are_all_counted() -> None:
     evidence = watched("SCALER_UPDATED_TWICE", "broken_gan", errors=())
     facts = diagnose(evidence).verdicts[0].finding.facts
     assert [fact.split(" in line")[0] for fact in facts] == ["5 updates", "5 updates"]
+
+
+def test_infinities_that_the_program_writes_are_counted() -> None:
+    name = "broken_by_the_maximum_of_nothing"
+    (verdict,) = diagnose(watched("NOT_FINITE", name)).verdicts
+    assert any("contain 16 infinite numbers that the program" in f for f in verdict.finding.facts)

@@ -18,6 +18,7 @@ from halfstep.doctor.signals.values.own_scales import OwnScales
 from halfstep.doctor.tape.listener import READS, REQUIRES, writes
 from halfstep.doctor.tape.tape import Multiplier, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
+from halfstep.doctor.tensors.inexact import is_inexact
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
 from halfstep.doctor.tensors.unfilled import ALLOCATING
 from halfstep.formats.dtypes import HALVES
@@ -193,7 +194,7 @@ class Hearing(Signal):
             given: The tensors in its arguments.
             made: The tensors in its result.
         """
-        floats = [each for each in made if each.is_floating_point()]
+        floats = [each for each in made if is_inexact(each)]
         if not any(map(is_in_graph, floats)):
             self._origins.note(name, given, floats)
 

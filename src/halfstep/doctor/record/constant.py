@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.record.source import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from halfstep.doctor.record.sites import Mark
 
@@ -27,6 +27,34 @@ def line_with_other_number(mark: Mark, number: float, by: str) -> tuple[str, str
     Returns:
         The two lines, without indentation; None unless the number is in exactly one place.
     """
+    return _line_with(mark, lambda node: _is_number(node, number), by)
+
+
+def line_with_number_beyond(mark: Mark, limit: float, by: str) -> tuple[str, str] | None:
+    """Return the line that contains a number of a statement below a limit, before and after.
+
+    The number is in the statement, or sets a variable, an attribute or an argument in it.
+
+    Args:
+        mark: A line of the statement.
+        limit: The limit, below 0.
+        by: The new number as source code, with its sign.
+
+    Returns:
+        The two lines, without indentation; None unless there is exactly one such number.
+    """
+
+    def is_beyond(node: ast.AST | None) -> bool:
+        is_negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+        value = getattr(getattr(node, "operand", None), "value", None) if is_negative else None
+        return isinstance(value, int | float) and -value < limit
+
+    return _line_with(mark, is_beyond, by)
+
+
+def _line_with(
+    mark: Mark, is_sought: Callable[[ast.AST | None], bool], by: str
+) -> tuple[str, str] | None:
     text = "".join(linecache.getlines(mark[0]))
     try:
         nodes = [*ast.walk(ast.parse(text))]
@@ -40,12 +68,12 @@ def line_with_other_number(mark: Mark, number: float, by: str) -> tuple[str, str
     ]
     names = {each.id for each in inside if isinstance(each, ast.Name)}
     names |= {each.attr for each in inside if isinstance(each, ast.Attribute)}
-    found = [each for each in inside if _is_number(each, number)] or [
+    found = [each for each in inside if is_sought(each)] or [
         value
         for node in _visible(nodes, mark[1])
         for name, value in _set_by(node)
         if name in names
-        if value is not None and _is_number(value, number)
+        if value is not None and is_sought(value)
     ]
     if len(found) != 1:
         return None

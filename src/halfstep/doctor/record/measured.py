@@ -6,7 +6,7 @@ A part of the record of evidence.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
@@ -271,6 +271,8 @@ class HalfCast:
         steps_after: Number of optimizer steps after it.
         site: The line of the cast.
         text: The statement that the line belongs to.
+        overflowed: The lowest numbers of the buffers that were finite before the cast and are not
+            finite after it, by name.
     """
 
     kind: str
@@ -280,6 +282,7 @@ class HalfCast:
     steps_after: int
     site: Site
     text: str
+    overflowed: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

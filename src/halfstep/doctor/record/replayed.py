@@ -71,7 +71,7 @@ class Maker:
             of that operator, and so on.
         input: Index of this input among the inputs of the birth.
         site: The line that called the operator.
-        rounded: Rounded values of the arguments that were numbers in half-precision tensors.
+        rounded: What half precision has made of the arguments that were numbers in tensors.
         additions: Number of additions and subtractions of tensors between it and the birth, if all
             operators between them are linear, and so pass its rounding error on; None otherwise.
     """
@@ -96,7 +96,8 @@ class Birth:
     """An operator that made inf or NaN from finite inputs, or a non-finite tensor from outside.
 
     Attributes:
-        op: The ATen operator, without its overload ("aten.log"); "" for a tensor from outside.
+        op: The ATen operator, without its overload ("aten.log", also for `log_`); "" for a tensor
+            from outside.
         phase: "forward" or "backward"; "given" for a tensor that came from outside the step.
         kind: "inf" or "nan".
         culprit: Whether it made the loss or the gradients non-finite.
@@ -110,7 +111,8 @@ class Birth:
         exact: The largest magnitude of the output in float64 on the same inputs; None if that is
             not finite either.
         dead_rows: Number of rows of the first input that contain only -inf. A row is along the
-            dimension of a softmax, and along the last dimension for other operators.
+            dimension of a softmax, along the dimensions in which a second input broadcasts, and
+            otherwise along the last dimension.
         consumers: Names of the first operators that read the output, or a result of it.
         producers: Names of the operators that made the inputs, in the order of the inputs.
         lineage: The producers and the operators upstream of them, nearest first.
@@ -446,6 +448,7 @@ class Bad:
         expression: Its expression in this line, such as "images"; "" if unknown.
         is_combined: Whether this call also reads a result of an earlier call of the loop, as a loss
             reads targets beside the model's output.
+        is_mask: Whether it is a mask in half precision, whose constant has become -inf.
     """
 
     what: str
@@ -461,6 +464,7 @@ class Bad:
     site: Site | None = None
     expression: str = ""
     is_combined: bool = False
+    is_mask: bool = False
 
     @property
     def is_from_loop(self) -> bool:

@@ -190,17 +190,22 @@ def with_converted_argument(text: str, function: str, conversion: str) -> str | 
 
     Args:
         text: The statement.
-        function: The last part of the function's name; it may be a method of its argument.
+        function: The last part of the function's name; it may be a method of its argument. The
+            function "pow" may also be written as `**`.
         conversion: Calls of methods that convert the argument, such as ".float()".
 
     Returns:
         The changed statement; None if the statement does not contain exactly one such call.
     """
+    if function == "pow":
+        return _with_converted_base(text, conversion)
     call = _only_call(text, function)
     if call is None:
         return None
     given = None
-    if call.args or call.keywords:
+    if (tensor := _receiver(call)) and call.args and all(map(_is_literal, call.args)):
+        given = tensor  # The arguments are options, as in x.norm(2).
+    elif call.args or call.keywords:
         known = {each.arg: each.value for each in call.keywords}
         given = call.args[0] if call.args else known.get("input")
         if len(call.args) + len(known) > 1:
@@ -211,6 +216,36 @@ def with_converted_argument(text: str, function: str, conversion: str) -> str | 
     if given is None or source is None or isinstance(given, ast.Starred):
         return None
     return _converted(text, given, source, conversion)
+
+
+def _with_converted_base(text: str, conversion: str) -> str | None:
+    """Return a statement in which the base of its only power is converted first."""
+    bases = [
+        each.left
+        for each in _nodes_in(text)
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Pow)
+    ]
+    for call in _calls_in(text):
+        if _calls(call, "pow"):
+            tensor = _receiver(call)
+            bases += call.args[:1] if tensor is None else [tensor]
+    source = ast.get_source_segment(text, bases[0]) if len(bases) == 1 else None
+    if source is None or _is_literal(bases[0]):
+        return None
+    return _converted(text, bases[0], source, conversion)
+
+
+def _receiver(call: ast.Call) -> ast.expr | None:
+    """Return the object whose method is called; None for a call of a function."""
+    given = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return None if isinstance(given, ast.Name) and given.id in _MODULES else given
+
+
+def _is_literal(node: ast.expr) -> bool:
+    """Return whether an expression is a number, or a tuple or list of numbers."""
+    if isinstance(node, ast.Tuple | ast.List):
+        return all(map(_is_literal, node.elts))
+    return isinstance(node.operand if isinstance(node, ast.UnaryOp) else node, ast.Constant)
 
 
 def with_converted_receiver(text: str, method: str, conversion: str) -> str | None:
@@ -226,12 +261,9 @@ def with_converted_receiver(text: str, method: str, conversion: str) -> str | No
         call is one of a function of a module.
     """
     call = _only_call(text, method)
-    if call is None or not isinstance(call.func, ast.Attribute):
-        return None
-    given = call.func.value
-    is_module = isinstance(given, ast.Name) and given.id in _MODULES
-    source = ast.get_source_segment(text, given)
-    if is_module or source is None:
+    given = None if call is None else _receiver(call)
+    source = None if given is None else ast.get_source_segment(text, given)
+    if given is None or source is None:
         return None
     return _converted(text, given, source, conversion)
 

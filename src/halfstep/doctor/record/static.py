@@ -67,7 +67,8 @@ class ModelFacts:
         formats: Number of trainable parameters, by format ("fp16", "fp32").
         first_half: Name of the first parameter in fp16 or bf16; None without one.
         modules: The norms and losses in the model.
-        bad_buffers: Names of floating-point buffers with inf or NaN.
+        bad_statistics: Names of buffers with inf or NaN that were finite before training, such as
+            running means; masks of -inf are left out.
         bad_parameters: Names of parameters with inf or NaN.
         forgotten: Names of trainable parameters that received gradients but have no optimizer.
         unchanged: Number of these parameters whose norm is still that before the first step, or
@@ -87,7 +88,7 @@ class ModelFacts:
     formats: dict[str, int] = field(default_factory=dict)
     first_half: str | None = None
     modules: tuple[ModuleFacts, ...] = ()
-    bad_buffers: tuple[str, ...] = ()
+    bad_statistics: tuple[str, ...] = ()
     bad_parameters: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
     unchanged: int = 0
@@ -107,7 +108,7 @@ class ModelFacts:
     def overflowed_variances(self) -> list[str]:
         """Names of running variances in half precision that are not finite."""
         names = [f"{each.path}.running_var" for each in self.half_statistics]
-        return [each for each in names if each in self.bad_buffers]
+        return [each for each in names if each in self.bad_statistics]
 
 
 @dataclass(frozen=True, slots=True)

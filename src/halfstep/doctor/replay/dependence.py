@@ -14,6 +14,7 @@ from torch import nn
 from halfstep.doctor.record import Cut, Stray
 from halfstep.doctor.record.sites import site
 from halfstep.doctor.replay.memory import storage_key
+from halfstep.doctor.tensors.inexact import is_inexact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -116,7 +117,7 @@ class Dependence:
         self._on[key] = coming
         if not enabled:
             self._made[key] = _NO_GRAD, caller
-        elif not (tensor.is_floating_point() or tensor.is_complex()):
+        elif not is_inexact(tensor):
             self._made[key] = op.removeprefix("aten."), caller
 
     def end(self, losses: Iterable[torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:

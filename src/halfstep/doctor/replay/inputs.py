@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.tape.tape import Entry
 
 _LOGARITHMS = {"log", "log2", "log10"}
+# These functions do not divide, so that -inf is beyond the range of the format.
+_CONSTANTS = {"add", "cast", "mul", "sub"}
 # Other functions can return inf that the program intends, such as the logarithm of a mask.
 _SUMS = {
     *("bmm", "cumsum", "dot", "einsum", "inner", "linalg_vector_norm", "matmul", "mm", "norm"),
@@ -67,12 +69,14 @@ class Inputs:
             if id(tensor) in known:
                 continue
             counted, source = summary(tensor), self._origins.of(tensor)
-            if _is_logarithm(counted, source):
+            overflows = _is_overflow(counted, source)
+            if overflows or _is_logarithm(counted, source):
                 self.computed.add(storage_key(tensor))
             elif _is_mask(entry, counted):  # A mask of -inf is written on purpose.
                 continue
             known.add(id(tensor))
-            self.found.append(_given(entry, tensor, source, iteration))
+            given = _given(entry, tensor, source, iteration)
+            self.found.append(replace(given, is_mask=overflows))
 
     def examine_hidden(self, entries: list[Entry], iteration: int) -> None:
         """Find half-precision overflows in the inputs of a finite step, other than masks.
@@ -120,7 +124,7 @@ class Inputs:
 
 def _given_and_not_finite(entries: list[Entry]) -> Iterator[tuple[Entry, torch.Tensor]]:
     for entry, tensor in given_tensors(entries):
-        if tensor.is_floating_point() and not tensor.requires_grad and not is_finite(tensor):
+        if not tensor.requires_grad and not is_finite(tensor):
             yield entry, tensor
 
 
@@ -128,6 +132,13 @@ def _is_logarithm(counted: TensorSummary, source: Source) -> bool:
     """Return whether the loop took a logarithm of 0, other than to make a mask."""
     made = source.makers[0].op if source.makers else ""
     return made in _LOGARITHMS and not counted.is_mask
+
+
+def _is_overflow(counted: TensorSummary, source: Source) -> bool:
+    """Return whether a half format has made -inf of the finite constant of a mask."""
+    maker = source.makers[0] if source.makers else None
+    is_half = maker is not None and maker.format in HALVES and maker.op in _CONSTANTS
+    return is_half and counted.nans == 0 and counted.infs == counted.negative_infs
 
 
 def _is_mask(entry: Entry, counted: TensorSummary) -> bool:
@@ -176,8 +187,10 @@ def _expression(entry: Entry, tensor: torch.Tensor) -> str:
 
 
 def _bad(what: str, name: str, tensor: torch.Tensor, iteration: int) -> Bad:
-    tensor = local(tensor)
-    wrong = ~tensor.detach().isfinite()
+    tensor = local(tensor).detach()
+    if tensor.is_sparse:  # The index is one among its values.
+        tensor = tensor.coalesce().values()
+    wrong = ~tensor.isfinite()
     first = wrong.nonzero()[0].tolist()
     return Bad(
         what=what,

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 DISTANCE = 6
 MAKERS = 32
-_ADDITIONS = {"aten.add", "aten.add_", "aten.sub", "aten.sub_", "aten.rsub"}
-_SCALINGS = {"aten.mul", "aten.mul_", "aten.div", "aten.div_"}  # linear with a number as argument
+_ADDITIONS = {"aten.add", "aten.sub", "aten.rsub"}
+_SCALINGS = {"aten.mul", "aten.div"}  # linear with a number as argument
 _CAST = "aten._to_copy"
 _LINEAR = {_CAST, "aten.neg", "aten.sum", "aten.mean", "aten.clone", "aten.index"}
 
@@ -32,7 +32,7 @@ class Made:
         scalars: Python numbers among its arguments.
         mark: The line that called it.
         parents: The calls that made its inputs.
-        rounded: Rounded values of the arguments that were numbers in half-precision tensors.
+        rounded: Rounded values of the arguments that were numbers in tensors.
     """
 
     op: str
@@ -76,7 +76,7 @@ class Lineage:
             scalars: Python numbers among the operator's arguments.
             mark: The line that called the operator.
             parents: Keys of the storages of the operator's inputs.
-            rounded: Rounded values of the arguments that were numbers in half-precision tensors.
+            rounded: Rounded values of the arguments that were numbers in tensors.
         """
         known = tuple(self._made[each] for each in dict.fromkeys(parents) if each in self._made)
         self._made[key] = Made(op, format_name(dtype), tuple(scalars), mark, known, tuple(rounded))

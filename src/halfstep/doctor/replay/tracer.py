@@ -35,6 +35,7 @@ from halfstep.doctor.replay.lineage import Lineage
 from halfstep.doctor.replay.memory import Unfilled, is_whole, storage_key
 from halfstep.doctor.replay.products import Products
 from halfstep.doctor.replay.rounding import Rounding
+from halfstep.doctor.tensors.inexact import is_inexact
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.operands import dead_rows, exact, floats, scalars_of
 from halfstep.doctor.tensors.summary import is_finite, summary
@@ -80,7 +81,7 @@ class Applied:
         op: Name of the operator, without the overload.
         args: The arguments.
         kwargs: The keyword arguments.
-        inputs: The floating-point tensors in the arguments that the operator reads.
+        inputs: The floating-point and complex tensors in the arguments that the operator reads.
         values: The contents of `inputs` before the operator ran.
         caller: The caller of the operator.
     """
@@ -92,6 +93,11 @@ class Applied:
     inputs: list[torch.Tensor]
     values: list[torch.Tensor]
     caller: Caller
+
+    @property
+    def name(self) -> str:
+        """Name of the operator; that of `x.exp()` for `x.exp_()`."""
+        return self.op.removesuffix("_") if changes_inputs(self.func) else self.op
 
 
 class Tracer(TorchDispatchMode):
@@ -170,7 +176,7 @@ class Tracer(TorchDispatchMode):
         self.rounding.take(op, func, args, kwargs, result, caller)
         if not caller.node:
             self.dependence.take(op, given, made, caller, enabled=torch.is_grad_enabled())
-        inputs = [each for each in given if each.is_floating_point()]
+        inputs = [each for each in given if is_inexact(each)]
         values = inputs if before is None else before
         if self._unfilled.allocate(op, values, made):
             self._allocated(op, floats(result), caller)
@@ -185,7 +191,7 @@ class Tracer(TorchDispatchMode):
             self._lineage.forget(storage_key(result))
         if not func.is_view and func.namespace != "prim":
             read = self._unfilled.read(func, op, args, kwargs, inputs)
-            outputs = [each for each in made if each.is_floating_point()]
+            outputs = [each for each in made if is_inexact(each)]
             if changes_inputs(func) and not outputs:
                 outputs = inputs[:1]
             inputs = [each for each, is_read in zip(inputs, read, strict=True) if is_read]
@@ -241,9 +247,9 @@ class Tracer(TorchDispatchMode):
         written = [self._unfilled.write(done.func, done.op, each) for each in outputs]
         sound = [whole and is_finite(each) for whole, each in zip(written, outputs, strict=True)]
         for producer in self._open_births(done.inputs):
-            _append(self._consumers[producer], done.op)
+            _append(self._consumers[producer], done.name)
             if all(sound) and not done.caller.node:
-                _append(self._swallowed[producer], done.op)
+                _append(self._swallowed[producer], done.name)
         for output, known, finite in zip(outputs, written, sound, strict=True):
             key = storage_key(output)
             rest = frozenset[int]()
@@ -262,24 +268,37 @@ class Tracer(TorchDispatchMode):
     def _note_lineage(self, done: Applied, key: int, dtype: torch.dtype) -> None:
         self._lineage.note(
             key,
-            done.op,
+            done.name,
             dtype,
             scalars_of(done.args, done.kwargs),
             done.caller.line,
             [storage_key(each) for each in done.inputs],
-            self._rounded(done.inputs),
+            self._rounded(done.inputs, dtype),
         )
 
-    def _rounded(self, inputs: list[torch.Tensor]) -> list[float]:
-        """Return the values of half tensors without dimensions that no operator made."""
-        return [
-            float(each)
+    def _rounded(self, inputs: list[torch.Tensor], dtype: torch.dtype) -> list[float]:
+        """Return the numbers in tensors without dimensions that a half format has rounded.
+
+        The number may be in half precision already, or only the output of the operator.
+
+        Args:
+            inputs: The inputs of an operator; those that an operator made are left out.
+            dtype: Dtype of its output.
+        """
+        numbers = [
+            each
             for each in inputs
-            if each.ndim == 0
-            and each.dtype in HALVES
-            and storage_key(each) not in self._lineage
-            and storage_key(each) not in self._names
+            if each.ndim == 0 and each.is_floating_point()
+            if storage_key(each) not in self._lineage
         ]
+        wider = [each for each in numbers if dtype in HALVES and each.dtype not in HALVES]
+        return [
+            *(float(each) for each in numbers if each.dtype in HALVES and not self._has_name(each)),
+            *(float(each.to(dtype)) for each in wider if each.to(dtype) != each),
+        ]
+
+    def _has_name(self, tensor: torch.Tensor) -> bool:
+        return storage_key(tensor) in self._names
 
     def _taint_of(self, tensor: torch.Tensor, value: torch.Tensor) -> frozenset[int]:
         key = storage_key(tensor)
@@ -318,9 +337,9 @@ class Tracer(TorchDispatchMode):
         keys = [storage_key(each) for each in done.inputs]
         names = [self._names.get(key, "") for key in keys]
         producers = [self._lineage.op(key) for key in keys]
-        changed = changes_inputs(done.func)
+        before = dict(zip(map(id, done.inputs), values, strict=True))
         return Birth(
-            op=done.op,
+            op=done.name,
             phase="backward" if caller.node else "forward",
             kind="nan" if output.nans else "inf",
             culprit=False,
@@ -331,7 +350,7 @@ class Tracer(TorchDispatchMode):
             inputs=tuple(map(summary, values, names)),
             output=output,
             scalars=tuple(scalars_of(done.args, done.kwargs)),
-            exact=None if changed else exact(done.func, done.args, done.kwargs),
+            exact=exact(done.func, done.args, done.kwargs, before),
             dead_rows=dead_rows(values, done.args),
             consumers=(),
             producers=tuple(each for each in producers if each),
@@ -373,7 +392,7 @@ class Tracer(TorchDispatchMode):
         """
         reached: set[int] = set()
         for each in tensors_in(ends):
-            if each.is_floating_point() and not is_finite(each):
+            if not is_finite(each):
                 reached |= self._taints.get(storage_key(each), frozenset())
         culprit = min(reached - {_ON_PURPOSE}, default=None)
         return tuple(

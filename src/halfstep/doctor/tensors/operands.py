@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_map
 
+from halfstep.doctor.tensors.inexact import is_inexact
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def floats(value: Any) -> list[torch.Tensor]:
-    """Return the floating-point tensors in a value."""
-    return [each for each in tensors_in(value) if each.is_floating_point()]
+    """Return the floating-point and complex tensors in a value."""
+    return [each for each in tensors_in(value) if is_inexact(each)]
 
 
 def scalars_of(args: Any, kwargs: Any) -> list[float]:
@@ -29,16 +35,27 @@ def scalars_of(args: Any, kwargs: Any) -> list[float]:
     return found
 
 
-def exact(func: Any, args: Any, kwargs: Any) -> float | None:
+def exact(
+    func: Any, args: Any, kwargs: Any, before: Mapping[int, torch.Tensor] = MappingProxyType({})
+) -> float | None:
     """Run an operator in float64, and return the largest magnitude of its result.
+
+    Args:
+        func: The overload of the operator.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        before: The contents of tensors that it has overwritten, by `id`.
 
     Returns:
         The magnitude; None if it is not finite, or if the operator cannot run in float64.
     """
 
     def double(leaf: Any) -> Any:
+        leaf = before.get(id(leaf), leaf)
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-            return leaf.detach().double()
+            return leaf.detach().to(torch.float64, copy=True)  # It may be overwritten.
+        if isinstance(leaf, torch.Tensor) and leaf.is_complex():
+            return leaf.detach().to(torch.complex128, copy=True)
         return torch.float64 if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
 
     try:
@@ -51,11 +68,21 @@ def exact(func: Any, args: Any, kwargs: Any) -> float | None:
 
 
 def dead_rows(values: list[torch.Tensor], args: Any) -> int:
-    """Return the number of rows of the first tensor that contain only -inf."""
+    """Return the number of rows of the first tensor that contain only -inf.
+
+    A row is along the dimension of a softmax, along the dimensions in which a second tensor
+    broadcasts, as the maximum of each row does, and otherwise along the last dimension.
+    """
     if not values or values[0].dim() == 0:
         return 0
-    # Softmax has an argument for its dimension; other operators use the last one.
     along = args[1] if len(args) > 1 and isinstance(args[1], int) else -1
     if not -values[0].dim() <= along < values[0].dim():
         along = -1
-    return int((values[0] == -math.inf).all(dim=along).sum())
+    dimensions = _broadcast(values[0], values[1]) if len(values) > 1 else ()
+    return int((values[0] == -math.inf).all(dim=dimensions or (along,)).sum())
+
+
+def _broadcast(tensor: torch.Tensor, other: torch.Tensor) -> tuple[int, ...]:
+    """Return the dimensions of a tensor, from the last, in which another one broadcasts to it."""
+    pairs = enumerate(zip_longest(tensor.shape[::-1], other.shape[::-1], fillvalue=1), 1)
+    return tuple(-at for at, (size, its) in pairs if its == 1 < size)

@@ -99,3 +99,44 @@ def healthy_targets_that_are_clamped_in_fp32() -> None:
 
 def healthy_targets_with_a_limit_that_bf16_has() -> None:
     of_targets(lambda actions: torch.atanh(actions.clamp(-0.99, 0.99)))
+
+
+def of_the_larger_and_the_smaller(bound: float, form: torch.dtype) -> None:
+    """Limit numbers in half precision by bounds in fp32, without clamp()."""
+    low, high = torch.tensor(-bound), torch.tensor(bound)
+
+    def between(features):
+        bounded = torch.fmin(torch.fmax((features * 60).to(form).tanh(), low), high)
+        return bounded.atanh().float()
+
+    half_steps(Around(between))
+
+
+def broken_by_bounds_in_fp32_of_numbers_in_half() -> None:
+    of_the_larger_and_the_smaller(1 - 1e-4, torch.float16)
+
+
+def healthy_bounds_of_numbers_in_fp32() -> None:
+    of_the_larger_and_the_smaller(1 - 1e-4, torch.float32)
+
+
+def healthy_bounds_that_half_precision_rounds_to_less_than_one() -> None:
+    of_the_larger_and_the_smaller(1 - 1.1e-3, torch.float16)
+
+
+def before_a_cast(form: torch.dtype) -> None:
+    """Clamp in fp32, and compute the logarithm of the rest in another format."""
+
+    def loss_function(outputs, labels):
+        probabilities = (outputs.float() * 60).sigmoid().clamp(max=1 - 1e-6)
+        return -(-probabilities.to(form)).log1p().float().mean()
+
+    half_steps(Around(lambda features: features), loss_function)
+
+
+def broken_by_a_cast_after_the_clamp() -> None:
+    before_a_cast(torch.float16)
+
+
+def healthy_clamp_and_logarithm_in_fp32() -> None:
+    before_a_cast(torch.float32)

@@ -146,3 +146,73 @@ def healthy_probe_like_a_batch() -> None:
 
 def healthy_probe_of_a_tensor_of_a_size() -> None:
     train_after_probe(lambda model: model(torch.ones(1).new_empty(2, 6)))
+
+
+class Spectral(torch.nn.Module):
+    """A classifier of the magnitudes of complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = classifier()
+
+    def forward(self, spectrum: torch.Tensor) -> torch.Tensor:
+        return self.inner(torch.view_as_real(spectrum)[..., 1])
+
+
+def train_spectral(*, corrupt: bool, masked: bool = False) -> None:
+    """Train a model of complex numbers, of which one may have an imaginary part that is NaN."""
+    model = Spectral()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(4)):
+        numbers = [[complex(0, each) for each in row] for row in images.tolist()]
+        if corrupt and number == 2:
+            numbers[3][1] = complex(0.5, float("nan"))
+        spectrum = torch.tensor(numbers)
+        if masked:
+            spectrum = torch.where(spectrum.isnan(), 0, spectrum)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(spectrum), labels).backward()
+        optimizer.step()
+
+
+def broken_in_an_imaginary_part() -> None:
+    train_spectral(corrupt=True)
+
+
+def healthy_spectra() -> None:
+    train_spectral(corrupt=False)
+
+
+def healthy_spectra_whose_nan_the_loop_replaces() -> None:
+    train_spectral(corrupt=True, masked=True)
+
+
+class OfSparse(torch.nn.Module):
+    """A linear model of sparse batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = torch.nn.Linear(6, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.inner(images.to_dense())
+
+
+def train_on_sparse(corrupt: float) -> None:
+    model = OfSparse()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(4)):
+        if number == 2:
+            images[3, 1] = corrupt
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images.to_sparse()), labels).backward()
+        optimizer.step()
+
+
+def broken_in_a_sparse_batch() -> None:
+    train_on_sparse(float("nan"))
+
+
+def healthy_sparse_batch() -> None:
+    train_on_sparse(0.0)

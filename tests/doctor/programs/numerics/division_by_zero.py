@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from doctor.loops import Around, batches, half_autocast, half_steps
+from doctor.loops import Around, batches, half_autocast, half_steps, plain_steps
 
 CODE = "DIVISION_BY_ZERO"
 
@@ -156,3 +156,27 @@ def healthy_weights_of_absent_classes_that_no_row_reads() -> None:
 def healthy_distances_whose_reciprocal_is_0() -> None:
     """The inf of one element becomes a weight of 0, and the others train."""
     train_on_counts(lambda counts: 1 / (1 / (counts * 1.0)), classes=3)
+
+
+def of_quotients(quotient) -> None:
+    plain_steps(Around(quotient), functional.cross_entropy)
+
+
+def broken_beside_an_addition() -> None:
+    of_quotients(lambda features: torch.addcdiv(features, features, features.relu()))
+
+
+def broken_in_a_remainder() -> None:
+    of_quotients(lambda features: torch.remainder(features, features * 0))
+
+
+def broken_in_place() -> None:
+    of_quotients(lambda features: (features * 1).div_(features.relu()))
+
+
+def healthy_beside_an_addition() -> None:
+    of_quotients(lambda features: torch.addcdiv(features, features, features.relu() + 1))
+
+
+def healthy_remainder() -> None:
+    of_quotients(lambda features: torch.remainder(features, 0.5))

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from doctor.loops import classifier, half_autocast, plain_steps
+from doctor.loops import Around, classifier, half_autocast, plain_steps
 
 CODE = "LOG_OF_ZERO"
 
@@ -74,3 +74,32 @@ def broken_in_a_sum_of_densities_that_is_nearly_zero() -> None:
 
 def healthy_sum_of_logarithms_of_densities() -> None:
     of_densities(lambda logarithms: logarithms.logsumexp(1))
+
+
+def of_products_with_logarithms(function, argument) -> None:
+    plain_steps(
+        Around(lambda x: function(torch.ones_like(x), argument(x))), functional.cross_entropy
+    )
+
+
+def broken_in_a_product_with_a_logarithm() -> None:
+    of_products_with_logarithms(torch.special.xlogy, torch.relu)
+
+
+def broken_in_a_product_with_a_logarithm_of_one_more() -> None:
+    of_products_with_logarithms(torch.special.xlog1py, lambda x: -1 + x * 0)
+
+
+def healthy_product_of_zero_with_the_logarithm_of_zero() -> None:
+    plain_steps(
+        Around(lambda x: torch.special.xlogy(torch.zeros_like(x), x.detach().relu()) + x),
+        functional.cross_entropy,
+    )
+
+
+def healthy_product_with_a_logarithm() -> None:
+    of_products_with_logarithms(torch.special.xlogy, lambda x: x.exp())
+
+
+def broken_in_place() -> None:
+    plain_steps(Around(lambda x: x.relu().mul(1).log_()), functional.cross_entropy)

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from doctor.loops import plain_steps
+from doctor.loops import classifier, plain_steps
 from doctor.programs.attention import Attention
 
 CODE = "FULLY_MASKED_ROW"
@@ -50,3 +50,60 @@ def broken_with_an_added_mask() -> None:
 
 def healthy_with_weights_of_zero() -> None:
     train_with_added_mask(Emptied)
+
+
+class ByHand(Added):
+    """Attention whose softmax is written out, with the maximum of each row or without."""
+
+    def weights(self, scores: torch.Tensor) -> torch.Tensor:
+        powers = (scores - scores.amax(-1, keepdim=True)).exp()
+        return powers / powers.sum(-1, keepdim=True)
+
+
+class ByColumns(Added):
+    """Attention whose softmax is written out over a dimension that is not the last one."""
+
+    def weights(self, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.transpose(-2, -1)
+        return (scores - scores.logsumexp(-2, keepdim=True)).exp().transpose(-2, -1)
+
+
+def broken_in_a_softmax_by_hand() -> None:
+    train_with_added_mask(ByHand)
+
+
+def broken_in_a_softmax_by_hand_over_another_dimension() -> None:
+    train_with_added_mask(ByColumns)
+
+
+def of_sums(*, first: int) -> None:
+    """Train on the logarithm of a sum over the classes that a mask leaves."""
+    places = torch.arange(3)
+
+    def loss_function(outputs, labels):
+        hidden = places[None, :] >= labels[:, None] + first
+        left = outputs + torch.zeros(hidden.shape).masked_fill(hidden, float("-inf"))
+        return (left.logsumexp(1).clamp(min=-9) - outputs[:, 0]).mean()
+
+    plain_steps(classifier(), loss_function)
+
+
+def broken_in_the_gradient_of_a_sum() -> None:
+    of_sums(first=0)
+
+
+def healthy_sums_over_one_class_or_more() -> None:
+    of_sums(first=1)
+
+
+class ByHandWithoutRows(Added):
+    """As above, where each row that the mask hides is replaced before the difference."""
+
+    def weights(self, scores: torch.Tensor) -> torch.Tensor:
+        empty = (scores == -torch.inf).all(-1, keepdim=True)
+        scores = scores.masked_fill(empty, 0)
+        return (scores - scores.logsumexp(-1, keepdim=True)).exp()
+
+
+def healthy_softmax_by_hand_without_empty_rows() -> None:
+    train_with_added_mask(ByHandWithoutRows)

@@ -62,3 +62,56 @@ def broken_by_a_loop_that_skips() -> None:
 
 def healthy_with_an_infinite_mask() -> None:
     train_skipping_by_hand(left_out=True)
+
+
+class Standardised(nn.Module):
+    """Standardises with statistics of its own, which it keeps under names of its own."""
+
+    def __init__(self, update) -> None:
+        super().__init__()
+        self.update = update
+        self.register_buffer("centre", torch.zeros(6))
+        self.register_buffer("lowest", torch.full((6,), float("inf")))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.update(self, images)
+        return images - (images.mean(0) if self.training else self.centre)
+
+
+def always(norm: Standardised, images: torch.Tensor) -> None:
+    norm.centre.lerp_(images.mean(0), 0.1)
+
+
+def if_finite(norm: Standardised, images: torch.Tensor) -> None:
+    norm.lowest.copy_(torch.where(images > 9, images, norm.lowest).amin(0))  # none is above 9
+    if images.isfinite().all():
+        always(norm, images)
+
+
+def train_standardised(update) -> None:
+    model = nn.Sequential(Standardised(update), classifier())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(5)):
+        if number == 2:
+            images[0, 0] = float("nan")
+        model[1][1].eval()  # Otherwise the NaN would also reach the statistics of this norm.
+        loss = nn.functional.cross_entropy(model(images), labels)
+        if not torch.isfinite(loss):
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        for images, _ in batches(2):
+            model(images)
+
+
+def broken_in_statistics_of_another_name() -> None:
+    train_standardised(always)
+
+
+def healthy_with_an_infinite_statistic_from_the_start() -> None:
+    train_standardised(if_finite)

@@ -2,7 +2,7 @@
 
 import torch
 
-from doctor.loops import batches, classifier, half_autocast
+from doctor.loops import Around, batches, classifier, half_autocast, plain_steps
 
 CODE = "NOT_FINITE"
 
@@ -73,3 +73,21 @@ def broken_until_the_loop_restores_good_weights() -> None:
         (model(images) * (1e12 if number == 3 else 1.0)).pow(4).mean().backward()
         optimizer.step()
     model.load_state_dict(good)
+
+
+def train_on_maxima(start: float) -> None:
+    """Each node of a graph gets the maximum of its neighbours; the last node has none."""
+
+    def maxima(features: torch.Tensor) -> torch.Tensor:
+        to = torch.arange(7)[:, None].expand(7, 16)
+        return torch.full((8, 16), start).scatter_reduce(0, to, features[1:], "amax")
+
+    plain_steps(Around(maxima), torch.nn.functional.cross_entropy)
+
+
+def broken_by_the_maximum_of_nothing() -> None:
+    train_on_maxima(float("-inf"))
+
+
+def healthy_maximum_from_a_finite_start() -> None:
+    train_on_maxima(-4.0)

@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from doctor.loops import Around, batches, half_autocast, half_steps, plain_steps
 
@@ -136,3 +137,27 @@ def broken_by_a_variance_that_cancels() -> None:
         return ((large - mean) / torch.sqrt(variance + 1e-5)).float()
 
     half_steps(Around(own))
+
+
+def of_quantiles(function) -> None:
+    plain_steps(Around(function), functional.cross_entropy)
+
+
+def broken_in_a_logit() -> None:
+    of_quantiles(lambda features: torch.logit(features * 3))
+
+
+def broken_in_a_quantile_of_the_normal_distribution() -> None:
+    of_quantiles(lambda features: torch.special.ndtri(features * 3))
+
+
+def broken_in_a_product_with_a_logarithm() -> None:
+    of_quantiles(lambda features: torch.special.xlogy(torch.ones_like(features), features))
+
+
+def healthy_quantiles() -> None:
+    of_quantiles(lambda features: torch.special.ndtri(features.sigmoid().clamp(1e-3, 1 - 1e-3)))
+
+
+def healthy_logit_with_an_eps() -> None:
+    of_quantiles(lambda features: torch.logit(features * 3, eps=1e-3))

@@ -69,3 +69,25 @@ def broken_in_a_focal_loss_while_the_loss_scale_is_too_high() -> None:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+def of_slopes(slope) -> None:
+    """Train with a penalty on slopes that are 0 at first."""
+
+    def loss_function(outputs, labels):
+        flat = outputs - outputs.detach()
+        return functional.cross_entropy(outputs, labels) + slope(flat[:, 0], flat[:, 1]).mean()
+
+    plain_steps(classifier(), loss_function)
+
+
+def broken_by_a_hypotenuse_of_zero() -> None:
+    of_slopes(torch.hypot)
+
+
+def healthy_hypotenuse_above_zero() -> None:
+    of_slopes(lambda across, along: torch.hypot(torch.hypot(across + 1, along), along))
+
+
+def healthy_norm_of_zero() -> None:
+    of_slopes(lambda across, along: torch.linalg.vector_norm(torch.stack([across, along]), dim=0))

@@ -4,7 +4,7 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from doctor.loops import batches, classifier, half_autocast
+from doctor.loops import Around, batches, classifier, half_autocast, plain_steps
 
 CODE = "EXP_OVERFLOW"
 
@@ -54,3 +54,45 @@ def broken_in_a_reentrant_checkpoint_of_the_loop() -> None:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+def _log_cosh(outputs: torch.Tensor, factor: float) -> torch.Tensor:
+    difference = outputs - 100
+    return torch.log(torch.cosh(difference * factor)).mean() * 1e-3
+
+
+def of_differences(factor: float) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for images, _ in batches(4):
+        optimizer.zero_grad()
+        _log_cosh(model(images), factor).backward()
+        optimizer.step()
+
+
+def broken_below_zero() -> None:
+    of_differences(1.0)
+
+
+def healthy_below_zero() -> None:
+    of_differences(0.5)
+
+
+def of_powers(power) -> None:
+    plain_steps(Around(power), functional.cross_entropy)
+
+
+def broken_by_a_power_of_ten() -> None:
+    of_powers(lambda features: 10.0 ** (features * 100))
+
+
+def broken_in_place() -> None:
+    of_powers(lambda features: (features * 1000).exp_())
+
+
+def healthy_power_of_ten() -> None:
+    of_powers(lambda features: 10.0 ** features.clamp(max=2))
+
+
+def healthy_power_of_a_number_below_one() -> None:
+    of_powers(lambda features: 0.5 ** (features.abs() * 1000))

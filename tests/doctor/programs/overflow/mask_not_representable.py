@@ -37,3 +37,15 @@ def healthy_in_fp32() -> None:
     model = Masked(0.0)
     model.masked = lambda scores: scores.float().masked_fill(model.mask, -1e9)
     half_steps(model)
+
+
+def broken_on_a_diagonal() -> None:
+    model = Masked(0.0)
+    model.masked = _without_itself
+    half_steps(model)
+
+
+def _without_itself(scores: torch.Tensor) -> torch.Tensor:
+    for row in scores:
+        row.detach().fill_diagonal_(-1e9)
+    return scores

@@ -68,3 +68,18 @@ def broken_by_a_variance_that_is_not_centred_first() -> None:
         return (large - mean) / torch.sqrt(variance.clamp_min(0) + 1e-5)
 
     half_steps(Around(own))
+
+
+def broken_in_a_norm_of_neighbours() -> None:
+    norm = torch.nn.LocalResponseNorm(5, alpha=1e-3)
+    half_steps(Around(lambda features: norm((features * 900).view(-1, 8, 2)).view(-1, 16)))
+
+
+def healthy_norm_of_neighbours_in_fp32() -> None:
+    norm = torch.nn.LocalResponseNorm(5, alpha=1e-3)
+    half_steps(Around(lambda features: norm((features.float() * 900).view(-1, 8, 2)).view(-1, 16)))
+
+
+def healthy_norm_of_small_neighbours() -> None:
+    norm = torch.nn.LocalResponseNorm(5, alpha=1e-3)
+    half_steps(Around(lambda features: norm((features * 9).view(-1, 8, 2)).view(-1, 16)))

@@ -53,3 +53,34 @@ def healthy_in_an_infinity_that_saturates() -> None:
         return features + 1 / (1 + large)
 
     half_steps(Around(own))
+
+
+def of_totals(total, form: torch.dtype = torch.float16) -> None:
+    """Add up rows of 20000 and more by their index."""
+    half_steps(Around(lambda x: total((x.abs() + 1).to(form) * 2e4).float().expand(8, 16) * 1e-4))
+
+
+def _rows_by_index(rows: torch.Tensor) -> torch.Tensor:
+    to = torch.zeros(8, dtype=torch.long)
+    return torch.zeros(1, 16, dtype=rows.dtype).index_add(0, to, rows)
+
+
+def _rows_in_place(rows: torch.Tensor) -> torch.Tensor:
+    to = torch.zeros(8, 16, dtype=torch.long)
+    return torch.zeros(1, 16, dtype=rows.dtype).scatter_add_(0, to, rows)
+
+
+def broken_by_index() -> None:
+    of_totals(_rows_by_index)
+
+
+def broken_by_index_in_place() -> None:
+    of_totals(_rows_in_place)
+
+
+def healthy_by_index_in_fp32() -> None:
+    of_totals(_rows_in_place, torch.float32)
+
+
+def healthy_by_index_of_small_rows() -> None:
+    of_totals(lambda rows: _rows_by_index(rows / 1e4))

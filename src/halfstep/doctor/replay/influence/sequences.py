@@ -23,6 +23,7 @@ from halfstep.doctor.replay.influence.extent import (
     sources,
 )
 from halfstep.doctor.replay.influence.losses import losses, mask_of, place
+from halfstep.doctor.tensors.inexact import is_inexact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -101,7 +102,7 @@ def shifts(forwards: Forwards, found: Sequence[Tokens]) -> Iterator[Shift]:
 
 
 def _is_tokens(tensor: torch.Tensor) -> bool:
-    is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+    is_whole = not is_inexact(tensor)
     return is_whole and tensor.dtype != torch.bool and tensor.ndim == 2 and min(tensor.shape) > 0
 
 

@@ -11,12 +11,13 @@ from halfstep.formats import FORMATS
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Bad, Evidence
+    from halfstep.doctor.record import Bad, Birth, Evidence
     from halfstep.doctor.record.sites import Site
 
 _BOUNDS = ("aten.full", "aten.new_full", "aten.scalar_tensor")
-_CLAMPS = ("aten.clamp", "aten.hardtanh", "aten.minimum")
-_CLAMP_CALLS = ("clamp", "clip", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
+_SELECTS = ("minimum", "maximum", "fmin", "fmax", "where")
+_CLAMPS = ("aten.clamp", "aten.hardtanh", *(f"aten.{each}" for each in _SELECTS))
+_CLAMP_CALLS = ("clamp", "clip", "clamp_min", "clamp_max", "hardtanh", *_SELECTS)
 _AT_ONE = {"aten.atanh", "aten.logit", "aten.erfinv", "aten.log1p", "aten.special_logit"}
 
 
@@ -29,12 +30,14 @@ def judge(evidence: Evidence) -> Finding | None:
     for birth in evidence.births:
         if not birth.culprit or birth.phase == "given":
             continue
-        bounds = _BOUNDS if birth.upstream("aten.minimum", "aten.where") else ()
+        bounds = _BOUNDS if birth.upstream(*(f"aten.{each}" for each in _SELECTS)) else ()
+        # The result of the clamp may be cast to half precision only afterwards.
         lost = [
-            (maker.site, each, maker.format)
+            (maker.site, each, form)
             for maker in birth.upstream(*_CLAMPS, *bounds)
             for each in maker.scalars
-            if _is_one(each, maker.format)
+            for form in HALVES & {maker.format, birth.inputs[maker.input].format}
+            if _is_one(each, form)
         ]
         lost += [
             (maker.site, each, maker.format)
@@ -53,15 +56,16 @@ def judge(evidence: Evidence) -> Finding | None:
         if not lost or not at_limit:
             continue
         site, bound, form = lost[0]
+        limit = "a limit just below 1" if abs(bound) == 1 else f"{bound:.10g}"
         return Finding(
-            summary=f"a clamp to {bound:.10g} has no effect: {form} rounds this limit to 1, and "
+            summary=f"a clamp to {limit} has no effect: {form} rounds this limit to 1, and "
             f"{birth.called} then gives {birth.value}",
             facts=(
                 f"{birth.appears}, in the {birth.phase} pass",
                 "the same step in fp32 is finite",
                 f"the largest {form} number below 1 is {1 - FORMATS[form].eps / 2:.6g}",
             ),
-            change=_change(site or birth.user_site),
+            change=_change(site or birth.user_site, birth),
             site=site or birth.user_site,
             module=birth.module,
         )
@@ -83,18 +87,24 @@ def _of_input(bad: Bad) -> Finding | None:
         f"numbers above {1 - FORMATS[form].eps / 4:.6g} to 1, and {maker.op} then gives "
         f"{bad.value} {counted(bad.count, 'time')}",
         facts=(f"the largest {form} number below 1 is {largest:.6g}",),
-        change=_change(maker.site),
+        change=_change(maker.site, None),
         confidence=LIKELY,
         site=maker.site,
     )
 
 
-def _change(site: Site | None) -> tuple[str, ...]:
+def _change(site: Site | None, birth: Birth | None) -> tuple[str, ...]:
     line = site.text if site else ""
+    clamps = birth.upstream(*_CLAMPS) if birth else []
+    if birth and any(each.site == site and each.format not in HALVES for each in clamps):
+        return (
+            f"+ # keep the result of `{line}` in fp32 as far as {birth.called}, without a cast",
+        )
     conversions = [with_converted_receiver(line, name, ".float()") for name in ("clamp", "clip")]
     if changed := next(filter(None, conversions), None):
         return f"- {line}", f"+ {changed}"
-    return "- p.clamp(max=1 - 1e-6)", "+ p.float().clamp(max=1 - 1e-6)"
+    in_fp32 = "+ # the same line, with the numbers that it limits cast by .float()"
+    return (f"- {line}", in_fp32) if line else (in_fp32,)
 
 
 def _is_one(bound: float, form: str) -> bool:

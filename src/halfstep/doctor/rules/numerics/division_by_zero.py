@@ -18,6 +18,8 @@ _IN_FP32 = "# compute the divisor in fp32, with its inputs cast by .float(): it 
 _ABOVE_0 = ".float().clamp(min=1e-6)"
 _FEWEST = 3  # steps
 _RECIPROCALS = {"aten.reciprocal", "aten.rsqrt"}
+_DIVISORS = {"aten.div": 1, "aten.remainder": 1, "aten.fmod": 1, "aten.addcdiv": 2}
+"""The position of the divisor among the inputs of each operator that divides."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -86,19 +88,19 @@ def _lost(birth: Birth, evidence: Evidence) -> str:
 
 def _is_of_floats(birth: Birth) -> bool:
     """Return whether the divisor has floating-point numbers; whole ones are not in the record."""
-    return len(birth.inputs) > (birth.op == "aten.div")
+    return len(birth.inputs) > _DIVISORS.get(birth.op, 0)
 
 
 def _zeros(birth: Birth) -> int:
     """Return the number of zeros in a divisor that made the inf or NaN; 0 for another operator."""
-    divides = birth.op == "aten.div"
+    divides = birth.op in _DIVISORS
     is_negative_power = birth.op == "aten.pow" and any(each < 0 for each in birth.scalars)
     if not (divides or birth.op in _RECIPROCALS or is_negative_power):
         return 0
     wrong = birth.output.infs + birth.output.nans
     if not _is_of_floats(birth):
         return 0 if divides and not birth.inputs[0].zeros and birth.exact is not None else wrong
-    divisor = birth.inputs[divides]
+    divisor = birth.inputs[_DIVISORS.get(birth.op, 0)]
     each_divides = math.prod(birth.output.shape) // max(1, math.prod(divisor.shape))
     # Otherwise quotients with a nonzero divisor overflow, too.
     return divisor.zeros if wrong <= divisor.zeros * each_divides else 0

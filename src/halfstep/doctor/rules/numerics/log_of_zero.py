@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _LOGS = {"aten.log", "aten.log2", "aten.log10"}
 _PLUS_ONE, _LOGIT = "aten.log1p", "aten.logit"
-_POLES = {_PLUS_ONE: "-1", _LOGIT: "0 or 1"}
+_TIMES, _TIMES_PLUS_ONE = "aten.xlogy", "aten.special_xlog1py"  # x * log(y) and x * log(1 + y)
+_POLES = {_PLUS_ONE: "-1", _TIMES_PLUS_ONE: "-1", _LOGIT: "0 or 1"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -70,7 +71,7 @@ def _change(birth: Birth) -> tuple[str, ...]:
     elif birth.upstream("aten.sigmoid"):
         change = ("+ # use logsigmoid or binary_cross_entropy_with_logits, which take logits",)
     else:
-        limited = f".float().clamp(min={'-1 + ' * (birth.op == _PLUS_ONE)}1e-6)"
+        limited = f".float().clamp(min={'-1 + ' * (_POLES.get(birth.op) == '-1')}1e-6)"
         changed = with_converted_argument(line, birth.operator, limited)
         change = (f"- {line}", f"+ {changed}" if changed else f"+ # limit its argument: x{limited}")
     if "aten.div" in birth.producers[:1]:
@@ -105,8 +106,10 @@ def _near_zero(birth: Birth) -> float | None:
 
 
 def _is_of_zero(birth: Birth) -> bool:
-    if birth.op == _PLUS_ONE:
-        return birth.inputs[0].lowest == -1
+    if birth.op in (_PLUS_ONE, _TIMES_PLUS_ONE):
+        return birth.inputs[-1].lowest == -1
+    if birth.op == _TIMES:
+        return birth.kind == "inf" and birth.inputs[-1].zeros > 0
     if birth.op == _LOGIT:
         return birth.kind == "inf"
     return birth.op in _LOGS and birth.inputs[0].zeros > 0

@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics contain the inf or NaN of a step that was skipped."""
+"""Running statistics, such as those of BatchNorm, contain the inf or NaN of a skipped step."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from halfstep.doctor.verdict import Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
-
-_STATISTICS = "running_"
-"""In the names of running statistics. Other buffers, such as masks, may be -inf on purpose."""
+_ENGINE = (
+    "+ # halfstep.Engine restores running statistics when a step is skipped. Without",
+    "+ # Engine, leave out the overflowing batch and call reset_running_stats() once",
+)
+_BY_HAND = (
+    "+ # where the module updates these buffers, leave out what is not finite:",
+    "+ if torch.isfinite(inputs).all():",
+)
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -30,7 +35,13 @@ def judge(evidence: Evidence) -> Finding | None:
     # Without a skipped step, the variance of a finite batch may have overflowed a half format.
     explained = [] if skips else [name for model in models for name in model.overflowed_variances]
     for model in models:
-        bad = [each for each in model.bad_buffers if _STATISTICS in each and each not in explained]
+        norms = {each.path for each in model.modules}
+        bad = [
+            each
+            for each in model.bad_statistics
+            # Other modules may use inf for something else, unless it reaches a prediction.
+            if each not in explained and (_path(each) in norms or evidence.evaluation.bad)
+        ]
         if not bad:
             continue
         return Finding(
@@ -45,13 +56,15 @@ def judge(evidence: Evidence) -> Finding | None:
                     "gave NaN"
                 ),
             ),
-            change=(
-                "+ # halfstep.Engine restores running statistics when a step is skipped. Without",
-                "+ # Engine, leave out the overflowing batch and call reset_running_stats() once",
-            ),
-            module=bad[0].rpartition(".")[0],
+            change=_ENGINE if _path(bad[0]) in norms else _BY_HAND,
+            module=_path(bad[0]),
         )
     return None
+
+
+def _path(buffer: str) -> str:
+    """Return the path of the module that has a buffer."""
+    return buffer.rpartition(".")[0]
 
 
 def _overflow(evidence: Evidence) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import POSSIBLE, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence, StepNumbers
@@ -91,6 +92,12 @@ def _made_by(birth: Birth, evidence: Evidence, then: str) -> Finding:
         )
     maker = birth.called if birth.op else birth.output.name or "the input"
     sizes = [f"{each.largest:.4g}" for each in birth.inputs if each.largest is not None]
+    written = sum(each.infs for each in birth.inputs) if birth.on_purpose else 0
+    if written:
+        fact = (
+            f"its arguments contain {counted(written, 'infinite number')} that the program itself "
+        )
+        comparison += (f"{fact}writes, as in a mask or at the start of a maximum",)
     read = [f"largest magnitudes in the arguments of {maker}: {', '.join(sizes)}"] if sizes else []
     return Finding(
         summary=f"in step {birth.iteration}, {birth.value} first appears in "

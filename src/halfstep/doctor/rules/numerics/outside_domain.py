@@ -18,6 +18,8 @@ _SQUARES = {"aten.mul", "aten.pow", "aten.square"}
 _AT_LEAST_0 = ("at least 0", "min=1e-6", "1.0")
 _ABOVE_0 = ("above 0", "min=1e-6", "1.0")
 _UP_TO_1 = ("between -1 and 1", "-1 + 1e-6, 1 - 1e-6", "0.0")
+_FROM_0_TO_1 = ("between 0 and 1", "1e-6, 1 - 1e-6", "0.5")
+_ABOVE_MINUS_1 = ("above -1", "min=-1 + 1e-6", "0.0")
 # Of each operator: its domain in words, the limits of a clamp to it, and a number in it.
 _DOMAINS = {
     "aten.sqrt": _AT_LEAST_0,
@@ -26,12 +28,18 @@ _DOMAINS = {
     "aten.log": _ABOVE_0,
     "aten.log2": _ABOVE_0,
     "aten.log10": _ABOVE_0,
-    "aten.log1p": ("above -1", "min=-1 + 1e-6", "0.0"),
+    "aten.log1p": _ABOVE_MINUS_1,
+    "aten.xlogy": _ABOVE_0,
+    "aten.special_xlog1py": _ABOVE_MINUS_1,
+    "aten.logit": _FROM_0_TO_1,
+    "aten.special_ndtri": _FROM_0_TO_1,
+    "aten.erfinv": _UP_TO_1,
     "aten.acos": _UP_TO_1,
     "aten.asin": _UP_TO_1,
     "aten.atanh": _UP_TO_1,
     "aten.acosh": ("at least 1", "min=1 + 1e-6", "2.0"),
 }
+_OF_THE_LAST = {"aten.xlogy", "aten.special_xlog1py"}  # the logarithm is that of the last argument
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -70,7 +78,8 @@ def judge(evidence: Evidence) -> Finding | None:
             )
             conversion = f"{cast}.clamp({limits})"
             line = birth.user_site.text if birth.user_site else ""
-            changed = with_converted_argument(line, birth.operator, conversion)
+            name = birth.operator.removeprefix("special_")
+            changed = with_converted_argument(line, name, conversion)
             change.append(
                 f"+ {changed}"
                 if changed
@@ -130,9 +139,10 @@ def _is_cancelled_variance(birth: Birth) -> bool:
 
 def _outermost(birth: Birth) -> float:
     """Return the element of the argument that is farthest from the domain."""
-    argument = birth.inputs[0]
+    argument = birth.inputs[-1 if birth.op in _OF_THE_LAST else 0]
     lowest, largest = argument.lowest or 0.0, argument.largest or 0.0
-    return largest if _DOMAINS[birth.op] is _UP_TO_1 and largest > -lowest else lowest
+    is_bounded = _DOMAINS[birth.op] in (_UP_TO_1, _FROM_0_TO_1)
+    return largest if is_bounded and largest > -lowest else lowest
 
 
 RULE = Rule(

@@ -16,6 +16,7 @@ _ROOTS = {
     "aten.rsqrt",
     "aten.pow",
     "aten.norm",
+    "aten.hypot",
     "aten.linalg_vector_norm",
     "aten.std",
     "aten._cdist_forward",
@@ -70,6 +71,8 @@ def _in_words(op: str) -> str:
             f"# the same line with an argument away from 1 and -1: torch.{op}(x.float()"
             f".clamp({_LIMITS[op]}))"
         )
+    if op == "hypot":
+        return "# the same line with a root of a number above 0: torch.sqrt(x * x + y * y + 1e-6)"
     return "# the same line with an argument above 0, in fp32: torch.sqrt(x.float() + 1e-6)"
 
 

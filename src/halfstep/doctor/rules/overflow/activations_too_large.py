@@ -20,9 +20,7 @@ _OPERATORS = {
     "aten.convolution",
     "aten.mkldnn_rnn_layer",
     "aten.mul",
-    "aten.mul_",
     "aten.add",
-    "aten.add_",
     "aten._to_copy",
     "aten.div",
     "aten.native_dropout",
@@ -138,5 +136,5 @@ RULE = Rule(
         {"births", "replays", "numbers", "evaluation", "growth", "loop", "own_scales", "precision"}
     ),
     judge=judge,
-    explains=("NORM_STATISTICS_POISONED", "GRADIENTS_UNDERFLOW"),
+    explains=("NORM_STATISTICS_POISONED", "GRADIENTS_UNDERFLOW", "GRADIENTS_VANISH"),
 )

@@ -10,6 +10,8 @@ from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halfstep.doctor.record import Birth, Evidence
 
 # Each exponential and its inverse. The inverse of a format's maximum is the overflow limit.
@@ -20,23 +22,24 @@ _EXPONENTIALS = {
     "aten.sinh": math.asinh,
     "aten.cosh": math.acosh,
 }
+_OF_A_NUMBER = "Scalar"  # the overload of `pow` for a Python number and a tensor as exponent
+_BOTH = {"aten.sinh", "aten.cosh"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find an exponential that returns inf for a finite argument."""
     for birth in evidence.births:
-        if not birth.culprit or birth.op not in _EXPONENTIALS or birth.kind != "inf":
+        inverse = _inverse(birth)
+        if not birth.culprit or inverse is None or birth.kind != "inf":
             continue
         form = birth.inputs[0].format
-        limit = _EXPONENTIALS[birth.op](FORMATS[form].max) if form in FORMATS else math.inf
+        limit = inverse(FORMATS[form].max) if form in FORMATS else math.inf
         return Finding(
             summary=f"{birth.called} of {birth.inputs[0].largest:.4g} is inf in {form}; "
             f"{birth.called} overflows above {limit:.4g}",
             facts=(birth.appears, *evidence.fp32_facts(birth.iteration)),
-            change=_change(birth, _conversion(birth)),
-            otherwise=(_change(birth, f".clamp(max={math.floor(limit) - 1})"),)
-            if math.isfinite(limit)
-            else (),
+            change=_change(birth, _conversion(birth, inverse)),
+            otherwise=(_change(birth, _clamp(birth, limit)),) if math.isfinite(limit) else (),
             site=birth.user_site,
             module=birth.module,
         )
@@ -45,6 +48,8 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _change(birth: Birth, conversion: str) -> tuple[str, ...]:
     line = birth.user_site.text if birth.user_site else f"torch.{birth.operator}(x)"
+    if birth.op == "aten.pow":
+        return f"- {line}", f"+ # the same line with its exponent limited: x{conversion}"
     changed = with_converted_argument(line, birth.operator, conversion)
     return (
         f"- {line}",
@@ -68,13 +73,28 @@ def _instead(birth: Birth) -> tuple[str, ...]:
     return ("+ # exp(x) / sum(exp(x)) is torch.softmax(x, dim), which does not overflow;",)
 
 
-def _conversion(birth: Birth) -> str:
+def _inverse(birth: Birth) -> Callable[[float], float] | None:
+    """Return the inverse of an exponential; None for another operator."""
+    if birth.op != "aten.pow" or birth.overload != _OF_A_NUMBER:
+        return _EXPONENTIALS.get(birth.op)
+    base = birth.scalars[0] if birth.scalars else 0.0
+    return (lambda power: math.log(power, base)) if base > 1 else None
+
+
+def _conversion(birth: Birth, inverse: Callable[[float], float]) -> str:
     """Return the conversion of the argument to fp32; it clamps what is too large for fp32, too."""
-    limit = _EXPONENTIALS[birth.op](FORMATS["fp32"].max)
+    limit = inverse(FORMATS["fp32"].max)
     largest = birth.inputs[0].largest
     if largest is not None and largest < limit:
         return ".float()"
-    return f".float().clamp(max={math.floor(limit) - 1})"
+    return f".float(){_clamp(birth, limit)}"
+
+
+def _clamp(birth: Birth, limit: float) -> str:
+    """Return a clamp to numbers whose exponential does not overflow."""
+    largest = math.floor(limit) - 1
+    # They also overflow for numbers that are far below 0.
+    return f".clamp(-{largest}, {largest})" if birth.op in _BOTH else f".clamp(max={largest})"
 
 
 RULE = Rule(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.constant import line_with_number_beyond
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.formats import FORMATS
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.sites import Site
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -21,11 +24,20 @@ def judge(evidence: Evidence) -> Finding | None:
         summary="a number beyond fp16's maximum of 65504, such as a mask constant of -1e9, is "
         "written into an fp16 tensor",
         facts=(f"{ending.kind}: {ending.message.splitlines()[0]}",),
-        change=(
-            "- scores = scores.masked_fill(mask, -1e9)",
-            "+ scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)",
-        ),
+        change=_change(ending.site),
         site=ending.site,
+    )
+
+
+def _change(site: Site | None) -> tuple[str, ...]:
+    mark = (site.file, site.line, site.function) if site else None
+    changed = line_with_number_beyond(mark, -FORMATS["fp16"].max, "-1e4") if mark else None
+    if changed is not None:
+        return f"- {changed[0]}", f"+ {changed[1]}"
+    return (
+        *((f"- {site.text}",) if site else ()),
+        "+ # the same line with a constant that fp16 can represent, such as -1e4 or",
+        "+ # torch.finfo(scores.dtype).min",
     )
 
 

@@ -85,5 +85,5 @@ RULE = Rule(
     ),
     needs=frozenset({"births", "precision", "replays"}),
     judge=judge,
-    explains=("ACTIVATIONS_TOO_LARGE", "GRADIENTS_UNDERFLOW"),
+    explains=("ACTIVATIONS_TOO_LARGE", "GRADIENTS_UNDERFLOW", "GRADIENTS_VANISH"),
 )

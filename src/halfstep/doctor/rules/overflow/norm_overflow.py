@@ -22,7 +22,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if birth.output.format != "fp16" or not birth.overflowed:
             continue
         cast = birth.op == "aten._to_copy" and birth.consumers[:1] in _NATIVE
-        if not (cast or birth.op.startswith(_STATISTICS) or _is_of_variance(birth)):
+        is_of_norm = _is_of_variance(birth) or _is_of_neighbours(birth)
+        if not (cast or birth.op.startswith(_STATISTICS) or is_of_norm):
             continue
         largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
         return Finding(
@@ -52,12 +53,18 @@ def _is_of_variance(birth: Birth) -> bool:
     return "aten.sub" in near and any("mean" in each.op for each in birth.lineage)
 
 
+def _is_of_neighbours(birth: Birth) -> bool:
+    """Return whether it is a square whose mean over some channels divides, as in LRN."""
+    is_pooled = any("avg_pool" in each for each in birth.consumers)
+    return birth.op in _SQUARES and is_pooled and birth.is_divided
+
+
 def _change(line: str) -> tuple[str, ...]:
     conversions = [with_converted_receiver(line, name, ".float()") for name in ("var", "std")]
     changed = squares_in_fp32(line) or next(filter(None, conversions), None)
     if changed:
         return f"- {line}", f"+ {changed}"
-    return "- features = norm(features)", "+ features = norm(features.float())"
+    return ("+ # compute the norm in fp32, with its input cast by .float()",)
 
 
 RULE = Rule(
@@ -70,5 +77,5 @@ RULE = Rule(
     ),
     needs=frozenset({"births", "precision", "replays"}),
     judge=judge,
-    explains=("ACTIVATIONS_TOO_LARGE", "GRADIENTS_UNDERFLOW"),
+    explains=("ACTIVATIONS_TOO_LARGE", "GRADIENTS_UNDERFLOW", "GRADIENTS_VANISH"),
 )

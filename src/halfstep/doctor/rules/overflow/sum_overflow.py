@@ -10,7 +10,8 @@ from halfstep.doctor.verdict import Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
 
-_SUMS = ("aten.sum", "aten.cumsum", "aten.norm", "aten.linalg_vector_norm", "aten.dot")
+_BY_INDEX = ("aten.index_add", "aten.scatter_add", "aten.scatter_reduce", "aten._embedding_bag")
+_SUMS = ("aten.sum", "aten.cumsum", "aten.norm", "aten.linalg_vector_norm", "aten.dot", *_BY_INDEX)
 _LIMIT = 65504.0
 
 
@@ -21,7 +22,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         if not birth.overflowed:
             continue
-        added = birth.inputs[0]
+        added = birth.inputs[-1 if birth.op.startswith(_BY_INDEX) else 0]
         return Finding(
             summary=f"{birth.called} over a tensor of shape {' x '.join(map(str, added.shape))} "
             f"with values up to {added.largest:.4g} reaches {birth.exact:.6g}; the maximum of fp16 "

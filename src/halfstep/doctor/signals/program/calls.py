@@ -12,6 +12,7 @@ from halfstep.doctor.record import Broadcast, Call
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tape.tape import autocast_state
+from halfstep.doctor.tensors.inexact import is_inexact
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Calls(Signal):
         Returns:
             The floating-point and complex tensors in the result.
         """
-        floats = [each for each in made if each.is_floating_point() or each.is_complex()]
+        floats = [each for each in made if is_inexact(each)]
         formats = tuple([each.dtype for each in given if each.is_floating_point()][:INPUTS])
         if not (floats or formats):
             return floats

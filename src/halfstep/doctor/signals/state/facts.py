@@ -25,14 +25,14 @@ from halfstep.doctor.record import (
 )
 from halfstep.doctor.record.sites import Mark, site
 from halfstep.doctor.tape.modules import unwrapped
-from halfstep.doctor.tensors.summary import is_finite
+from halfstep.doctor.tensors.summary import is_finite, summary
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 from halfstep.formats.positions import counts_twice
 from halfstep.optim.eps import computes_in_fp32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -79,6 +79,7 @@ def model_facts(
     owned: set[int],
     reached: set[int],
     lost: set[int],
+    finite: Collection[str],
 ) -> ModelFacts:
     """Return the facts of a model.
 
@@ -87,6 +88,7 @@ def model_facts(
         owned: `id` of every parameter that an optimizer updates.
         reached: `id` of every parameter that ever received a gradient.
         lost: `id` of every parameter whose newer copies an optimizer keeps to itself.
+        finite: Names of the buffers that were finite before the first call in training mode.
     """
     named = list(unwrapped(model).named_parameters())
     trained = [(name, each) for name, each in named if each.requires_grad]
@@ -101,7 +103,11 @@ def model_facts(
             for name, module in unwrapped(model).named_modules()
             if isinstance(module, norms_and_losses())
         ),
-        bad_buffers=_bad(unwrapped(model).named_buffers()),
+        bad_statistics=_bad(
+            (name, each)
+            for name, each in unwrapped(model).named_buffers()
+            if name in finite and not (is_finite(each) or summary(each).is_mask)
+        ),
         bad_parameters=_bad(named),
         positions=tuple(
             name for name, each in unwrapped(model).named_buffers() if counts_twice(each)

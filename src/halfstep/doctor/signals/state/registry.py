@@ -32,6 +32,7 @@ from halfstep.doctor.signals.state.modes import Modes
 from halfstep.doctor.signals.state.sizes import Sizes
 from halfstep.doctor.tape.modules import unwrapped
 from halfstep.doctor.tape.tape import RandomState, random_state
+from halfstep.doctor.tensors.summary import is_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -105,12 +106,14 @@ class ModelNotes:
         draws: Whether a call has used the random generator of Python or numpy.
         has_trained: Whether an optimizer has stepped the model. The formats that were read at its
             first step are then kept.
+        finite: Names of the buffers that were finite before the first call in training mode.
     """
 
     facts: ModelFacts
     calls: int = 0
     training_calls: int = 0
     has_trained: bool = False
+    finite: frozenset[str] = frozenset()
     moving: list[torch.Tensor] | None = None
     modules: tuple[nn.Module, ...] = ()
     modes: Modes = field(default_factory=Modes)
@@ -162,7 +165,12 @@ class ModelNotes:
         """Return the buffers that may change and their versions; empty once `moving` is known."""
         if self.moving is not None:
             return []
-        return [(each, each._version) for each in self.buffers_that_move(model)]
+        buffers = self.buffers_that_move(model)
+        if model.training:
+            finite = {id(each) for each in buffers if is_finite(each)}
+            named = unwrapped(model).named_buffers()
+            self.finite = frozenset(name for name, each in named if id(each) in finite)
+        return [(each, each._version) for each in buffers]
 
     def called(
         self, model: nn.Module, before: list[tuple[torch.Tensor, int]], random: RandomState | None
@@ -414,7 +422,7 @@ class Registry:
         lost = not_copied_back(copied, foreign, early)
         for model in models.values():
             notes = self.models[model]
-            facts = model_facts(model, owned, self._reached, lost)
+            facts = model_facts(model, owned, self._reached, lost, notes.finite)
             if notes.has_trained:  # A wrapper may have cast the model back since.
                 before = notes.facts
                 facts = replace(

@@ -16,11 +16,12 @@ from halfstep.doctor.record import HalfCast, RoundTrip
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.tensors.summary import is_finite
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -52,11 +53,13 @@ class _Cast:
         steps_before: Number of optimizer steps before the first cast.
         is_trained: Whether an optimizer updates the module.
         owners: The steps of each optimizer that updates it then, by the optimizer's number.
+        overflowed: The lowest numbers of the buffers that the cast made non-finite, by name.
     """
 
     steps_before: int
     is_trained: bool = False
     owners: dict[int, int] = field(default_factory=dict)
+    overflowed: dict[str, float] = field(default_factory=dict)
 
 
 class Casts(Signal):
@@ -76,12 +79,13 @@ class Casts(Signal):
     def _on_cast(self, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if not self.watched.is_outside():
             return original(module, *args, **kwargs)
-        before = format_of(module)
+        before, buffers = format_of(module), dict(module.named_buffers())
         result = original(module, *args, **kwargs)
         with self.watched.guard.own():
             self._cast(
                 module,
                 before,
+                buffers,
                 steps=self.watched.grammar.made,
                 owners=self.watched.registry.owners(module),
                 mark=calling_line(),
@@ -92,6 +96,7 @@ class Casts(Signal):
         self,
         module: nn.Module,
         before: torch.dtype | None,
+        buffers: Mapping[str, torch.Tensor],
         *,
         steps: int,
         owners: Sequence[int],
@@ -102,6 +107,7 @@ class Casts(Signal):
         Args:
             module: The module, after the cast.
             before: The format of its parameters before the cast, from `format_of`.
+            buffers: Its buffers before the cast, by name.
             steps: Number of optimizer steps before the cast.
             owners: Numbers of the optimizers that update parameters of the module.
             mark: The line of the cast.
@@ -115,6 +121,7 @@ class Casts(Signal):
             followed.halved = mark, after
             cast = self._halved.setdefault((mark, after, type(module).__name__), _Cast(steps))
             cast.is_trained |= is_trained
+            cast.overflowed |= _overflowed(buffers, module)
             for each in owners:
                 cast.owners.setdefault(each, self.watched.registry.steps_of([each]))
         elif followed.halved is not None and before == followed.halved[1]:
@@ -161,6 +168,7 @@ class Casts(Signal):
                 self._steps_after(each, steps),
                 at,
                 statement(mark),
+                each.overflowed,
             )
             for (mark, form, kind), each in self._halved.items()
             if (mark, form) not in back and (at := site(mark)) is not None
@@ -180,6 +188,15 @@ class Casts(Signal):
                 cast = self._halved[*followed.halved, type(module).__name__]
                 cast.is_trained = True
                 cast.owners.clear()  # All steps from then on count.
+
+
+def _overflowed(before: Mapping[str, torch.Tensor], module: nn.Module) -> dict[str, float]:
+    """Return the lowest numbers of the finite buffers that a cast made non-finite, by name."""
+    return {
+        name: before[name].min().item()
+        for name, each in module.named_buffers()
+        if name in before and not is_finite(each) and is_finite(before[name])
+    }
 
 
 def format_of(module: nn.Module) -> torch.dtype | None:

@@ -23,6 +23,7 @@ from halfstep.doctor.internals import is_dispatch_mode_active, is_functorch_tens
 from halfstep.doctor.record import Maker
 from halfstep.doctor.record.sites import calling_line, site
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.tensors.inexact import is_inexact, real_numbers
 from halfstep.doctor.tensors.unfilled import ALLOCATING
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
@@ -46,6 +47,7 @@ _COPIES = frozenset(
         *("half", "pin_memory", "to", "type", "type_as"),
         *("chunk", "expand", "flatten", "getitem", "index_select", "narrow", "permute", "repeat"),
         *("reshape", "select", "split", "squeeze", "transpose", "unbind", "unsqueeze", "view"),
+        *("imag", "real", "resolve_conj", "view_as_complex", "view_as_real"),
     }
 )
 
@@ -129,7 +131,7 @@ class Origins(Signal):
                 self._put(each, _UNFILLED)
             return
         op = _plain(name)
-        floats = [each for each in given if each.is_floating_point() or each.is_complex()]
+        floats = [each for each in given if is_inexact(each)]
         if op == "copy":  # overwrites its first argument
             floats = floats[-1:]
         if is_dispatch_mode_active() or any(map(is_functorch_tensor, (*given, *made))):
@@ -300,11 +302,11 @@ def _finite(tensor: torch.Tensor) -> bool | torch.Tensor | None:
     is_plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
     if not is_plain or tensor.is_meta or tensor.is_nested:
         return None
-    if tensor.numel() == 0 or not (tensor.is_floating_point() or tensor.is_complex()):
+    if tensor.numel() == 0 or not is_inexact(tensor):
         return True
-    if tensor.is_complex() or tensor.itemsize == 1:
+    if tensor.itemsize == 1:
         return None
-    values = tensor.detach()
+    values = real_numbers(tensor.detach())
     total = values.sum(dtype=torch.float64 if values.dtype == torch.float64 else torch.float32)
     if tensor.device.type != "cpu":
         return None if _is_capturing(tensor) else total
