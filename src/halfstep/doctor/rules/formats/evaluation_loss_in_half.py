@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find half-precision results of evaluation outside autocast that are finite only in fp32."""
-    if not evidence.overflows or any(each.makers for each in evidence.inputs):
+    overflows = [each for each in evidence.overflows if each.evaluation]
+    if not overflows or any(each.makers for each in evidence.inputs):
         return None  # A training step reads the result: it is a target or a weight.
-    first = evidence.overflows[0]
+    first = overflows[0]
     return Finding(
         summary=f"{first.name} is computed in {first.format}, outside autocast, and is not finite; "
         f"in fp32 it is {first.exact:.4g}. Under autocast it would be computed in fp32",
