@@ -221,6 +221,8 @@ class Tracer(TorchDispatchMode):
     ) -> None:
         if op == "aten.arange" and result.dtype in HALVES:
             self._positions.made(result, caller.module, caller.user_line)
+        elif op == "aten.cumsum" and result.dtype in HALVES:
+            self._positions.counted(*args[:2], result, caller.module, caller.user_line)
         if not is_cast(func) or kwargs.get("dtype") not in HALVES:
             return
         self._positions.cast(args[0], result, caller.module, caller.user_line)
