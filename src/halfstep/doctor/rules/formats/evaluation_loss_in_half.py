@@ -43,8 +43,8 @@ def _rounded(loss: RepeatedLoss) -> Finding:
     digits = FORMATS[loss.format].mantissa_bits + 1
     return Finding(
         summary=f"{loss.name} is computed in {loss.format}, outside autocast, and is rounded to "
-        f"{digits} significant bits: {loss.equal} of {loss.count} losses are equal to those "
-        "of the evaluation before, although the weights have changed. What reads this loss, such as "
+        f"{digits} significant bits: {loss.equal} of {loss.count} losses are equal to that of the "
+        "evaluation before, although the weights have changed. What reads this loss, such as "
         "early stopping or a schedule, sees no improvement there",
         facts=("two evaluations in fp32 hardly ever have the same loss",),
         change=_change(loss.site),
