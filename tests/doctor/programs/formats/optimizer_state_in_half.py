@@ -125,3 +125,22 @@ def healthy_squares_in_fp32() -> None:
 
 def healthy_squares_of_large_gradients() -> None:
     rooted(torch.float16, 10.0)
+
+
+class Pruned(Rooted):
+    """Keeps weights at 0 by a mask in fp16."""
+
+    def step(self) -> None:
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            mask = torch.arange(parameter.numel()).view_as(parameter) % 2
+            self.state[parameter].setdefault("mask", mask.half())
+
+
+def healthy_mask_in_fp16() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = Pruned(model.parameters(), torch.float32)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        (1e-2 * functional.cross_entropy(model(images), labels)).backward()
+        optimizer.step()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched
 
 _PARAMETERS = 4
+_SMALL = 0.05
+"""A gradient below it, squared and averaged with a factor up to 0.99999, may be 0 in fp16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class EmptyMoment:
         state: Name of the state.
         zeros: Number of its elements that are 0 although the gradient is not, in the sampled step
             with the largest share of them.
-        count: Number of elements whose gradient is not 0.
+        count: Number of elements whose gradient is small, and not 0.
     """
 
     optimizer: int
@@ -70,10 +72,10 @@ class Moments(Signal):
         zeros, counts = Counter[str](), Counter[str]()
         for parameter in parameters_of(optimizer)[:_PARAMETERS]:
             for name, state in _in_fp16(optimizer, parameter):
-                has_gradient = parameter.grad != 0
+                has_gradient = (parameter.grad != 0) & (parameter.grad.abs() < _SMALL)
                 zeros[name] += int(((state == 0) & has_gradient).sum())
                 counts[name] += int(has_gradient.sum())
-                if bool((state < 0).any()):
+                if bool((state < 0).any()) or _is_mask(state):
                     self._signed.add((number, name))
         for name, count in counts.items():
             key, (worst, of) = (number, name), self._worst.get((number, name), (0, 1))
@@ -88,6 +90,10 @@ class Moments(Signal):
             if key not in self._signed
         )
         return {EmptyMoments.signal: EmptyMoments(tuple(found))}
+
+
+def _is_mask(state: torch.Tensor) -> bool:
+    return bool((state == 1).any() and ((state == 0) | (state == 1)).all())
 
 
 def _in_fp16(optimizer: Optimizer, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
