@@ -222,7 +222,8 @@ class Tracer(TorchDispatchMode):
         if op == "aten.arange" and result.dtype in HALVES:
             self._positions.made(result, caller.module, caller.user_line)
         elif op == "aten.cumsum" and result.dtype in HALVES:
-            self._positions.counted(*args[:2], result, caller.module, caller.user_line)
+            marks, dim = args[:2]
+            self._positions.counted(marks, dim, result, caller.module, caller.user_line)
         if not is_cast(func) or kwargs.get("dtype") not in HALVES:
             return
         self._positions.cast(args[0], result, caller.module, caller.user_line)

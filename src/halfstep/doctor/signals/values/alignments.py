@@ -105,11 +105,11 @@ class AlignmentSignal(Signal):
         copies = self._copies.setdefault(key, [])
         is_small = targets.numel() <= _ELEMENTS
         if is_sampled(self._counts[key]) and len(copies) < _COPIES and is_small:
-            lengths = [
+            counts, steps = (
                 each.detach().clone() if isinstance(each, torch.Tensor) else each
                 for each in (target_lengths, input_lengths)
-            ]
-            copies.append((targets.detach().clone(), *lengths))
+            )
+            copies.append((targets.detach().clone(), counts, steps))
 
     def freeze(self) -> dict[str, Any]:
         """Return the lines; reads the copies."""

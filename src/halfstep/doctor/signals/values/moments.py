@@ -71,8 +71,8 @@ class Moments(Signal):
             return
         zeros, counts = Counter[str](), Counter[str]()
         for parameter in parameters_of(optimizer)[:_PARAMETERS]:
-            for name, state in _in_fp16(optimizer, parameter):
-                has_gradient = (parameter.grad != 0) & (parameter.grad.abs() < _SMALL)
+            for name, state, gradient in _in_fp16(optimizer, parameter):
+                has_gradient = (gradient != 0) & (gradient.abs() < _SMALL)
                 zeros[name] += int(((state == 0) & has_gradient).sum())
                 counts[name] += int(has_gradient.sum())
                 if bool((state < 0).any()) or _is_mask(state):
@@ -96,7 +96,9 @@ def _is_mask(state: torch.Tensor) -> bool:
     return bool((state == 1).any() and ((state == 0) | (state == 1)).all())
 
 
-def _in_fp16(optimizer: Optimizer, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+def _in_fp16(
+    optimizer: Optimizer, parameter: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     states = optimizer.state.get(parameter)
     gradient = parameter.grad
     if not isinstance(states, dict) or gradient is None or gradient.layout is not torch.strided:
@@ -105,4 +107,4 @@ def _in_fp16(optimizer: Optimizer, parameter: torch.Tensor) -> Iterator[tuple[st
         if not isinstance(state, torch.Tensor) or state.dtype != torch.float16:
             continue
         if state.shape == parameter.shape and state.device == gradient.device:
-            yield str(name), state
+            yield str(name), state, gradient
