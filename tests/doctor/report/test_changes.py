@@ -199,3 +199,12 @@ def test_a_block_that_loses_its_only_line_gets_pass(path) -> None:
 
 def test_what_is_only_deleted_and_does_not_apply_is_to_be_left_out(path) -> None:
     assert after_check(path, ("- model.half()",)) == ("leave out code such as", "    model.half()")
+
+
+def test_a_line_that_continues_a_changed_one_stays_where_it_is(path) -> None:
+    first, second = "optimizers = [torch.optim.SGD(model.parameters(), lr=0.1),", "optimizer]"
+    path.write_text(PROGRAM + f"{first}\n              {second}\n")
+    change = (f"- {first}", f"+ {first.replace('0.1', '0.01')}", f"                {second}")
+    found = after_check(path, change)
+    assert change[1] in found
+    assert not any(second in each for each in found if each.startswith(("- ", "+ ")))

@@ -44,13 +44,18 @@ _MULTIPLIES = {
     "_foreach_mul_",
     "_foreach_div_",
 }
-_LOSSES = (functional.cross_entropy, functional.nll_loss)
-_LOSS_MODULES = frozenset({nn.CrossEntropyLoss, nn.NLLLoss})
+_LOSSES = (
+    *(functional.cross_entropy, functional.nll_loss),
+    *(functional.binary_cross_entropy_with_logits, functional.multilabel_soft_margin_loss),
+)
+_LOSS_MODULES = frozenset(
+    {nn.CrossEntropyLoss, nn.NLLLoss, nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss}
+)
 _NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
 
 
 def scores_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Return the scores that torch's cross entropy or negative log likelihood is called with.
+    """Return the scores that a loss of torch is called with that needs logits or logarithms.
 
     Args:
         function: A function or a module; other ones have no scores.

@@ -43,8 +43,9 @@ class Call:
             represent, so that it was cast to fp32 after its rounding. Checked only for binary cross
             entropy on probabilities.
         classes: Number of classes, if the model's scores are probabilities: no negative numbers,
-            and a sum of 1 over the classes; 0 if not. Checked only for torch's cross entropy and
-            negative log likelihood, in some of the first sixteen calls.
+            and a sum of 1 over the classes; 0 if not. For a binary cross entropy with logits, 1 if
+            the scores are the results of a sigmoid or softmax. Checked only for these, torch's
+            cross entropy and negative log likelihood, in some of the first sixteen calls.
         broadcast: Outputs and targets that broadcast to a larger shape; None without them. Checked
             only for subtractions, and losses that subtract their arguments.
     """
@@ -118,7 +119,7 @@ class ElsewhereCall:
 
 @dataclass(frozen=True, slots=True)
 class HalfOverflow:
-    """A half-precision result that overflows in evaluation, outside autocast, but not in fp32.
+    """A half-precision result that overflows outside autocast and any graph, but not in fp32.
 
     Attributes:
         name: The function's name in torch, or the module's class.
@@ -126,6 +127,8 @@ class HalfOverflow:
         exact: The largest magnitude of the result in fp32.
         count: Number of overflows.
         site: The line that made the call.
+        of_gradients: Whether the call was given a gradient of a parameter.
+        evaluation: Whether gradients were disabled.
     """
 
     name: str
@@ -133,6 +136,8 @@ class HalfOverflow:
     exact: float
     count: int
     site: Site | None
+    of_gradients: bool = False
+    evaluation: bool = True
 
 
 @dataclass(frozen=True, slots=True)

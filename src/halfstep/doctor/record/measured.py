@@ -238,16 +238,19 @@ class RoundedCount:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """A line of the loop that casts a module to half precision, in place, and a cast back to fp32.
+    """A line of the loop that rounds the fp32 weights of a module to half precision, in place.
+
+    It casts the module, which is cast back later, or loads a state in half precision into it.
 
     Attributes:
         kind: Class of the module.
         format: The half format.
-        count: Number of such pairs of casts of one module, the most of all modules.
-        steps_before: Number of optimizer steps before the last cast back.
-        steps_after: Number of optimizer steps after the first cast back.
+        count: Number of such pairs of casts, or loads, of one module, the most of all modules.
+        steps_before: Number of optimizer steps before the last cast back, or load.
+        steps_after: Number of optimizer steps after the first cast back, or load.
         is_trained: Whether an optimizer updates parameters of the module.
-        site: The line of the cast to half precision.
+        site: The line of the cast to half precision, or of the load.
+        by_load: Whether it loads a state.
     """
 
     kind: str
@@ -257,6 +260,7 @@ class RoundTrip:
     steps_after: int
     is_trained: bool
     site: Site | None
+    by_load: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -370,6 +370,7 @@ class Precision:
         strays: The trainable parameters that neither a model nor an optimizer contains.
         absorbed: The buffers that no longer change when the step adds to them.
         vanished: The lines of a backward of the program's own whose results are mostly 0 in fp16.
+        averaged: The running means of batch norms, torch's or the program's own, in a half format.
         note: The reason why there is no comparison; "" if there is one.
     """
 
@@ -385,6 +386,7 @@ class Precision:
     strays: tuple[Stray, ...] = ()
     absorbed: tuple[Rounded, ...] = ()
     vanished: tuple[Rounded, ...] = ()
+    averaged: tuple[Rounded, ...] = ()
     note: str = ""
 
     @property

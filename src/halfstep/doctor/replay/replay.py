@@ -144,6 +144,7 @@ class Replayer(Runs):
             strays=tuple(tracer.dependence.strays()),
             absorbed=tracer.rounding.absorbed,
             vanished=tracer.rounding.vanished,
+            averaged=tracer.rounding.averaged,
         )
         return precision, births
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _ADDITIONS = frozenset({"aten.add_", "aten.sub_"})
 _SHRINK = frozenset({"aten.mul", "aten.div", "aten._to_copy"})
+_NORM = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm")
 _BUFFER = "buffer "
 _MOST = 16
 SHARE = 0.5
@@ -41,6 +42,7 @@ class Rounding:
         self._names = names
         self._absorbed: dict[str, Rounded] = {}
         self._vanished: dict[Any, Rounded] = {}
+        self._averaged: dict[str, Rounded] = {}
 
     def take(self, op: str, func: Any, args: Any, kwargs: Any, result: Any, caller: Caller) -> None:
         """Examine an operator, after it has run.
@@ -53,6 +55,8 @@ class Rounding:
             result: Its result.
             caller: Its caller.
         """
+        if op.endswith(_NORM) and not caller.node:
+            self._average(args, caller)
         if not isinstance(result, torch.Tensor) or result.dtype not in HALVES:
             return
         if op in _ADDITIONS and not caller.node and not result.requires_grad:
@@ -61,6 +65,14 @@ class Rounding:
                 self._add_up(result, args[1], caller, name.removeprefix(_BUFFER))
         elif op in _SHRINK and _is_own(caller.node) and result.dtype == torch.float16:
             self._shrink(func, args, kwargs, result, caller)
+
+    def _average(self, args: Any, caller: Caller) -> None:
+        """Note the running statistics of a batch norm in training, if they are in a half format."""
+        mean, is_training = args[3], args[5]
+        is_half = isinstance(mean, torch.Tensor) and mean.dtype in HALVES
+        if is_half and is_training is True and len(self._averaged) < _MOST:
+            name = self._names.get(storage_key(mean), "").removeprefix(_BUFFER)
+            self._averaged[caller.module] = _rounded(name, mean, 0, mean.numel(), caller)
 
     def _add_up(self, total: torch.Tensor, addend: Any, caller: Caller, name: str) -> None:
         if not isinstance(addend, torch.Tensor | int | float) or not total.numel():
@@ -89,6 +101,11 @@ class Rounding:
     def absorbed(self) -> tuple[Rounded, ...]:
         """The buffers that no longer change when numbers are added to them."""
         return tuple(self._absorbed.values())
+
+    @property
+    def averaged(self) -> tuple[Rounded, ...]:
+        """The running means of batch norms in a half format."""
+        return tuple(self._averaged.values())
 
     @property
     def vanished(self) -> tuple[Rounded, ...]:

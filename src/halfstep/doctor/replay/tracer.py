@@ -227,6 +227,9 @@ class Tracer(TorchDispatchMode):
     ) -> None:
         if op == "aten.arange" and result.dtype in HALVES:
             self._positions.made(result, caller.module, caller.user_line)
+        elif op == "aten.cumsum" and result.dtype in HALVES:
+            marks, dim = args[:2]
+            self._positions.counted(marks, dim, result, caller.module, caller.user_line)
         if not is_cast(func) or kwargs.get("dtype") not in HALVES:
             return
         self._positions.cast(args[0], result, caller.module, caller.user_line)

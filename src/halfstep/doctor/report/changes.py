@@ -167,13 +167,22 @@ def _placed(lines: list[str], site: Site | None, listing: Listing) -> list[Place
         if found is None:
             return None
         indent = text[: len(text) - len(text.lstrip())]
-        if kind != DELETED and indent and placed and placed[-1][0].startswith(ADDED):
+        if kind != DELETED and indent and _is_in_new_block(placed, indent):
             into_block = ADDED + indent + found.text
             placed += [(DELETED + found.text, found), (into_block, None)]
         else:
             placed.append((kind + indent + found.text, found))
         last = found
     return None if _unknown_names(lines, last, listing) else placed
+
+
+def _is_in_new_block(placed: list[Placed], indent: str) -> bool:
+    """Return whether the added lines before an indented line begin a block around it."""
+    if not placed or not placed[-1][0].startswith(ADDED):
+        return False  # Otherwise, it continues a changed line, or stands in a block of the program.
+    added = [_code(line[2:]) for line, _ in reversed(placed) if line.startswith(ADDED)]
+    outer = next((each for each in added if each and not each.startswith(indent)), "")
+    return outer.endswith(":")
 
 
 def _unknown_names(lines: list[str], place: Site | None, listing: Listing) -> set[str]:

@@ -26,6 +26,17 @@ _SUMS = frozenset(
     for number in (0, 1)
 )
 _SHAPES = frozenset({"TBackward0", "ToCopyBackward0", "TransposeBackward0", "ViewBackward0"})
+_RESHAPES = (
+    _SHAPES
+    | {
+        f"{name}Backward{number}"
+        for name in (
+            *("Clone", "Index", "Permute", "Select", "Slice", "Squeeze", "UnsafeView", "Unsqueeze"),
+        )
+        for number in (0, 1)
+    }
+    | {"ReshapeAliasBackward0"}
+)
 
 
 def terms_of(losses: Iterable[torch.Tensor]) -> frozenset[int]:
@@ -145,3 +156,11 @@ def passages(
 
 def _kind(node: Any) -> str:
     return type(node).__name__
+
+
+def is_of_probabilities(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is the result of a sigmoid or softmax, possibly in another shape."""
+    node: Any = tensor.grad_fn
+    while _kind(node) in _RESHAPES:
+        node = node.next_functions[0][0]
+    return _kind(node) in {"SigmoidBackward0", "SoftmaxBackward0"}

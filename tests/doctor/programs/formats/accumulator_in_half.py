@@ -58,3 +58,43 @@ def healthy_epsilon_added_to_a_buffer() -> None:
             return self.head((images / (self.count + 1e-6)).to(self.head.weight.dtype)).float()
 
     train(Scaled().bfloat16())
+
+
+def train_with_totals(add, dtype: torch.dtype, start: float = 0.0, count: int = 40) -> None:
+    """Subtract the mean of all inputs that the loop has seen, from a total that it keeps."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    total, seen = torch.full((6,), start, dtype=dtype), 0
+    for images, labels in batches(count):
+        for each in images:
+            total = add(total, (each + 8).to(dtype))
+            seen += 1
+        optimizer.zero_grad()
+        mean = (total / seen).float() - 8
+        nn.functional.cross_entropy(model(images - mean), labels).backward()
+        optimizer.step()
+
+
+def broken_total_of_the_loop() -> None:
+    train_with_totals(lambda total, each: total + each.abs(), torch.bfloat16)
+
+
+def broken_total_of_the_loop_in_place() -> None:
+    train_with_totals(lambda total, each: total.add_(each.abs()), torch.bfloat16)
+
+
+def healthy_total_in_fp32() -> None:
+    train_with_totals(lambda total, each: total + each.abs(), torch.float32)
+
+
+def healthy_short_total() -> None:
+    train_with_totals(lambda total, each: total + each.abs(), torch.bfloat16, count=3)
+
+
+def healthy_epsilon_added_by_the_loop() -> None:
+    train_with_totals(lambda total, _: total + 1e-6, torch.bfloat16, start=800.0)
+
+
+def healthy_moving_average_in_bf16() -> None:
+    train_with_totals(lambda total, each: total.mul_(0.9).add_(0.1 * each), torch.bfloat16)

@@ -80,3 +80,46 @@ def healthy_inside_autocast() -> None:
         return nn.functional.cross_entropy(model(images), labels, reduction="sum")
 
     train(evaluate)
+
+
+def follow(criterion, rate: float = 1e-3, *, autocast: bool = False) -> None:
+    """Train slowly in bf16 autocast, and compute the validation loss after each step."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    held, truth = next(batches(1, seed=1))
+    for images, labels in batches(12):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            outputs = model(held)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            criterion(outputs, truth).item()
+
+
+def broken_by_rounding() -> None:
+    follow(nn.CrossEntropyLoss())
+
+
+def healthy_that_moves_far() -> None:
+    follow(nn.CrossEntropyLoss(), rate=0.5)
+
+
+def healthy_in_fp32() -> None:
+    follow(lambda outputs, labels: nn.functional.cross_entropy(outputs.float(), labels))
+
+
+def healthy_under_autocast() -> None:
+    follow(nn.functional.cross_entropy, autocast=True)
+
+
+def healthy_accuracy_in_half() -> None:
+    follow(lambda outputs, labels: (outputs.argmax(1) == labels).bfloat16().mean())
+
+
+def healthy_loss_of_another_batch_in_each_step() -> None:
+    other = batches(12, seed=2)
+    follow(lambda _, labels: nn.functional.cross_entropy(next(other)[0][:, :3].bfloat16(), labels))

@@ -91,3 +91,29 @@ def broken_without_an_optimizer() -> None:
 
 def healthy_without_an_optimizer() -> None:
     train_masters(wide=True)
+
+
+def train_scaled(size) -> None:
+    """Divide by a norm of all gradients that is not computed in a line that names them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        (functional.cross_entropy(model(images.half()).float(), labels) * 3e3).backward()
+        factor = (1 / (size([each.grad for each in model.parameters()]) + 1e-3)).clamp(max=1)
+        for each in model.parameters():
+            each.grad = each.grad * factor.to(each.grad.dtype)
+        optimizer.step()
+
+
+def broken_by_squares_with_gradients_enabled() -> None:
+    train_scaled(lambda parts: sum((x * x).sum() for x in parts).sqrt())
+
+
+def healthy_squares_in_fp32() -> None:
+    train_scaled(lambda parts: sum((x.float() * x.float()).sum() for x in parts).sqrt())
+
+
+def healthy_largest_element() -> None:
+    train_scaled(lambda parts: torch.stack([x.abs().max() for x in parts]).max())

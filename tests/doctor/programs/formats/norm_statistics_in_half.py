@@ -42,3 +42,42 @@ def broken_by_a_variance_above_fp16() -> None:
     with torch.no_grad():
         for images, _ in batches(2):
             exact(images)
+
+
+class OwnNorm(nn.Module):
+    """A batch norm of one's own, whose statistics are in a chosen format."""
+
+    def __init__(self, dtype: torch.dtype, *, batch: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.lift, self.head, self.batch = nn.Linear(6, 16), nn.Linear(16, 3), batch
+        self.register_buffer("mean", torch.zeros(16, dtype=dtype))
+        self.register_buffer("variance", torch.ones(16, dtype=dtype))
+
+    def forward(self, images):
+        lifted = self.lift(images).bfloat16()
+        normed = functional.batch_norm(lifted, self.mean, self.variance, training=self.batch)
+        return self.head(normed.float()).bfloat16()
+
+
+def broken_in_a_norm_of_one_s_own() -> None:
+    train(Cast(OwnNorm(torch.bfloat16)))
+
+
+def healthy_norm_of_one_s_own() -> None:
+    train(Cast(OwnNorm(torch.float32)))
+
+
+def healthy_fixed_statistics() -> None:
+    train(Cast(OwnNorm(torch.bfloat16, batch=False)))
+
+
+class Cast(nn.Module):
+    """A model that gets bf16 inputs, and computes in fp32."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images):
+        return self.inner(images.float())

@@ -87,3 +87,60 @@ def broken_in_a_fused_optimizer_that_diverges() -> None:
 
 def healthy_fused_optimizer_of_fp32_parameters() -> None:
     fused(torch.float32)
+
+
+class Rooted(torch.optim.Optimizer):
+    """RMSprop whose average of squares has a name and a format of its own."""
+
+    def __init__(self, parameters, dtype: torch.dtype) -> None:
+        super().__init__(parameters, {"lr": 1e-6, "keep": 0.99})
+        self.dtype = dtype
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            energy = self.state[parameter].setdefault(
+                "energy", torch.zeros_like(parameter, dtype=self.dtype)
+            )
+            energy.copy_(0.99 * energy.float() + 0.01 * parameter.grad**2)
+            parameter.sub_(1e-6 * parameter.grad / (energy.float().sqrt() + 1e-8))
+
+
+def rooted(dtype: torch.dtype, size: float) -> None:
+    model = nn.Linear(6, 3)
+    optimizer = Rooted(model.parameters(), dtype)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        (size * functional.cross_entropy(model(images), labels)).backward()
+        optimizer.step()
+
+
+def broken_in_squares_of_small_gradients() -> None:
+    rooted(torch.float16, 1e-3)
+
+
+def healthy_squares_in_fp32() -> None:
+    rooted(torch.float32, 1e-3)
+
+
+def healthy_squares_of_large_gradients() -> None:
+    rooted(torch.float16, 10.0)
+
+
+class Pruned(Rooted):
+    """Keeps weights at 0 by a mask in fp16."""
+
+    def step(self) -> None:
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            mask = torch.arange(parameter.numel()).view_as(parameter) % 2
+            self.state[parameter].setdefault("mask", mask.half())
+
+
+def healthy_mask_in_fp16() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = Pruned(model.parameters(), torch.float32)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        (1e-2 * functional.cross_entropy(model(images), labels)).backward()
+        optimizer.step()

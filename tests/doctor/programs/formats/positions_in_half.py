@@ -255,3 +255,51 @@ def healthy_waves_of_whole_numbers() -> None:
     model.days = torch.arange(64.0)[torch.randperm(64), None]
     model.rates = torch.ones(1, 3)
     bf16_steps(model)
+
+
+class Observed(nn.Module):
+    """Counts positions by a running sum of a mask.
+
+    Args:
+        dtype: Format of the sum.
+        length: Number of positions.
+    """
+
+    def __init__(self, dtype, length: int = LENGTH) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(9, 3)
+        self.dtype, self.length = dtype, length
+
+    def forward(self, images):
+        mask = torch.ones(len(images), self.length, dtype=torch.bool)
+        mask[:, 3] = False
+        counted = mask.to(self.dtype).cumsum(1).float()
+        positions = torch.sin(counted[..., None] * torch.tensor([1.0, 0.1, 0.01]))
+        long = images[:, None].expand(-1, self.length, -1)
+        return self.head(torch.cat([long, positions], -1)).mean(1)
+
+
+def broken_count_of_a_mask() -> None:
+    train(Observed(torch.bfloat16))
+
+
+def healthy_count_of_a_mask_in_fp32() -> None:
+    train(Observed(torch.float32))
+
+
+def healthy_short_count_of_a_mask() -> None:
+    train(Observed(torch.bfloat16, length=200))
+
+
+def healthy_running_sum_of_probabilities() -> None:
+    class Nucleus(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(6, 3)
+
+        def forward(self, images):
+            scores = torch.linspace(0, 3, 700).softmax(0).bfloat16().cumsum(0)
+            return self.head(images * scores[-1].float())
+
+    train(Nucleus())

@@ -137,3 +137,36 @@ def broken_by_another_optimizer() -> None:
 
 def healthy_teacher_in_half() -> None:
     distil(retrained=False)
+
+
+def exchange(dtype: torch.dtype) -> None:
+    """Send the weights to a worker that trains them, and take them back, in each step."""
+    worker, optimizer = model_and_optimizer()
+    weights = {name: each.clone() for name, each in worker.state_dict().items()}
+    for images, labels in batches(6):
+        worker.load_state_dict({name: each.to(dtype) for name, each in weights.items()})
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(worker(images), labels).backward()
+        optimizer.step()
+        weights = {name: each.clone() for name, each in worker.state_dict().items()}
+
+
+def broken_by_weights_sent_in_half() -> None:
+    exchange(torch.bfloat16)
+
+
+def healthy_weights_sent_in_fp32() -> None:
+    exchange(torch.float32)
+
+
+def healthy_same_start_in_half() -> None:
+    """Train on three folds, each time from the same weights in bf16."""
+    start = {name: each.bfloat16() for name, each in model_and_optimizer()[0].state_dict().items()}
+    model, _ = model_and_optimizer()
+    for fold in range(3):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.load_state_dict(start)
+        for images, labels in batches(3, seed=fold):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()

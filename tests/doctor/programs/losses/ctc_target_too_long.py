@@ -49,3 +49,30 @@ def healthy_that_leaves_such_samples_out() -> None:
 def label_that_is_masked() -> None:
     """The target fits, but the probability of one of its labels is 0."""
     train(longest=7, masks=True)
+
+
+def leave_out(longest: int, steps: int, *, every: int = 1) -> None:
+    """Train joined targets, of which one of `every` pairs has a long one, with zero_infinity."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    criterion = nn.CTCLoss(zero_infinity=True)
+    for number in range(16):
+        lengths = [4, longest if number % every == 0 else 4]
+        targets = torch.cat([torch.arange(each) % 4 + 1 for each in lengths])
+        optimizer.zero_grad()
+        chances = model(torch.randn(steps, 2, 6)).log_softmax(-1)
+        criterion(chances, targets, (steps, steps), tuple(lengths)).backward()
+        optimizer.step()
+
+
+def broken_by_leaving_half_of_the_samples_out() -> None:
+    leave_out(10, STEPS)
+
+
+def healthy_that_leaves_a_few_samples_out() -> None:
+    leave_out(10, STEPS, every=8)
+
+
+def healthy_with_enough_time_steps() -> None:
+    leave_out(10, 10)

@@ -44,3 +44,32 @@ def mended() -> None:
 def healthy_divergence_of_logarithms() -> None:
     loss = nn.KLDivLoss(reduction="batchmean", log_target=True)
     distil(lambda a, b: loss(a.log_softmax(1), b.log_softmax(1)))
+
+
+def maps(scores: torch.Tensor) -> torch.Tensor:
+    """Probabilities over both dimensions of a map of one sample, together."""
+    return scores.flatten(1).softmax(1).view(-1, 3, 1)
+
+
+def broken_of_maps() -> None:
+    distil(lambda a, b: functional.kl_div(maps(a), maps(b), reduction="batchmean"))
+
+
+def broken_over_all_samples() -> None:
+    def loss(outputs, scores):
+        made, wanted = (each.exp() / each.exp().sum() for each in (outputs, scores))
+        return functional.kl_div(made, wanted, reduction="sum")
+
+    distil(loss)
+
+
+def healthy_of_maps() -> None:
+    distil(lambda a, b: functional.kl_div(maps(a).log(), maps(b), reduction="batchmean"))
+
+
+def healthy_over_all_samples() -> None:
+    def loss(outputs, scores):
+        made, wanted = (each.exp() / each.exp().sum() for each in (outputs, scores))
+        return functional.kl_div(made.log(), wanted, reduction="sum")
+
+    distil(loss)

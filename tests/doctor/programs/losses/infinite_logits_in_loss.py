@@ -64,3 +64,28 @@ def broken_by_the_mask_of_a_label() -> None:
         return functional.cross_entropy(logits, labels)
 
     half_steps(classifier(), loss_function)
+
+
+def with_an_entropy(mask: float, *, chosen: bool = False) -> None:
+    """A loss of masked logits with an entropy, possibly only of the classes that are allowed."""
+
+    def loss_function(outputs, labels):
+        logits = outputs.float().masked_fill(torch.arange(3) == 2, mask)
+        logarithms = logits - logits.logsumexp(-1, keepdim=True)
+        weighed = logarithms[:, :2] if chosen else logarithms
+        entropy = -(weighed.exp() * weighed).sum(-1).mean()
+        return functional.nll_loss(logarithms, labels.clamp(max=1)) - 0.01 * entropy
+
+    half_steps(classifier(), loss_function)
+
+
+def broken_by_an_entropy() -> None:
+    with_an_entropy(float("-inf"))
+
+
+def healthy_entropy_of_a_finite_mask() -> None:
+    with_an_entropy(-1e4)
+
+
+def healthy_entropy_of_the_other_classes() -> None:
+    with_an_entropy(float("-inf"), chosen=True)

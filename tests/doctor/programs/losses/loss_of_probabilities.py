@@ -113,3 +113,28 @@ def healthy_inside_vmap() -> None:
         return each.mean()
 
     train(nn.Identity(), criterion)
+
+
+def binary(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    targets = functional.one_hot(labels, 3).float()
+    return functional.binary_cross_entropy_with_logits(outputs.T, targets.T)
+
+
+def broken_in_a_binary_loss() -> None:
+    train(nn.Sigmoid(), binary)
+
+
+def broken_in_a_binary_loss_of_a_softmax() -> None:
+    train(nn.Softmax(1), lambda outputs, labels: binary(outputs[:, :, None][..., 0], labels))
+
+
+def healthy_binary_loss() -> None:
+    train(nn.Identity(), binary)
+
+
+def healthy_logits_from_a_scaled_sigmoid() -> None:
+    train(nn.Sigmoid(), lambda outputs, labels: binary(20 * outputs - 10, labels))
+
+
+def healthy_binary_logits_between_zero_and_one() -> None:
+    train(nn.Hardtanh(0.1, 0.9), binary)

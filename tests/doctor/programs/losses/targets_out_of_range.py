@@ -87,3 +87,28 @@ def nan_among_the_targets() -> None:
         return functional.binary_cross_entropy_with_logits(outputs, targets)
 
     train_with_marks(criterion, mark=float("nan"))
+
+
+def count_tags(criterion, most: float) -> None:
+    """Train on the number of times that each of three tags was given to a sample."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(4):
+        tags = torch.zeros(8, 3).index_add_(0, torch.arange(8), torch.eye(3)[labels])
+        tags.index_add_(0, torch.tensor([0, 0, 1]), torch.eye(3)[labels[[0, 0, 1]]])
+        optimizer.zero_grad()
+        criterion(model(images), tags.clamp(max=most)).backward()
+        optimizer.step()
+
+
+def broken_by_counts_of_tags() -> None:
+    count_tags(nn.MultiLabelSoftMarginLoss(), 9.0)
+
+
+def healthy_marks_of_tags() -> None:
+    count_tags(functional.multilabel_soft_margin_loss, 1.0)
+
+
+def healthy_counts_in_a_loss_of_counts() -> None:
+    count_tags(nn.PoissonNLLLoss(), 9.0)

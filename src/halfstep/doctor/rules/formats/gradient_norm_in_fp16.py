@@ -48,7 +48,9 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _of_gradients(overflow: HalfOverflow) -> bool:
     """Return whether a line that overflows computes with gradients."""
-    return overflow.site is not None and _GRADIENT.search(overflow.site.text) is not None
+    return overflow.of_gradients or (
+        overflow.site is not None and _GRADIENT.search(overflow.site.text) is not None
+    )
 
 
 def _overflow(found: HalfOverflow) -> Finding:
@@ -73,5 +75,5 @@ RULE = Rule(
     citations=("NVIDIA-NeMo/Automodel#825",),
     needs=frozenset({"calls", "numbers", "loop", "overflows", "precision"}),
     judge=judge,
-    explains=("EVALUATION_LOSS_IN_HALF",),
+    explains=("EVALUATION_LOSS_IN_HALF", "GRADIENTS_VANISH", "NO_GRADIENTS"),
 )

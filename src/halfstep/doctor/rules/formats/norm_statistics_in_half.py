@@ -9,6 +9,7 @@ from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.replayed import Rounded
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -20,7 +21,7 @@ def judge(evidence: Evidence) -> Finding | None:
         for module in model.half_statistics
     ]
     if not found:
-        return None
+        return next(map(_of_the_program, evidence.precision.averaged), None)
     form = found[0].settings["running_var"]
     overflowed = [name for model in evidence.static.models for name in model.overflowed_variances]
     broken = any(model.bad_parameters for model in evidence.static.models)
@@ -45,11 +46,26 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
+def _of_the_program(statistics: Rounded) -> Finding:
+    """Return the finding for a module of the program's own, which calls `batch_norm`."""
+    return Finding(
+        summary=f"a batch norm keeps running statistics in {statistics.format}: small updates of "
+        "the averages are rounded away",
+        facts=(
+            f"{statistics.name or 'its running mean'} has magnitudes up to {statistics.largest:g}",
+        ),
+        change=(f"+ # make them with dtype=torch.float32; the input may stay {statistics.format}",),
+        confidence=POSSIBLE,
+        site=statistics.site,
+        module=statistics.module,
+    )
+
+
 RULE = Rule(
     code="NORM_STATISTICS_IN_HALF",
     name="batch norm in half precision",
     rows=(17,),
     citations=("NVIDIA/apex#144", "fastai/fastai#507"),
-    needs=frozenset({"static"}),
+    needs=frozenset({"static", "precision"}),
     judge=judge,
 )

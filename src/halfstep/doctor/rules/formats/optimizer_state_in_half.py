@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES
+from halfstep.doctor.signals.values.moments import EmptyMoments
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.formats import FORMATS
 
@@ -14,10 +15,35 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.record import Evidence
 
+SHARE = 0.05
+
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find second moments in fp16 that are 0, or in a format that rounds beta2 to 1."""
-    return _of_zeros(evidence) or _that_never_falls(evidence)
+    return _of_zeros(evidence) or _that_is_empty(evidence) or _that_never_falls(evidence)
+
+
+def _that_is_empty(evidence: Evidence) -> Finding | None:
+    """Find an average of squares in fp16, under any name, that is 0 for gradients that are not."""
+    for each in evidence.of(EmptyMoments).states:
+        if each.zeros < SHARE * each.count:
+            continue
+        optimizer = evidence.static.optimizers[each.optimizer]
+        if set(optimizer.formats) != {"fp32"}:
+            continue
+        return Finding(
+            summary=f"{optimizer.kind} keeps its state {each.state!r} in fp16, where the squares "
+            f"of small gradients are 0: {each.zeros / each.count:.0%} of its examined elements are "
+            "0 although their gradients are not, so an update divides by little more than eps",
+            facts=("the parameters themselves are fp32", "the state has no negative numbers"),
+            change=(
+                "- state = torch.zeros_like(parameter, dtype=torch.float16)",
+                "+ state = torch.zeros_like(parameter)",
+            ),
+            confidence=LIKELY,
+            site=optimizer.site,
+        )
+    return None
 
 
 def _of_zeros(evidence: Evidence) -> Finding | None:
@@ -97,7 +123,7 @@ RULE = Rule(
     name="an optimizer's moments in half precision",
     rows=(28,),
     citations=("pytorch/torchtune#2254",),
-    needs=frozenset({"static"}),
+    needs=frozenset({"static", "moments"}),
     judge=judge,
     explains=("LEARNING_RATE_TOO_HIGH",),
 )

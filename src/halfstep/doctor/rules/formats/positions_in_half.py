@@ -22,6 +22,7 @@ _CHANGE = (
     "+ positions = torch.arange(length, dtype=torch.float32)",
     "+ # and cast only the sines and cosines that are computed from them",
 )
+_SUM = re.compile(r"(\bcumsum\([^()]*)\)")
 _NAMES_A_FORMAT = re.compile(r"\.(to|half|bfloat16|type|type_as)\(|dtype")
 
 
@@ -74,6 +75,9 @@ def _of_waves(rounded: RoundedCount) -> Finding:
 def _change(rounded: RoundedCount) -> tuple[str, ...]:
     """Return the change; if the line names no format, autocast casts the positions there."""
     line = rounded.site.text if rounded.site is not None else ""
+    summed = _SUM.sub(r"\1, dtype=torch.float32)", line)
+    if summed != line:
+        return (f"- {line}", f"+ {summed}")
     if not line or _NAMES_A_FORMAT.search(line):
         return _CHANGE
     return (

@@ -12,7 +12,7 @@ from halfstep.formats import FORMATS
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, RoundTrip
 
 OFTEN = 2
 _TORCH = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
@@ -51,6 +51,10 @@ def _and_back(evidence: Evidence) -> Finding | None:
         between = each.steps_before > 0 and each.steps_after > 0
         if not between or not (each.is_trained or each.count >= OFTEN):
             continue
+        if each.by_load:
+            if each.count >= OFTEN:
+                return _by_load(each)
+            continue
         line = each.site.text if each.site is not None else "model.half()"
         digits = FORMATS[each.format].mantissa_bits
         return Finding(
@@ -75,6 +79,22 @@ def _and_back(evidence: Evidence) -> Finding | None:
             site=each.site,
         )
     return None
+
+
+def _by_load(trip: RoundTrip) -> Finding:
+    digits = FORMATS[trip.format].mantissa_bits
+    return Finding(
+        summary=f"{counted(trip.count, 'time')}, the loop loads weights in {trip.format} into the "
+        f"fp32 {trip.kind} that it trains: each load rounds the weights to {digits + 1} "
+        "significant bits, and small updates since the last one are lost",
+        facts=("an optimizer updates these weights between the loads",),
+        change=(
+            *((f"  {trip.site.text}",) if trip.site else ()),
+            "+ # load the weights in fp32, without a cast of the state between the steps",
+        ),
+        confidence=CERTAIN,
+        site=trip.site,
+    )
 
 
 def _trial(evidence: Evidence) -> tuple[Variation, Variation] | None:

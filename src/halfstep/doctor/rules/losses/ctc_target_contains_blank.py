@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def judge(evidence: Evidence) -> Finding | None:
     """Find CTC losses one of whose labels is the blank."""
     for line in evidence.of(Alignments).lines:
+        if not line.containing:
+            continue
         is_padding = line.at_the_end == line.containing
         place = "at their ends, as padding" if is_padding else "among their labels"
         return Finding(

@@ -4,15 +4,43 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.signals.values.alignments import Alignment, Alignments
+from halfstep.doctor.verdict import POSSIBLE, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+SHARE = 0.2
+SAMPLES = 8
+_NEEDS = "a target needs one time step for each label, and one more between equal labels"
+
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a CTC loss that is inf for finite log-probabilities."""
+    """Find a CTC loss that is inf for finite log-probabilities, or that leaves samples out."""
+    return _infinite(evidence) or next(
+        (_left_out(each) for each in evidence.of(Alignments).lines if _leaves_many_out(each)), None
+    )
+
+
+def _leaves_many_out(line: Alignment) -> bool:
+    # A few samples that are left out are what zero_infinity is for.
+    return line.ignores and line.samples >= SAMPLES and line.too_long >= SHARE * line.samples
+
+
+def _left_out(line: Alignment) -> Finding:
+    return Finding(
+        summary=f"{line.too_long} of {line.samples} examined targets need more time steps than "
+        "their input has; zero_infinity=True hides it: these samples have neither a loss nor a "
+        "gradient, so the model does not learn from them, and cannot output them",
+        facts=(_NEEDS,),
+        change=("+ # give the model more time steps, for example with a smaller stride",),
+        confidence=POSSIBLE,
+        site=line.site,
+    )
+
+
+def _infinite(evidence: Evidence) -> Finding | None:
     for birth in evidence.births:
         if not birth.culprit or not birth.op.endswith("_ctc_loss") or birth.phase != "forward":
             continue
@@ -24,7 +52,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "fewer time steps than the target needs",
             facts=(
                 birth.appears,
-                "a target needs one time step for each label, and one more between equal labels",
+                _NEEDS,
             ),
             change=(
                 "+ # count such samples as 0: nn.CTCLoss(zero_infinity=True)",
@@ -41,6 +69,6 @@ RULE = Rule(
     name="a CTC target longer than its input",
     rows=(34,),
     citations=("FangShancheng/ABINet#65", "ypwhs/captcha_break#29"),
-    needs=frozenset({"births"}),
+    needs=frozenset({"births", "alignments"}),
     judge=judge,
 )

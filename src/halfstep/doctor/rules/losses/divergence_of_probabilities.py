@@ -26,7 +26,7 @@ def _judged(call: Divergence) -> Finding | None:
     given, change, confidence = "", "", LIKELY
     if call.inputs == PROBABILITIES:
         given = "its first argument are probabilities, and it needs their logarithms"
-        change = "+ # torch.log_softmax(...) in place of torch.softmax(...) for the first argument"
+        change = "+ # the logarithm of the first argument: its .log(), or log_softmax for softmax"
     elif call.inputs == NEITHER and call.targets == PROBABILITIES:
         given = "its first argument has positive numbers, and it needs logarithms of probabilities"
         change = "+ # torch.log_softmax(..., dim) of the first argument, if these are logits"

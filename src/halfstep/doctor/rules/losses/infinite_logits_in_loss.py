@@ -18,6 +18,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if not birth.culprit or not birth.on_purpose:
             continue
         masked = birth.upstream("aten._log_softmax", "aten.log_softmax")
+        if birth.op == "aten.mul" and not masked and birth.upstream("aten.logsumexp"):
+            return _of_an_expectation(birth)
         if masked and "nll_loss" in birth.op and birth.value == "inf":
             return _of_the_label(birth)
         if any(each in birth.op for each in _READ_ONLY_LABELS):
@@ -39,6 +41,23 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
+
+
+def _of_an_expectation(birth: Birth) -> Finding:
+    return Finding(
+        summary="a term of the loss, such as an entropy, multiplies logarithms of probabilities by "
+        "probabilities: where a logit is masked with -inf, this is 0 * -inf, which is NaN",
+        facts=(
+            birth.appears,
+            "a mask of -inf is harmless only if the loss gives the masked logits no weight",
+        ),
+        change=(
+            "- logits = logits.masked_fill(mask, float('-inf'))",
+            "+ logits = logits.masked_fill(mask, -1e4)",
+        ),
+        site=birth.user_site,
+        module=birth.module,
+    )
 
 
 def _of_the_label(birth: Birth) -> Finding:

@@ -14,7 +14,7 @@ _OF_LOGARITHMS = {"nll_loss", "NLLLoss"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a cross entropy of probabilities, or a negative log likelihood of them."""
+    """Find a cross entropy of probabilities, binary or not, or a negative log likelihood."""
     for call in evidence.calls:
         if not call.classes or not call.gradients:
             continue
@@ -28,6 +28,18 @@ def judge(evidence: Evidence) -> Finding | None:
                     "+ outputs = torch.log_softmax(outputs, dim=1)  # or nn.LogSoftmax",
                 ),
                 confidence=POSSIBLE,  # 1 plus this loss is a robust loss
+                site=call.site,
+            )
+        if call.classes == 1:
+            return Finding(
+                summary=f"{call.name} gets probabilities, and needs logits: it applies the sigmoid "
+                "itself, so what it takes for a probability lies between 0.5 and 0.73",
+                facts=("its first argument is the result of a sigmoid or softmax",),
+                change=(
+                    "- outputs = torch.sigmoid(outputs)  # or nn.Sigmoid in the model",
+                    "+ # without it before the loss; for predictions, apply it after the model",
+                ),
+                confidence=LIKELY,
                 site=call.site,
             )
         lowest = math.log(math.e + call.classes - 1) - 1

@@ -58,10 +58,14 @@ def _change(call: Call, found: Broadcast) -> tuple[str, ...]:
         targets, outputs = (operand(text, at) for at in places)
     else:  # The program's name of a loss module is unknown.
         targets, outputs = (argument(text, None, 2, at) for at in places)
-    if not targets.isidentifier():
-        targets = "weights" if _operator(call) in _PRODUCTS else "targets"
     shape = ", ".join(map(str, (-1, *found.outputs[1:])))
     changed = f"view_as({outputs})" if outputs else f"view({shape})"
+    if not targets.isidentifier():
+        name = "weights" if _operator(call) in _PRODUCTS else "targets"
+        return (
+            f"+ # give the {name} the shape of the outputs before this line: .{changed}",
+            "+ # and the same for other tensors of this shape in it, such as weights",
+        )
     return (
         f"+ {targets} = {targets}.{changed}  # before this line",
         "+ # and the same for other tensors of this shape in it, such as weights",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import argument
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -16,12 +17,19 @@ def judge(evidence: Evidence) -> Finding | None:
         if each.is_of_probabilities:
             continue
         is_mask = each.lowest == 0 and each.highest == 255
+        # The program's name of a loss module is unknown.
+        given = argument(each.site.text, None, 2, 1) if each.site else ""
+        name = given if given.isidentifier() else "targets"
         return Finding(
             summary=f"{each.loss} gets targets from {each.lowest:g} to {each.highest:g}, and needs "
             "targets from 0 to 1; with others, the loss falls below 0 without limit",
             facts=_losses(evidence),
             change=(
-                "+ targets = targets / 255" if is_mask else "+ targets = (targets > 0).float()",
+                (
+                    f"+ {name} = {name} / 255  # before this line"
+                    if is_mask
+                    else f"+ {name} = ({name} > 0).float()  # before this line"
+                ),
             ),
             confidence=LIKELY,
             site=each.site,

@@ -12,6 +12,7 @@ from halfstep.doctor.record import Broadcast, Call
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tape.tape import autocast_state
+from halfstep.doctor.tensors.graph import is_of_probabilities
 from halfstep.doctor.tensors.inexact import is_inexact
 from halfstep.formats import format_name
 
@@ -24,6 +25,10 @@ INPUTS = 4
 FEWEST = 4
 # Under autocast, torch refuses these on an accelerator, and computes them in fp32 on a CPU.
 _REFUSED = {"binary_cross_entropy", "BCELoss"}
+_BINARY = {
+    *("binary_cross_entropy_with_logits", "BCEWithLogitsLoss"),
+    *("multilabel_soft_margin_loss", "MultiLabelSoftMarginLoss"),
+}
 _EXAMINED = {1, 2, 4, 8, 16}  # the numbers of the calls whose scores are examined
 _NEAR_ONE = 1e-2  # the rounding error of a sum of probabilities in bf16
 
@@ -75,7 +80,11 @@ class Calls(Signal):
             self._broadcasts[key] = broadcast
             self._marks[key] = calling_line()
         if scores is not None and self._counts[key] in _EXAMINED:
-            classes = _classes_of_probabilities(scores)
+            classes = (
+                int(is_of_probabilities(scores))
+                if name in _BINARY
+                else _classes_of_probabilities(scores)
+            )
             self._classes[key] = min(classes, self._classes.get(key, classes))
         return floats
 

@@ -1,4 +1,4 @@
-"""Examines the targets of CTC losses: whether the class of the blank occurs among the labels.
+"""Examines the targets of CTC losses: whether they contain the blank, or need too many time steps.
 
 Nothing is read while the program runs; a few small copies of targets are compared at its end.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 
@@ -25,11 +26,12 @@ _COPIES = 16  # per line
 _LINES = 16
 _ELEMENTS = 65536
 _KEPT_UNUSED = 3
+_Key: TypeAlias = "tuple[Mark | None, int, int, bool]"
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The CTC losses of a line whose targets contain the blank.
+    """The CTC losses of a line whose targets contain the blank, or are too long.
 
     Attributes:
         blank: The class of the blank.
@@ -38,6 +40,8 @@ class Alignment:
         containing: Number of these with the blank.
         at_the_end: Number of these in which only blanks follow the first blank, as in padding.
         unused: The last classes, up to three, that no examined target contains, the last one first.
+        too_long: Number of targets that need more time steps than their input has.
+        ignores: Whether the loss counts the inf of such samples as 0, by zero_infinity.
         site: The line.
     """
 
@@ -47,6 +51,8 @@ class Alignment:
     containing: int
     at_the_end: int
     unused: tuple[int, ...]
+    too_long: int
+    ignores: bool
     site: Site | None
 
 
@@ -63,8 +69,8 @@ class AlignmentSignal(Signal):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._counts: Counter[tuple[Mark | None, int, int]] = Counter()
-        self._copies: dict[tuple[Mark | None, int, int], list[tuple[torch.Tensor, Any]]] = {}
+        self._counts: Counter[_Key] = Counter()
+        self._copies: dict[_Key, list[tuple[torch.Tensor, Any, Any]]] = {}
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hook of the function that all CTC losses call."""
@@ -84,38 +90,44 @@ class AlignmentSignal(Signal):
         input_lengths: Any,
         target_lengths: Any,
         blank: int = 0,
-        *_: Any,
-        **__: Any,
+        reduction: int = 1,
+        zero_infinity: bool = False,
     ) -> None:
-        del input_lengths
+        del reduction
         if not result.requires_grad or is_functorch_tensor(targets) or targets.is_meta:
             return
         if targets.is_cuda and torch.cuda.is_current_stream_capturing():
             return
-        key = calling_line(), blank, log_probs.shape[-1]
+        key = calling_line(), blank, log_probs.shape[-1], zero_infinity
         if key not in self._counts and len(self._counts) >= _LINES:
             return
         self._counts[key] += 1
         copies = self._copies.setdefault(key, [])
         is_small = targets.numel() <= _ELEMENTS
         if is_sampled(self._counts[key]) and len(copies) < _COPIES and is_small:
-            is_tensor = isinstance(target_lengths, torch.Tensor)
-            lengths = target_lengths.detach().clone() if is_tensor else target_lengths
-            copies.append((targets.detach().clone(), lengths))
+            counts, steps = (
+                each.detach().clone() if isinstance(each, torch.Tensor) else each
+                for each in (target_lengths, input_lengths)
+            )
+            copies.append((targets.detach().clone(), counts, steps))
 
     def freeze(self) -> dict[str, Any]:
         """Return the lines; reads the copies."""
-        lines = [
-            _alignment(mark, blank, classes, self._copies[mark, blank, classes])
-            for mark, blank, classes in self._counts
-        ]
-        return {Alignments.signal: Alignments(tuple(each for each in lines if each.containing))}
+        lines = [_alignment(*key, self._copies[key]) for key in self._counts]
+        faulty = tuple(each for each in lines if each.containing or each.too_long)
+        return {Alignments.signal: Alignments(faulty)}
 
 
 def _alignment(
-    mark: Mark | None, blank: int, classes: int, copies: Sequence[tuple[torch.Tensor, Any]]
+    mark: Mark | None,
+    blank: int,
+    classes: int,
+    ignores: bool,
+    copies: Sequence[tuple[torch.Tensor, Any, Any]],
 ) -> Alignment:
-    targets = [labels for each in copies for labels in _labels(*each)]
+    targets = [labels for each, counts, _ in copies for labels in _labels(each, counts)]
+    steps = [each for _, _, lengths in copies for each in _numbers(lengths)]
+    too_long = sum(_steps_of(each) > most for each, most in zip(targets, steps, strict=False))
     used = {label for each in targets for label in each}
     containing = [each for each in targets if blank in each]
     at_the_end = [each for each in containing if {*each[each.index(blank) :]} == {blank}]
@@ -127,19 +139,29 @@ def _alignment(
         len(containing),
         len(at_the_end),
         tuple(unused[:_KEPT_UNUSED]),
+        too_long,
+        ignores,
         site(mark),
     )
 
 
 def _labels(targets: torch.Tensor, lengths: Any) -> Iterator[list[int]]:
     """Yield the labels of each sample, of targets that are padded or joined."""
-    counts = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
-    counts = [counts] if isinstance(counts, int) else [*counts]
     labels = targets.tolist()
     begin = 0
-    for number, count in enumerate(counts):
+    for number, count in enumerate(_numbers(lengths)):
         if targets.dim() > 1:
             yield labels[number][:count]
         else:
             yield labels[begin : begin + count]
             begin += count
+
+
+def _numbers(lengths: Any) -> list[int]:
+    numbers = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
+    return [numbers] if isinstance(numbers, int) else [*numbers]
+
+
+def _steps_of(labels: Sequence[int]) -> int:
+    """Return the time steps that a target needs: between equal labels there is a blank."""
+    return len(labels) + sum(a == b for a, b in pairwise(labels))

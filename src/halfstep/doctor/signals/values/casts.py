@@ -6,10 +6,12 @@ does not bring the lost digits back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 from halfstep.doctor.record import HalfCast, RoundTrip
@@ -23,9 +25,10 @@ from halfstep.formats.dtypes import HALVES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import torch
-
     from halfstep.doctor.signals.watched import Watched
+
+_COMPARED = 8  # tensors of two loaded states
+_ELEMENTS = 64  # of each of them
 
 
 @dataclass(slots=True)
@@ -70,11 +73,41 @@ class Casts(Signal):
         self._halved: dict[tuple[Mark | None, torch.dtype, str], _Cast] = {}
         self._followed: WeakKeyDictionary[nn.Module, _Followed] = WeakKeyDictionary()
         self._lines: dict[tuple[Mark | None, torch.dtype, str, bool], _Line] = {}
+        self._loaded: WeakKeyDictionary[nn.Module, tuple[torch.Tensor, int]] = WeakKeyDictionary()
+        self._loads: dict[tuple[Mark | None, torch.dtype, str], _Line] = {}
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of the methods of a module that cast it."""
         for name in ("half", "bfloat16", "float", "to"):
             yield Hook(nn.Module, name, self.watched.here(self._on_cast))
+        yield Hook(nn.Module, "load_state_dict", self.watched.here(self._on_load))
+
+    def _on_load(self, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        is_outside = self.watched.is_outside()
+        result = original(module, *args, **kwargs)
+        with self.watched.guard.own():
+            state = args[0] if args else kwargs.get("state_dict")
+            if is_outside and isinstance(state, Mapping):
+                self._load(module, state)
+        return result
+
+    def _load(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+        """Note that a trained module in fp32 gets other weights in half precision than before."""
+        given = [each for each in state.values() if _is_half(each)][:_COMPARED]
+        if not given or format_of(module) != torch.float32:
+            return
+        if not self.watched.registry.owners(module):
+            return
+        values = torch.cat([each.detach().flatten()[:_ELEMENTS].float().cpu() for each in given])
+        before, count = self._loaded.get(module, (values, 0))
+        same = torch.equal(values, before)
+        self._loaded[module] = values, count + (not same)
+        if same:  # Such as weights that a program starts from, again and again.
+            return
+        steps = self.watched.grammar.made
+        key = calling_line(), given[0].dtype, type(module).__name__
+        line = self._loads.setdefault(key, _Line(0, steps, steps))
+        line.most, line.last = max(line.most, count + 1), steps
 
     def _on_cast(self, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if not self.watched.is_outside():
@@ -141,16 +174,19 @@ class Casts(Signal):
         Args:
             steps: Number of optimizer steps that the program made.
         """
-        for (mark, form, kind, is_trained), line in self._lines.items():
-            yield RoundTrip(
-                kind=kind,
-                format=format_name(form),
-                count=line.most,
-                steps_before=line.last,
-                steps_after=steps - line.first,
-                is_trained=is_trained,
-                site=site(mark),
-            )
+        loads = {(*key, True): line for key, line in self._loads.items()}
+        for lines, by_load in ((self._lines, False), (loads, True)):
+            for (mark, form, kind, is_trained), line in lines.items():
+                yield RoundTrip(
+                    kind=kind,
+                    format=format_name(form),
+                    count=line.most,
+                    steps_before=line.last,
+                    steps_after=steps - line.first,
+                    is_trained=is_trained,
+                    site=site(mark),
+                    by_load=by_load,
+                )
 
     def _for_good(self, steps: int) -> Iterator[HalfCast]:
         """Yield the lines that cast a module that is not cast back, in the order of their lines.
@@ -197,6 +233,10 @@ def _overflowed(before: Mapping[str, torch.Tensor], module: nn.Module) -> dict[s
         for name, each in module.named_buffers()
         if name in before and not is_finite(each) and is_finite(before[name])
     }
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in HALVES
 
 
 def format_of(module: nn.Module) -> torch.dtype | None:

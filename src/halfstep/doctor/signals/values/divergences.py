@@ -119,10 +119,13 @@ def _kind(tensor: torch.Tensor) -> str:
     values = tensor.detach().float()
     if bool((values <= 0).all()):
         return LOGARITHMS
-    if bool((values >= 0).all()) and any(_sums_to_one(values, dim) for dim in {1, -1}):
+    if bool((values >= 0).all()) and _sum_to_one(values):
         return PROBABILITIES
     return NEITHER
 
 
-def _sums_to_one(values: torch.Tensor, dim: int) -> bool:
-    return values.ndim > dim and bool(((values.sum(dim) - 1).abs() < _NEAR_ONE).all())
+def _sum_to_one(values: torch.Tensor) -> bool:
+    """Return whether values sum to 1 over a dimension, over each sample, or all together."""
+    sums = [values.sum(dim) for dim in {1, -1} if values.ndim > dim]
+    sums += [values.flatten(1).sum(1)] * (values.ndim > 1) + [values.sum()]
+    return any(bool(((each - 1).abs() < _NEAR_ONE).all()) for each in sums)

@@ -1,7 +1,8 @@
-"""Finds half-precision results that overflow outside autocast and without gradients.
+"""Finds half-precision results that overflow outside autocast and outside any graph.
 
 In evaluation, the loop computes such results from a model's outputs, for example losses and
-metrics. A non-finite result is computed again in fp32, which shows whether its format is the cause.
+metrics; between backward and step, it computes them from gradients. A non-finite result is computed
+again in fp32, which shows whether its format is the cause.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from halfstep.doctor.record import HalfOverflow
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tape.tape import autocast_state
-from halfstep.doctor.tensors.nesting import exchange, tensors_in
+from halfstep.doctor.tensors.nesting import exchange, is_in_graph, tensors_in
 from halfstep.doctor.tensors.summary import is_finite
 from halfstep.doctor.tensors.widen import widened
 from halfstep.formats import format_name
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched
 
 LOOKS = 64  # on an accelerator, where each check waits for the device
+TRAINING = 1024  # where gradients are enabled
 
 
 class Overflows(Signal):
@@ -34,7 +36,7 @@ class Overflows(Signal):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._looks = 0
+        self._looks = self._training = 0
         self._found: dict[tuple[str, Mark | None], list[Any]] = {}
 
     def on_call(self, heard: Heard) -> None:
@@ -55,12 +57,16 @@ class Overflows(Signal):
             kwargs: Keyword arguments of the call.
             result: Result of the call.
         """
-        if torch.is_grad_enabled() or autocast_state():
+        if autocast_state():
             return
         results = [each for each in tensors_in(result) if each.dtype in HALVES]
+        enabled = torch.is_grad_enabled()
+        if enabled and (self._training >= TRAINING or any(map(is_in_graph, results))):
+            return
         given = [each for each in tensors_in((args, kwargs)) if each.is_floating_point()]
         if not results or not given or any(each.dtype not in HALVES for each in given):
             return
+        self._training += enabled
         if results[0].device.type != "cpu":
             self._looks += 1
             if self._looks > LOOKS:
@@ -73,14 +79,22 @@ class Overflows(Signal):
         key = name, calling_line()
         if key not in self._found:
             largest = max(float(each.abs().max()) for each in tensors_in(exact) if each.numel())
-            self._found[key] = [format_name(results[0].dtype), largest, 0]
+            ours = not enabled, self._has_gradient(given)
+            self._found[key] = [format_name(results[0].dtype), largest, 0, *ours]
         self._found[key][2] += 1
+
+    def _has_gradient(self, given: list[torch.Tensor]) -> bool:
+        """Return whether a tensor is the gradient of a parameter."""
+        parameters = self.watched.registry.names().values()
+        gradients = {each.grad.data_ptr() for each in parameters if each.grad is not None}
+        return any(each.data_ptr() in gradients for each in given)
 
     def freeze(self) -> dict[str, Any]:
         """Return the overflows."""
         return {
             "overflows": tuple(
-                HalfOverflow(name, form, exact, count, site(mark))
-                for (name, mark), (form, exact, count) in self._found.items()
+                HalfOverflow(name, form, exact, count, site(mark), of_gradients, evaluation)
+                for (name, mark), found in self._found.items()
+                for form, exact, count, evaluation, of_gradients in (found,)
             )
         }

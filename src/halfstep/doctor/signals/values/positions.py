@@ -46,6 +46,9 @@ class Positions(Signal):
             self._multiplied(heard.given, heard.result)
         if heard.name == "arange":
             self.made(heard.result, "", calling_line())
+        elif heard.name == "cumsum":
+            dim = heard.call.kwargs.get("dim", heard.call.args[-1])
+            self.counted(heard.call.args[0], dim, heard.result, "", calling_line())
         elif heard.name in _CASTS:
             self.cast(heard.call.args[0], heard.result, "", calling_line())
 
@@ -60,6 +63,22 @@ class Positions(Signal):
         """Examine ascending numbers that were created in a half-precision format."""
         if counts_twice(result):
             self._add(result, result.numel() - result.unique().numel(), module, mark)
+
+    def counted(
+        self, marks: torch.Tensor, dim: Any, result: torch.Tensor, module: str, mark: Mark | None
+    ) -> None:
+        """Examine running counts of marks, such as a mask, in a half-precision format."""
+        if result.dtype not in HALVES or not isinstance(dim, int) or not 1 < marks.numel() <= MOST:
+            return
+        self._looks[module, mark] += 1
+        if self._looks[module, mark] > LOOKS or len(self._looks) > KEPT:
+            return
+        exact = marks.detach().double()
+        if not bool(((exact == 0) | (exact == 1)).all()):
+            return
+        changed = int((exact.cumsum(dim) != result.detach().double()).sum())
+        if changed:
+            self._add(result, changed, module, mark)
 
     def cast(
         self, source: torch.Tensor, result: torch.Tensor, module: str, mark: Mark | None

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.tape.tape import Entry
 
-_LOSSES = {"binary_cross_entropy_with_logits", "BCEWithLogitsLoss"}
+_LOSSES = {
+    *("binary_cross_entropy_with_logits", "BCEWithLogitsLoss"),
+    *("multilabel_soft_margin_loss", "MultiLabelSoftMarginLoss"),
+}
 
 
 def target_ranges(entries: Iterable[Entry]) -> Iterator[TargetRange]:
