@@ -357,19 +357,6 @@ def is_functorch_tensor(tensor: torch.Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def node_number(tensor: torch.Tensor) -> int:
-    """Return the number of the node that computed a tensor, which grows from node to node.
-
-    Args:
-        tensor: The tensor.
-
-    Returns:
-        The number; -1 for a tensor outside of graphs.
-    """
-    node = tensor.grad_fn
-    return -1 if node is None else int(node._sequence_nr())
-
-
 def values_of_sparse(tensor: torch.Tensor) -> torch.Tensor:
     """Return the uncoalesced values of a sparse tensor: one element can have several values.
 

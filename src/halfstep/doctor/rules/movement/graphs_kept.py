@@ -24,11 +24,14 @@ def judge(evidence: Evidence) -> Finding | None:
     text = kept.site.text if kept.site else ""
     if kept.steps >= _FEWEST:
         is_sum = kept.by in ADDS
-        what = "a sum of losses" if is_sum else "a tensor that the loop keeps"
-        how = "the losses are added as" if is_sum else f"{kept.by.strip('_')} computes it from"
+        what, why = (
+            ("a sum of losses", "the losses are added as tensors")
+            if is_sum
+            else ("one tensor", "in each step, the loop puts values into it")
+        )
         summary = (
-            f"{what} keeps the graphs of {kept.steps} steps, because {how} tensors with "
-            "gradients: memory grows with each step"
+            f"{what} keeps the graphs of {kept.steps} steps, because {why} with gradients: memory "
+            "grows with each step"
         )
         change = _ADDED.sub(r"\1\2.item()", text) if is_sum else _detached(text)
         fact = "between these steps, an optimizer has changed the weights"

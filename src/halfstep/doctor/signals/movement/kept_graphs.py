@@ -114,13 +114,15 @@ class KeepingGraphs(Signal):
         """Return whether a tensor was computed before the last step."""
         made, node = self._last
         return (
-            made < self.watched.grammar.made and is_in_graph(tensor) and node_number(tensor) <= node
+            made < self.watched.grammar.made
+            and is_in_graph(tensor)
+            and node_number(tensor.grad_fn) <= node
         )
 
     def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
         """Remember the first losses, look for them later, and forget sums that are used."""
         self._count += 1
-        numbers = [node_number(each) for each in losses if is_in_graph(each)]
+        numbers = [node_number(each.grad_fn) for each in losses if is_in_graph(each)]
         self._last = self.watched.grammar.made, max(numbers, default=-1)
         for each in losses:
             self._sums.pop(id(each), None)
