@@ -254,7 +254,7 @@ class StateLoads(Signal):
         }
         empty = [note for note in self._notes if note.mark and self._is_lost(note, used, loaded)]
         found = {note.mark: _frozen(note) for note in empty}
-        found |= {load.site: load for each in self._unread for load in self._unused(each)}
+        found |= {each.mark: load for each in self._unread for load in self._unused(each)}
         line = site(self._assigned)
         assigned = (line, statement(self._assigned)) if line is not None else None
         return {Loads.signal: Loads(tuple(found.values()), assigned)}
