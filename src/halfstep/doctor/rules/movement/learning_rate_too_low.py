@@ -32,9 +32,9 @@ def judge(evidence: Evidence) -> Finding | None:
             for each in evidence.samples
             if each.optimizer == number and each.gradient_zeros < 1 and each.relative_update
         ]
-        rates = {each.learning_rate for each in evidence.numbers.steps if each.optimizer == number}
-        if course is None or optimizer.steps < _FEWEST or not samples:
-            continue
+        rates = [each.learning_rate for each in evidence.numbers.steps if each.optimizer == number]
+        if course is None or optimizer.steps < _FEWEST or not samples or rates != sorted(rates):
+            continue  # A schedule that falls may have frozen the weights on purpose.
         # Weights that were loaded may be good already, and so may a loss near zero.
         if any(each.loaded for each in samples) or not course[1] >= _FALLS * course[0] > _NEAR_ZERO:
             continue
@@ -44,7 +44,7 @@ def judge(evidence: Evidence) -> Finding | None:
         }
         updates = {place: _whole(each, "relative_update") for place, each in steps.items()}
         slope = median(_whole(each, "relative_gradient") for each in steps.values())
-        highest = max(rates) if len(rates) > 1 else None
+        highest = rates[-1] if rates[-1] > rates[0] else None
         least = _MOVES if highest is None else _MOVES_ON_SCHEDULE
         if _path(updates, optimizer.steps) <= least and slope >= _SLOPE:
             return _finding(optimizer, course, [*updates.values()], slope, highest)
