@@ -28,6 +28,9 @@ class Made(nn.Module):
         ("x = [A(), B()] * n", "x = [layer for _ in range(n) for layer in (A(), B())]"),
         ("x = [block] * n", None),
         ("x = [A()] * 2 + [B()] * 2", None),
+        ("x = dict.fromkeys(names, A(w))", "x = {name: A(w) for name in names}"),
+        ("x = [*itertools.repeat(A(w), n)]", "x = [*(A(w) for _ in range(n))]"),
+        ("x = dict.fromkeys(names, layer)", None),
     ],
 )
 def test_a_list_of_new_layers(text: str, changed: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from doctor.loops import batches, classifier
@@ -109,6 +110,27 @@ def test_elements_that_a_division_in_fp16_loses_are_counted(name: str) -> None:
     assert line.divisor == unscaled_in_half.SCALE
     assert line.calls == 6 * 4
     assert 0 < line.lost <= line.examined
+
+
+def test_values_inside_a_transform_are_not_sampled() -> None:
+    """Gradients of each sample, as differentially private training computes them."""
+    model = classifier().eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss_of(parameters, image, label):
+        return functional.cross_entropy(
+            functional_call(model, parameters, image[None]), label[None]
+        )
+
+    with Watch() as watch:
+        for images, labels in batches(4):
+            weights = {name: each.detach() for name, each in model.named_parameters()}
+            gradients = vmap(grad(loss_of), in_dims=(None, 0, 0))(weights, images, labels)
+            for name, each in model.named_parameters():
+                each.grad = gradients[name].mean(0)
+            optimizer.step()
+    watch.close()
+    assert watch.troubles == []
 
 
 def test_a_limit_of_the_norm_in_fp16_is_no_loss_scale() -> None:

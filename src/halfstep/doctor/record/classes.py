@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
 
 
+_REPEATING = {"fromkeys": 1, "repeat": 0}
+"""The position of the repeated value among the arguments of the function."""
+
+
 def file_of(kind: type) -> str:
     """Return the source file of a class, as its methods name it; "" if it is unknown."""
     methods = [inspect.unwrap(each) for each in vars(kind).values() if hasattr(each, "__code__")]
@@ -57,14 +61,14 @@ def assignment_of(kind: type, attribute: str) -> Mark | None:
 
 
 def repetition_of(files: list[str], layer: str) -> Mark | None:
-    """Return the line that repeats one new layer in a list, as in `[Block()] * 6`.
+    """Return the line that repeats one new layer, as `[Block()] * 6` does.
 
     Args:
         files: The files of the program, in the order in which they are searched.
         layer: Class of the layer.
 
     Returns:
-        The line; None if no line of the files repeats a list with a call of this class.
+        The line; None if no line of the files repeats the result of one call of this class.
     """
     for file in files:
         for node in nodes_of(file):
@@ -75,40 +79,60 @@ def repetition_of(files: list[str], layer: str) -> Mark | None:
 
 
 def repeated_calls(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield the calls in a list that an expression multiplies by a number."""
+    """Yield the calls that an expression makes once, and whose results it repeats.
+
+    These are the calls in a list that is multiplied by a number, and the values in
+    `dict.fromkeys(names, value)` and `itertools.repeat(value, count)`.
+    """
+    values: list[ast.expr] = []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        for side in (node.left, node.right):
-            if isinstance(side, ast.List):
-                yield from (each for each in side.elts if isinstance(each, ast.Call))
+        lists = [each for each in (node.left, node.right) if isinstance(each, ast.List)]
+        values = [value for each in lists for value in each.elts]
+    elif isinstance(node, ast.Call) and _name(node) in _REPEATING:
+        place = _REPEATING[_name(node)]
+        values = node.args[place : place + 1]
+    yield from (each for each in values if isinstance(each, ast.Call))
 
 
 def without_repetition(text: str) -> str | None:
-    """Return a statement that makes a new layer for each place of a list.
+    """Return a statement that makes a new layer for each place of a container.
 
     Args:
         text: The statement, such as "self.blocks = nn.ModuleList([Block(width)] * depth)".
 
     Returns:
-        The changed statement; None unless it repeats exactly one list with calls.
+        The changed statement; None unless exactly one of its expressions repeats calls.
     """
     try:
         nodes = [each for each in ast.walk(ast.parse(text)) if any(repeated_calls(each))]
     except (SyntaxError, ValueError, RecursionError):
         return None
-    if len(nodes) != 1 or not isinstance(node := nodes[0], ast.BinOp):
+    if len(nodes) != 1:
+        return None
+    whole = ast.get_source_segment(text, nodes[0])
+    new = _anew(nodes[0])
+    return text.replace(whole, new) if whole and new else None
+
+
+def _anew(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Call):
+        if len(node.args) != 2 or node.keywords:
+            return None
+        first, second = (ast.unparse(each) for each in node.args)
+        if _name(node) == "fromkeys":
+            return f"{{name: {second} for name in {first}}}"
+        return f"({first} for _ in range({second}))"
+    if not isinstance(node, ast.BinOp):
         return None
     layers, count = (
         (node.left, node.right) if isinstance(node.left, ast.List) else (node.right, node.left)
     )
     assert isinstance(layers, ast.List)
-    whole, number = ast.get_source_segment(text, node), ast.unparse(count)
+    number = ast.unparse(count)
     made = [ast.unparse(each) for each in layers.elts]
-    new = (
-        f"[{made[0]} for _ in range({number})]"
-        if len(made) == 1
-        else f"[layer for _ in range({number}) for layer in ({', '.join(made)})]"
-    )
-    return text.replace(whole, new) if whole else None
+    if len(made) == 1:
+        return f"[{made[0]} for _ in range({number})]"
+    return f"[layer for _ in range({number}) for layer in ({', '.join(made)})]"
 
 
 def without_parameter(text: str) -> str | None:

@@ -1,5 +1,7 @@
 """The factors of an exponential average are swapped, so it equals the latest weights."""
 
+import copy
+
 import torch
 
 from doctor.programs.movement.average_never_moves import copies, train
@@ -70,6 +72,49 @@ def broken_by_a_sum_below_1() -> None:
     run(0.9, 0.01)
 
 
+def sums(weight: float, *, steps: int = 24) -> None:
+    """Add the weights of every third step of the second half to a sum, and evaluate it."""
+    count = 0
+
+    def zeros(model):
+        average = copy.deepcopy(model)
+        for value in average.parameters():
+            value.data.zero_()
+        return average
+
+    @torch.no_grad()
+    def update(average, model) -> None:
+        nonlocal count
+        count += 1
+        if count > steps // 2 and count % 3 == 0:
+            for value, other in pairs(average, model):
+                value.add_(other, alpha=weight)
+
+    train(update, average=zeros, steps=steps)
+
+
+def broken_by_a_number_of_snapshots_that_are_not_taken() -> None:
+    sums(3 / 24)
+
+
+def broken_in_an_exported_dict() -> None:
+    """The state of a new model is computed from the weights at the end."""
+
+    def update(average, model) -> None:
+        last = {name: 0.7 * value for name, value in model.state_dict().items()}
+        average.load_state_dict(last)
+
+    train(update, steps=24)
+
+
+def healthy_sum_of_snapshots() -> None:
+    sums(3 / 12)
+
+
+def healthy_average_far_behind() -> None:
+    run(0.98, 0.02)
+
+
 def healthy_decay_that_begins_small() -> None:
     count = 0
 
@@ -113,7 +158,18 @@ def healthy_fast_average() -> None:
 
 def healthy_sum_of_all_weights() -> None:
     """A sum that is divided by the number of its terms at the end."""
-    run(1.0, 1.0)
+    terms, steps = 1, 12
+
+    @torch.no_grad()
+    def update(average, model) -> None:
+        nonlocal terms
+        terms += 1
+        for value, other in pairs(average, model):
+            value.add_(other)
+            if terms > steps:
+                value.div_(terms)
+
+    train(update, steps=steps)
 
 
 def healthy_slow_weights() -> None:

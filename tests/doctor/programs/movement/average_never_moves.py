@@ -4,6 +4,7 @@ import copy
 
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim.swa_utils import AveragedModel
 
 from doctor.loops import batches
@@ -88,6 +89,52 @@ def broken_by_a_new_dict() -> None:
         state, mine = average.state_dict(), model.state_dict()
         for name in state:
             state[name] = state[name] * DECAY + mine[name] * (1 - DECAY)
+
+    train(update)
+
+
+def broken_in_a_vector() -> None:
+    @torch.no_grad()
+    def update(average, model) -> None:
+        slow, fast = (parameters_to_vector(each.parameters()) for each in (average, model))
+        slow.lerp_(fast, 1 - DECAY)
+
+    train(update)
+
+
+def broken_in_a_sum_of_vectors() -> None:
+    @torch.no_grad()
+    def update(average, model) -> None:
+        slow, fast = (
+            torch.cat([value.flatten() for value in each.parameters()]) for each in (average, model)
+        )
+        slow = DECAY * slow + (1 - DECAY) * fast
+
+    train(update)
+
+
+def healthy_vector_that_is_put_back() -> None:
+    @torch.no_grad()
+    def update(average, model) -> None:
+        slow, fast = (parameters_to_vector(each.parameters()) for each in (average, model))
+        vector_to_parameters(slow.lerp_(fast, 1 - DECAY), average.parameters())
+
+    train(update)
+
+
+def healthy_vector_that_stays() -> None:
+    @torch.no_grad()
+    def update(average, model) -> None:
+        average.lerp_(parameters_to_vector(model.parameters()), 1 - DECAY)
+
+    train(update, average=lambda model: parameters_to_vector(model.parameters()).detach().clone())
+
+
+def healthy_distance_of_vectors() -> None:
+    @torch.no_grad()
+    def update(average, model) -> None:
+        first, now = (parameters_to_vector(each.parameters()) for each in (average, model))
+        float((now - first).norm())
 
     train(update)
 

@@ -4,6 +4,7 @@ import copy
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from doctor.loops import batches, classifier
@@ -97,3 +98,33 @@ def healthy_teacher_in_training_mode() -> None:
 
 def healthy_frozen_copy() -> None:
     train(lambda average, model: None)
+
+
+def in_a_shell(*, with_buffers: bool = False, starts: bool = False) -> None:
+    """Evaluate weights that a dict holds in a model that has never been trained itself."""
+    model, shell = classifier(), classifier().eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    average = {name: each.detach().clone() for name, each in model.named_parameters()}
+    for images, labels in batches(12):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        if not starts:
+            for name, each in model.named_parameters():
+                average[name] = 0.8 * average[name] + 0.2 * each.detach()
+    if with_buffers:
+        average |= dict(model.named_buffers())
+    with torch.no_grad():
+        functional_call(shell, average, (images,))
+
+
+def broken_in_a_functional_call() -> None:
+    in_a_shell()
+
+
+def healthy_functional_call_with_buffers() -> None:
+    in_a_shell(with_buffers=True)
+
+
+def healthy_weights_of_the_start() -> None:
+    in_a_shell(starts=True)

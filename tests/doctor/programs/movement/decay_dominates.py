@@ -40,6 +40,35 @@ def broken_in_adamw() -> None:
     train(lambda weights: torch.optim.AdamW(weights, lr=0.001, weight_decay=100.0))
 
 
+def shrinking(factor: float):
+    """Return a function that makes an Adam which shrinks the matrices after each step."""
+
+    def make(weights):
+        optimizer = torch.optim.Adam([*weights], lr=0.003)
+        matrices = [each for each in optimizer.param_groups[0]["params"] if each.ndim > 1]
+
+        def shrink(*_) -> None:
+            with torch.no_grad():
+                torch._foreach_mul_(matrices, factor)
+
+        optimizer.register_step_post_hook(shrink)
+        return optimizer
+
+    return make
+
+
+def broken_until_decay_and_gradients_are_in_balance() -> None:
+    train(shrinking(0.8), steps=72)
+
+
+def healthy_slight_shrinking_after_each_step() -> None:
+    train(shrinking(0.999), steps=72)
+
+
+def healthy_random_classes_with_a_slight_shrinking() -> None:
+    train(shrinking(0.995), steps=72, noise=True)
+
+
 def healthy_decay() -> None:
     train(lambda weights: torch.optim.SGD(weights, lr=0.1, weight_decay=0.01))
 

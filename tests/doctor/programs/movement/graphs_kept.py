@@ -54,6 +54,60 @@ def broken_in_a_moving_average() -> None:
     train(take)
 
 
+def broken_in_a_table() -> None:
+    table = torch.zeros(12)
+    places = iter(range(12))
+
+    def take(loss) -> None:
+        table[next(places)] = loss
+
+    train(take)
+
+
+def broken_in_a_smoothed_loss() -> None:
+    smooth = torch.ones(())
+
+    def take(loss) -> None:
+        nonlocal smooth
+        smooth = torch.lerp(smooth, loss, 0.1)
+
+    train(take)
+
+
+def healthy_table_of_detached_losses() -> None:
+    table = torch.zeros(12)
+    places = iter(range(12))
+
+    def take(loss) -> None:
+        table[next(places)] = loss.detach()
+
+    train(take)
+
+
+def healthy_table_of_one_step() -> None:
+    """Each step writes its losses into a new tensor, and makes a backward pass of it."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(12):
+        optimizer.zero_grad()
+        terms = torch.zeros(2)
+        scores = model(images)
+        terms[0] = nn.functional.cross_entropy(scores, labels)
+        terms[1] = 1e-3 * scores.square().mean()
+        terms.sum().backward()
+        optimizer.step()
+
+
+def healthy_ratio_to_the_last_loss() -> None:
+    last, ratios = [torch.ones(())], []
+
+    def take(loss) -> None:
+        ratios.append(float(loss / last[0]))
+        last[0] = loss
+
+    train(take)
+
+
 def healthy_detached_sum() -> None:
     total = torch.zeros(())
 

@@ -50,5 +50,29 @@ def healthy_warm_up_from_almost_nothing() -> None:
         schedule.step()
 
 
+def scheduled(schedule_of, *, rate: float, steps: int = 40) -> None:
+    model = classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    schedule = schedule_of(optimizer)
+    for images, labels in batches(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        schedule.step()
+
+
+def broken_by_a_warm_up_that_is_much_longer_than_the_run() -> None:
+    scheduled(
+        lambda optimizer: torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: min((step + 1) / 1e5, 1.0)
+        ),
+        rate=1e-3,
+    )
+
+
+def healthy_decay_to_almost_nothing() -> None:
+    scheduled(lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), rate=1e-2)
+
+
 def healthy_few_steps() -> None:
     train(lambda weights: torch.optim.SGD(weights, lr=1e-6), steps=12)

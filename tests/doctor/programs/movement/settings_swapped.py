@@ -51,3 +51,23 @@ def healthy_dampening_beside_a_momentum() -> None:
 
 def healthy_weight_decay_by_position() -> None:
     train(lambda weights: torch.optim.SGD(weights, 0.01, 0.9, 0, 5e-4))
+
+
+def broken_by_an_eps_in_place_of_the_smoothing() -> None:
+    train(lambda weights: torch.optim.RMSprop(weights, 0.001, 1e-8, 0.99))
+
+
+def broken_by_a_momentum_in_place_of_the_rate() -> None:
+    train(lambda weights: torch.optim.SGD(weights, 0.9, 0.01))
+
+
+def healthy_large_eps_of_a_recipe() -> None:
+    train(lambda weights: torch.optim.RMSprop(weights, 0.05, alpha=0.9, eps=1.0))
+
+
+def healthy_high_rate_with_a_momentum() -> None:
+    train(lambda weights: torch.optim.SGD(weights, 0.9, 0.5))
+
+
+def healthy_smoothing_that_forgets_at_once() -> None:
+    train(lambda weights: torch.optim.RMSprop(weights, 0.001, alpha=0.0, eps=1e-3))

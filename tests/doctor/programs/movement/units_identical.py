@@ -98,6 +98,44 @@ def broken_by_copied_rows() -> None:
     train(net(initialize))
 
 
+class Experts(nn.Module):
+    """Four experts, of which `copied` ones begin as one, and a gate that begins at zero."""
+
+    def __init__(self, *, copied: bool, dropout: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        inner = torch.randn(1, 6, 3) if copied else torch.randn(4, 6, 3)
+        self.inner = nn.Parameter(inner.expand(4, 6, 3).clone())
+        self.dropout = nn.Dropout(dropout)
+        self.gate = nn.Linear(6, 4)
+        nn.init.zeros_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        each = self.dropout(torch.einsum("bi,eio->beo", images, self.inner).tanh())
+        return torch.einsum("be,beo->bo", self.gate(images).softmax(1), each)
+
+
+def train_adaptively(model: nn.Module) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for images, labels in batches(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def broken_until_rounding_tells_experts_apart() -> None:
+    train_adaptively(Experts(copied=True))
+
+
+def healthy_random_experts() -> None:
+    train_adaptively(Experts(copied=False))
+
+
+def healthy_copies_that_dropout_tells_apart() -> None:
+    train_adaptively(Experts(copied=True, dropout=0.3))
+
+
 def healthy_low_rank_update() -> None:
     train(Adapted(both=False))
 

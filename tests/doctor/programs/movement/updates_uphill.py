@@ -45,6 +45,37 @@ def broken_by_maximize_in_adam() -> None:
     train(lambda weights: torch.optim.Adam(weights, lr=0.01, maximize=True))
 
 
+class HeavyBall(torch.optim.Optimizer):
+    """Adds the velocity, which contains the gradients with this sign."""
+
+    def __init__(self, params, lr: float, sign: float) -> None:
+        super().__init__(params, {"lr": lr})
+        self.sign = sign
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            for each in group["params"]:
+                velocity = self.state[each].setdefault("velocity", torch.zeros_like(each))
+                velocity.mul_(0.9).add_(each.grad, alpha=self.sign * group["lr"])
+                each.add_(velocity)
+
+
+def deep() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 3)
+    )
+
+
+def broken_by_a_momentum_until_layers_saturate() -> None:
+    train(lambda weights: HeavyBall(weights, 0.1, sign=1.0), model=deep(), steps=72)
+
+
+def healthy_momentum_in_deep_layers() -> None:
+    train(lambda weights: HeavyBall(weights, 0.1, sign=-1.0), model=deep(), steps=72)
+
+
 def healthy_adam() -> None:
     train(lambda weights: torch.optim.Adam(weights, lr=0.01))
 

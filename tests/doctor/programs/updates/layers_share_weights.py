@@ -1,5 +1,7 @@
 """A list with one layer is multiplied by the number of layers."""
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -98,6 +100,47 @@ def mended() -> None:
 def broken_in_pairs() -> None:
     torch.manual_seed(0)
     train(Repeated())
+
+
+class Parts(nn.Module):
+    """A head for each part of the inputs, which are summed."""
+
+    def __init__(self, heads: nn.ModuleDict) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def forward(self, images):
+        parts = images.chunk(len(self.heads), 1)
+        return sum(head(part) for head, part in zip(self.heads.values(), parts, strict=True))
+
+
+class Head(nn.Linear):
+    """A layer that only the keys of a dict repeat."""
+
+
+class Owned(nn.Linear):
+    """A layer that no expression in this file repeats."""
+
+
+def broken_under_the_keys_of_a_dict() -> None:
+    torch.manual_seed(0)
+    train(Parts(nn.ModuleDict(dict.fromkeys(["left", "right"], Head(3, 3)))))
+
+
+def broken_by_an_iterator() -> None:
+    torch.manual_seed(0)
+    train(Stack(nn.ModuleList(itertools.repeat(Block(WIDTH), DEPTH))))
+
+
+def healthy_layers_under_the_keys_of_a_dict() -> None:
+    torch.manual_seed(0)
+    train(Parts(nn.ModuleDict({name: Head(3, 3) for name in ("left", "right")})))
+
+
+def healthy_layer_that_two_keys_share() -> None:
+    torch.manual_seed(0)
+    shared = Owned(3, 3)
+    train(Parts(nn.ModuleDict({"left": shared, "right": shared})))
 
 
 def healthy_layer_that_is_called_in_a_loop() -> None:

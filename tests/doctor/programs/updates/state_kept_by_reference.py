@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -47,6 +48,33 @@ def broken_in_a_dict_of_its_own() -> None:
 
 def broken_in_a_shallow_copy() -> None:
     train(lambda model: copy.copy(model.state_dict()))
+
+
+def arrays(model) -> dict[str, np.ndarray]:
+    return {name: each.numpy() for name, each in model.state_dict().items()}
+
+
+def broken_in_arrays() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    steps(model, optimizer)
+    best = arrays(model)
+    steps(model, optimizer)
+    model.load_state_dict({name: torch.from_numpy(each) for name, each in best.items()})
+
+
+def broken_in_detached_tensors() -> None:
+    train(lambda model: {name: each.detach() for name, each in model.state_dict().items()})
+
+
+def healthy_arrays_that_are_loaded_at_once() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(2):
+        steps(model, optimizer)
+        model.load_state_dict(
+            {name: torch.from_numpy(each) for name, each in arrays(model).items()}
+        )
 
 
 def healthy_clones() -> None:

@@ -154,3 +154,54 @@ def healthy_state_that_is_empty() -> None:
 def healthy_module_that_nothing_uses() -> None:
     classifier().load_state_dict(pretrained(), strict=False)
     train(classifier())
+
+
+def file_of(state) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save({"weights": state, "epoch": 3}, file)
+    file.seek(0)
+    return file
+
+
+@torch.no_grad()
+def take_over(model, state) -> None:
+    """Copy what the state and the model have in common."""
+    for name, value in model.named_parameters():
+        if name in state and state[name].shape == value.shape:
+            value.copy_(state[name])
+
+
+def by_hand(*, prefix: str = "", use: bool = True) -> None:
+    state = train(classifier()).state_dict()
+    file = file_of({prefix + name: each for name, each in state.items()})
+    model = classifier()
+    if use:
+        take_over(model, torch.load(file)["weights"])
+    else:
+        assert torch.load(file)["epoch"] == 3
+    train(model)
+
+
+def broken_in_a_loop_over_the_names() -> None:
+    by_hand(prefix="module.")
+
+
+def healthy_loop_over_the_names() -> None:
+    by_hand()
+
+
+def healthy_loop_over_names_without_the_prefix() -> None:
+    file = file_of(pretrained())
+    model = classifier()
+    take_over(model, without_prefix(torch.load(file)["weights"]))
+    train(model)
+
+
+def healthy_file_of_which_only_the_epoch_is_read() -> None:
+    by_hand(use=False)
+
+
+def healthy_look_at_a_file_after_the_training() -> None:
+    model = train(classifier())
+    file = file_of({f"module.{name}": each for name, each in model.state_dict().items()})
+    torch.load(file)

@@ -6,6 +6,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.averages import AverageLedger, AverageLine
+from halfstep.doctor.signals.movement.multiples import ScaledModel, ScaledModels
+from halfstep.doctor.signals.program.names import UserNames
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -19,13 +21,43 @@ _OFF = 0.01  # of the sum of both factors
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find the updates of one line, in successive steps or nearly so, all with such factors."""
-    for line in evidence.of(AverageLedger).lines:
+    """Find such factors in the updates of one line, or their sum in the weights of a model."""
+    ledger = evidence.of(AverageLedger)
+    for line in ledger.lines:
         if len(line.updates) >= _FEWEST and line.is_within(_STEPS):
             finding = _swapped(line) or _off(line)
             if finding is not None:
                 return finding
-    return None
+    models = evidence.of(ScaledModels).models
+    return next((_multiple(each, ledger, evidence) for each in models), None)
+
+
+def _multiple(model: ScaledModel, ledger: AverageLedger, evidence: Evidence) -> Finding:
+    """Return the finding of a model whose weights are a multiple of the trained ones."""
+    name = evidence.of(UserNames).of(model.number).name or "the evaluated model"
+    sums = [
+        each
+        for each in ledger.lines
+        if len(each.updates) >= _FEWEST
+        and all(abs(its.kept - 1) <= _OFF and its.added > 0 for its in each.updates)
+    ]
+    added = f"{median(its.added for its in sums[0].updates):.4g}" if sums else ""
+    return Finding(
+        summary=f"the weights of {name} are {model.factor:.3g} times those of the trained model: "
+        "the factors of the weights in this average do not sum to 1",
+        facts=(
+            f"the same in {model.parameters} compared parameters, and their directions are alike",
+            f"evaluated at {model.site}",
+            *([f"an update adds {added} * weights to a sum"] if added else []),
+        ),
+        change=(
+            f"  {sums[0].site.text if sums and sums[0].site else ''}",
+            "+ # the factors of all weights that go into the average must sum to 1, so divide by",
+            f"+ # {model.factor:.3g}, or by the number of weights that were added",
+        ),
+        confidence=LIKELY,
+        site=sums[0].site if sums else model.site,
+    )
 
 
 def _swapped(line: AverageLine) -> Finding | None:
@@ -79,7 +111,7 @@ RULE = Rule(
     name="an average of weights with wrong factors",
     rows=(29,),
     citations=("ultralytics/yolov5#8979", "huggingface/diffusers#1864"),
-    needs=frozenset({"averaging"}),
+    needs=frozenset({"averaging", "multiples", "names"}),
     judge=judge,
     harmless=True,
 )

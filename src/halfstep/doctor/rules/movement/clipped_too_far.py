@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import with_argument
-from halfstep.doctor.signals.ledgers.clipping import ClippingLine, ClippingLines
+from halfstep.doctor.signals.ledgers.clipping import ClippingLine, ClippingLines, ShrinkingLine
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _FEWEST = 4  # sampled steps
 _FACTOR = 1000.0
 _FALLS = 0.95  # of the first losses
+_SMALL = 1e-4  # change of a parameter in a step, relative to its size
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -31,7 +32,36 @@ def judge(evidence: Evidence) -> Finding | None:
         norms = [each for each in line.norms if math.isfinite(each)]
         if line.limit > 0 and len(norms) >= _FEWEST and min(norms) >= _FACTOR * line.limit:
             return _finding(line, norms, course)
+    number = evidence.static.optimizers.index(optimizers[0])
+    moves = [each.relative_update for each in evidence.samples if each.optimizer == number]
+    for shrinking in evidence.of(ClippingLines).shrinking:
+        factors = [before / now for before, now in shrinking.norms if 0 < now < before < math.inf]
+        is_always = len(factors) == len(shrinking.norms) >= _FEWEST and min(factors) >= _FACTOR
+        # The factor may only undo that of the loss, as in a scaler of the loop's own.
+        if is_always and moves and median(moves) <= _SMALL:
+            return _shrunk(shrinking, factors, course, median(moves))
     return None
+
+
+def _shrunk(
+    line: ShrinkingLine, factors: list[float], course: tuple[float, float], move: float
+) -> Finding:
+    text = line.site.text if line.site else "the line that writes gradients"
+    return Finding(
+        summary=f"between backward and step, the loop makes the gradients {median(factors):.0f} "
+        "times smaller; SGD's steps shrink by this factor, and the loss does not fall: "
+        f"{course[0]:.3g} at first, {course[1]:.3g} at the end",
+        facts=(
+            f"in {counted(len(factors), 'sampled step')}, {min(factors):.3g} times or more",
+            f"a step changes a parameter by {move:.1e} of its size, as median",
+        ),
+        change=(
+            f"  {text}",
+            f"+ # with a limit near the usual norm of the gradients, {line.norms[0][0]:.1g}",
+        ),
+        confidence=LIKELY,
+        site=line.site,
+    )
 
 
 def _finding(line: ClippingLine, norms: list[float], course: tuple[float, float]) -> Finding:
@@ -62,7 +92,7 @@ RULE = Rule(
     name="gradients that are clipped to almost nothing",
     rows=(58,),
     citations=("wandb/senpai#978", "facebookresearch/detr#198"),
-    needs=frozenset({"clipping", "numbers", "static"}),
+    needs=frozenset({"clipping", "numbers", "samples", "static"}),
     judge=judge,
     explains=("LEARNING_RATE_TOO_LOW",),
     harmless=True,

@@ -9,13 +9,14 @@ from halfstep.doctor.record.source import with_argument
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, Sample
     from halfstep.doctor.record.static import OptimizerFacts
 
 _FEWEST = 3  # sampled steps
 _INWARD = 0.9  # cosine
 _SHRUNK = 0.5  # of the norm before the first step
-_MOST = 0.8  # of the sum of all norms is theirs: some biases begin near 0, or must stay
+_LARGE = 2.0  # times its smallest norm: at that size, decay and gradients may be in balance
+_MOST = 0.7  # of the sum of all norms is theirs: some biases begin near 0, or must stay
 _FALLS = 0.9  # of the first losses
 
 
@@ -26,10 +27,7 @@ def judge(evidence: Evidence) -> Finding | None:
         steps = sorted({each.iteration for each in evidence.samples if each.optimizer == number})
         if course is None or len(steps) < _FEWEST or course[1] < _FALLS * course[0]:
             continue
-        cosines: dict[str, list[float]] = {}
-        for each in evidence.samples:
-            if each.optimizer == number:
-                cosines.setdefault(each.parameter, []).append(each.inward)
+        cosines = _while_shrinking([s for s in evidence.samples if s.optimizer == number])
         inward = {name: median(its) for name, its in cosines.items() if median(its) >= _INWARD}
         mine = [each for each in evidence.growth.parameters if each.parameter in cosines]
         shrunk = [
@@ -41,6 +39,20 @@ def judge(evidence: Evidence) -> Finding | None:
         if shrunk and before >= _MOST * sum(each.before for each in mine):
             return _finding(optimizer, course, (before, after), median(inward.values()))
     return None
+
+
+def _while_shrinking(samples: list[Sample]) -> dict[str, list[float]]:
+    """Return the cosines of each parameter while it is larger than at its end, or else all."""
+    smallest: dict[str, float] = {}
+    for each in samples:
+        smallest[each.parameter] = min(each.norm, smallest.get(each.parameter, each.norm))
+    every: dict[str, list[float]] = {}
+    large: dict[str, list[float]] = {}
+    for each in samples:
+        every.setdefault(each.parameter, []).append(each.inward)
+        if each.norm >= _LARGE * smallest[each.parameter]:
+            large.setdefault(each.parameter, []).append(each.inward)
+    return every | large
 
 
 def _finding(

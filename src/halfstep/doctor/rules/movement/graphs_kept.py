@@ -1,11 +1,12 @@
-"""A running sum or a list keeps the losses with their graphs, so that memory grows."""
+"""A running sum, a tensor or a list keeps losses with their graphs, so that memory grows."""
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.movement.kept_graphs import LOSSES, KeptGraphs
+from halfstep.doctor.signals.movement.kept_graphs import ADDS, LOSSES, KeptGraphs
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -18,16 +19,22 @@ _APPENDED = re.compile(r"^(.*\.append\(\s*)([\w.]+)(\s*\))$")
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a sum over steps, or losses that are alive long after their steps."""
+    """Find a tensor that goes on from step to step, or losses that are alive long after theirs."""
     kept = evidence.of(KeptGraphs)
     text = kept.site.text if kept.site else ""
     if kept.steps >= _FEWEST:
-        summary = (
-            f"a sum of losses keeps the graphs of {kept.steps} steps, because the losses are added "
-            "as tensors with gradients: memory grows with each step"
+        is_sum = kept.by in ADDS
+        what, why = (
+            ("a sum of losses", "the losses are added as tensors")
+            if is_sum
+            else ("one tensor", "in each step, the loop puts values into it")
         )
-        change = _ADDED.sub(r"\1\2.item()", text)
-        fact = "between these additions, an optimizer has changed the weights"
+        summary = (
+            f"{what} keeps the graphs of {kept.steps} steps, because {why} with gradients: memory "
+            "grows with each step"
+        )
+        change = _ADDED.sub(r"\1\2.item()", text) if is_sum else _detached(text)
+        fact = "between these steps, an optimizer has changed the weights"
     elif kept.losses >= _MOST * LOSSES:
         summary = (
             f"{kept.losses} of the first {LOSSES} losses are still alive with their graphs, long "
@@ -46,6 +53,23 @@ def judge(evidence: Evidence) -> Finding | None:
         confidence=LIKELY,
         site=kept.site,
     )
+
+
+def _detached(text: str) -> str:
+    """Return an assignment to an element with a value without its graph, or else the text."""
+    try:
+        (statement,) = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return text
+    if not isinstance(statement, ast.Assign) or not isinstance(
+        statement.targets[-1], ast.Subscript
+    ):
+        return text
+    value = ast.get_source_segment(text, statement.value)
+    if value is None:
+        return text
+    is_closed = isinstance(statement.value, ast.Call | ast.Name | ast.Attribute | ast.Subscript)
+    return text.replace(value, f"{value if is_closed else f'({value})'}.detach()")
 
 
 RULE = Rule(

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import with_argument
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, Sample
     from halfstep.doctor.record.static import OptimizerFacts
 
 _FEWEST = 30  # steps
-_MOVES = 1e-3  # of a weight's norm, in all steps together
+_MOVES = 1e-3  # of the weights' norm, in all steps together, at one rate
+_MOVES_ON_SCHEDULE = 3e-3  # the same, at the rates of a schedule, of which few are sampled
 _SLOPE = 1e-4  # of a weight's norm: the gradient is not what is too small
 _FALLS = 0.9  # of the first losses
+_NEAR_ZERO = 1e-3  # a loss
 _GOOD = 1e-3  # a step's usual part of a weight's norm
 
 
@@ -29,21 +32,30 @@ def judge(evidence: Evidence) -> Finding | None:
             for each in evidence.samples
             if each.optimizer == number and each.gradient_zeros < 1 and each.relative_update
         ]
-        rates = {each.learning_rate for each in evidence.numbers.steps if each.optimizer == number}
-        if course is None or optimizer.steps < _FEWEST or not samples or len(rates) > 1:
-            continue  # A schedule may rise to another rate, or have frozen the weights.
+        rates = [each.learning_rate for each in evidence.numbers.steps if each.optimizer == number]
+        if course is None or optimizer.steps < _FEWEST or not samples or rates != sorted(rates):
+            continue  # A schedule that falls may have frozen the weights on purpose.
         # Weights that were loaded may be good already, and so may a loss near zero.
-        if any(each.loaded for each in samples) or not course[1] >= _FALLS * course[0] > _MOVES:
+        if any(each.loaded for each in samples) or not course[1] >= _FALLS * course[0] > _NEAR_ZERO:
             continue
-        steps = [
-            [each for each in samples if each.iteration == iteration]
-            for iteration in {each.iteration for each in samples}
-        ]
-        updates = [_whole(each, "relative_update") for each in steps]
-        slope = median(_whole(each, "relative_gradient") for each in steps)
-        if max(updates) * optimizer.steps <= _MOVES and slope >= _SLOPE:
-            return _finding(optimizer, course, updates, slope)
+        steps = {
+            iteration: [each for each in samples if each.iteration == iteration]
+            for iteration in sorted({each.iteration for each in samples})
+        }
+        updates = {place: _whole(each, "relative_update") for place, each in steps.items()}
+        slope = median(_whole(each, "relative_gradient") for each in steps.values())
+        highest = rates[-1] if rates[-1] > rates[0] else None
+        least = _MOVES if highest is None else _MOVES_ON_SCHEDULE
+        if _path(updates, optimizer.steps) <= least and slope >= _SLOPE:
+            return _finding(optimizer, course, [*updates.values()], slope, highest)
     return None
+
+
+def _path(updates: dict[int, float], steps: int) -> float:
+    """Return the length of all steps together; each is as long as the longer sample beside it."""
+    first, last = min(updates), max(updates)
+    between = sum((b - a) * max(updates[a], updates[b]) for a, b in pairwise(updates))
+    return first * updates[first] + between + max(1, steps - last) * updates[last]
 
 
 def _whole(samples: list[Sample], name: str) -> float:
@@ -53,8 +65,27 @@ def _whole(samples: list[Sample], name: str) -> float:
 
 
 def _finding(
-    optimizer: OptimizerFacts, course: tuple[float, float], updates: list[float], slope: float
+    optimizer: OptimizerFacts,
+    course: tuple[float, float],
+    updates: list[float],
+    slope: float,
+    highest: float | None,
 ) -> Finding:
+    facts = (
+        f"no sampled step changes them by more than {max(updates):.1e}; 1e-3 is usual",
+        f"the gradients are not small: their norm is {slope:.1e} of that of the weights",
+    )
+    losses = f"the loss is {course[0]:.4g} at first and {course[1]:.4g} at the end"
+    if highest is not None:  # A longer run may still come to a higher rate.
+        return Finding(
+            summary=f"in all {optimizer.steps} steps, the schedule gives a learning rate of "
+            f"{highest:.2g} at most, so a step changes the weights by {max(updates):.1e} of their "
+            f"norm or less, and teaches nothing: {losses}",
+            facts=facts,
+            change=("+ # a shorter warm-up or a higher peak in the schedule of the learning rate",),
+            confidence=POSSIBLE,
+            site=optimizer.site,
+        )
     usual, rate = median(updates), optimizer.settings.get("lr")
     better = float(rate) * _GOOD / usual if isinstance(rate, float | int) else 0.0
     made, names = optimizer.made_by, optimizer.arguments
@@ -62,12 +93,8 @@ def _finding(
     changed = with_argument(made, optimizer.kind, "lr", f"{better:.0e}", position=position)
     return Finding(
         summary=f"at a learning rate of {rate:g}, a step changes the weights by {usual:.1e} of "
-        f"their norm, so {optimizer.steps} steps teach nothing: the loss is {course[0]:.4g} at "
-        f"first and {course[1]:.4g} at the end",
-        facts=(
-            f"no sampled step changes them by more than {max(updates):.1e}; 1e-3 is usual",
-            f"the gradients are not small: their norm is {slope:.1e} of that of the weights",
-        ),
+        f"their norm, so {optimizer.steps} steps teach nothing: {losses}",
+        facts=facts,
         change=(f"- {made}", f"+ {changed}")
         if changed and changed != made
         else (f"- lr={rate:g}", f"+ lr={better:.0e}"),

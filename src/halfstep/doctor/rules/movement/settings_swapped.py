@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 _LONG, _SHORT = 0.99, 0.95  # betas: a long memory of gradients, a short one of their squares
 _DECAY = 0.02  # a dampening below it is a weight decay in the place of the dampening
+_SMOOTHING = ("alpha", "rho", "beta2")  # of squared gradients: near 1, or 0 without any
+_NO_SMOOTHING, _NO_EPS = 0.01, 0.5  # a smoothing below, an eps above: each may be the other
+_RATE, _MOMENTUM = (0.8, 1.0), 0.1  # a rate between, with a momentum below: each may be the other
 _BETAS = re.compile(r"betas\s*=\s*\(([^(),]+),\s*([^(),]+)\)")
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find betas in the wrong order, and a dampening that is a momentum or a weight decay."""
+    """Find betas in the wrong order, and settings that only make sense in another's place."""
     for optimizer in evidence.static.optimizers:
         if optimizer.steps:
-            finding = _betas(optimizer) or _dampening(optimizer)
+            finding = _betas(optimizer) or _dampening(optimizer) or _exchanged(optimizer)
             if finding is not None:
                 return finding
     return None
@@ -83,6 +86,42 @@ def _dampening(optimizer: OptimizerFacts) -> Finding | None:
         change=(f"- {made}", f"+ {changed}")
         if changed != made
         else (f"+ # give {optimizer.kind} its settings by name, not by position",),
+        confidence=LIKELY,
+        site=optimizer.site,
+    )
+
+
+def _exchanged(optimizer: OptimizerFacts) -> Finding | None:
+    """Find two settings each of which is out of its range, and within the other's."""
+    settings = {
+        name: float(value)
+        for name, value in optimizer.settings.items()
+        if isinstance(value, float | int)
+    }
+    eps, rate, momentum = (settings.get(name, 0.0) for name in ("eps", "lr", "momentum"))
+    for name in _SMOOTHING:
+        if 0 < settings.get(name, 0.0) < _NO_SMOOTHING and _NO_EPS < eps < 1:
+            effect = f"it divides gradients by {eps:g}, and hardly by their size"
+            return _in_other_places(optimizer, (name, settings[name]), ("eps", eps), effect)
+    if _RATE[0] < rate < _RATE[1] and 0 < momentum < _MOMENTUM:
+        effect = f"it makes long steps, and averages over {1 / (1 - momentum):.1f} of them"
+        return _in_other_places(optimizer, ("lr", rate), ("momentum", momentum), effect)
+    return None
+
+
+def _in_other_places(
+    optimizer: OptimizerFacts, one: tuple[str, float], other: tuple[str, float], effect: str
+) -> Finding:
+    names = optimizer.arguments
+    places = [names.index(each) for each, _ in (one, other) if each in names]
+    order = f"the order of its arguments is {', '.join(names[: max(places, default=0) + 1])}"
+    return Finding(
+        summary=f"{optimizer.kind} has {one[0]}={one[1]:g} and {other[0]}={other[1]:g}, so "
+        f"{effect}: each value is one for the other setting",
+        facts=(order,) if len(places) > 1 else (),
+        change=(
+            f"+ # give {optimizer.kind} {one[0]}={other[1]:g} and {other[0]}={one[1]:g}, by name",
+        ),
         confidence=LIKELY,
         site=optimizer.site,
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.ledgers.parameters import ParameterLedger
 from halfstep.doctor.signals.movement.units import EqualRows, Units
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -22,11 +22,14 @@ def judge(evidence: Evidence) -> Finding | None:
     long = {each.number for each in ledger.owners if each.steps >= _FEWEST}
     without = ledger.without_gradient()
     equal = [each for each in evidence.of(Units).equal if each.optimizer in long]
-    moved = [each for each in equal if each.size and each.name not in without and each.feeds]
+    copies = [each for each in equal if each.size and each.name not in without and each.feeds]
+    moved = [each for each in copies if not each.split]
     if moved:
         return _copies(moved)
     zero = [each for each in equal if not each.size and each.name in without]
-    return _zeros(zero) if len(zero) >= _PAIR else None
+    if len(zero) >= _PAIR:
+        return _zeros(zero)
+    return _split(copies) if copies else None
 
 
 def _copies(equal: list[EqualRows]) -> Finding:
@@ -44,6 +47,24 @@ def _copies(equal: list[EqualRows]) -> Finding:
             "+ torch.nn.init.kaiming_uniform_(layer.weight, a=5**0.5)",
         ),
         confidence=LIKELY,
+        module=first.module,
+    )
+
+
+def _split(equal: list[EqualRows]) -> Finding:
+    first = equal[0]
+    return Finding(
+        summary=f"all {first.rows} units of {first.module or first.name} began as copies of one, "
+        "and got equal gradients in the first steps: only rounding has told them apart since",
+        facts=(
+            (
+                f"{counted(len(equal), 'parameter')} with equal rows before the first step: "
+                f"{', '.join(each.name for each in equal[:3])}"
+            ),
+            "only random initial weights tell units apart",
+        ),
+        change=(f"+ # initialize each row of {first.name} with its own random numbers",),
+        confidence=POSSIBLE,
         module=first.module,
     )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import with_changed_argument
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, Sample
 
 _FEWEST = 3  # sampled steps
 _ALONG = 0.1  # cosine
@@ -31,10 +32,14 @@ def judge(evidence: Evidence) -> Finding | None:
     number = evidence.numbers.steps[0].optimizer
     samples = [each for each in evidence.samples if each.optimizer == number and each.uphill]
     course = evidence.numbers.course(number)
-    if course is None or len({each.iteration for each in samples}) < _FEWEST:
+    steps = {each.iteration: _Angle() for each in samples}
+    for each in samples:
+        steps[each.iteration].add(each)
+    if course is None or len(steps) < _FEWEST:
         return None
     first, last = course
-    if min(each.uphill for each in samples) < _ALONG or not last > _RISES * first > 0:
+    least = min(each.cosine for each in steps.values())
+    if least < _ALONG or not last > _RISES * first > 0:
         return None
     optimizer = evidence.static.optimizers[number]
     maximizes = bool(optimizer.settings.get("maximize"))
@@ -48,7 +53,7 @@ def judge(evidence: Evidence) -> Finding | None:
         f"it, so the loss rises from {first:.3g} to {last:.3g}"
         + (": maximize=True" if maximizes else ""),
         facts=(
-            f"the cosine of both is at least {min(each.uphill for each in samples):.2f}",
+            f"in each sampled step, the cosine of both is at least {least:.2f}",
             "with gradient descent, it is negative",
         ),
         change=change
@@ -56,6 +61,32 @@ def judge(evidence: Evidence) -> Finding | None:
         confidence=LIKELY,
         site=optimizer.site,
     )
+
+
+class _Angle:
+    """The angle between update and gradient of all sampled parameters together.
+
+    In a network that is driven uphill, layers saturate, and their gradients no longer matter.
+    """
+
+    def __init__(self) -> None:
+        self._product = self._update = self._gradient = 0.0
+
+    def add(self, sample: Sample) -> None:
+        update, gradient = (
+            sample.relative_update * sample.norm,
+            sample.relative_gradient * sample.norm,
+        )
+        self._product += sample.uphill * update * gradient
+        self._update, self._gradient = (
+            math.hypot(self._update, update),
+            math.hypot(self._gradient, gradient),
+        )
+
+    @property
+    def cosine(self) -> float:
+        size = self._update * self._gradient
+        return self._product / size if size else 0.0
 
 
 def _has_known_loss(evidence: Evidence) -> bool:
@@ -70,5 +101,5 @@ RULE = Rule(
     citations=("FluxML/Flux.jl#1290", "Yorko/mlcourse.ai#640"),
     needs=frozenset({"calls", "numbers", "samples", "static"}),
     judge=judge,
-    explains=("LEARNING_RATE_TOO_HIGH",),
+    explains=("INPUT_LOST", "LEARNING_RATE_TOO_HIGH"),
 )

@@ -116,6 +116,6 @@ RULE = Rule(
     citations=("ivadomed/ivadomed#55", "automl/Auto-PyTorch#210"),
     needs=frozenset({"numbers", "rates", "static"}),
     judge=judge,
-    explains=("SCHEDULE_PAST_ITS_END",),
+    explains=("SCHEDULE_PAST_ITS_END", "LEARNING_RATE_TOO_LOW"),
     harmless=True,
 )

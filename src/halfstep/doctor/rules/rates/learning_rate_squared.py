@@ -71,5 +71,6 @@ RULE = Rule(
     citations=("lhoyer/MIC#60", "pytorch/pytorch#78917"),
     needs=frozenset({"rates", "static"}),
     judge=judge,
+    explains=("LEARNING_RATE_TOO_LOW",),
     harmless=True,
 )

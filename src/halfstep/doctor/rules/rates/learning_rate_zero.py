@@ -94,6 +94,6 @@ RULE = Rule(
     citations=("huggingface/transformers#671",),
     needs=frozenset({"parameters", "rates"}),
     judge=judge,
-    explains=("LEARNING_RATE_FALLS_EARLY",),
+    explains=("LEARNING_RATE_FALLS_EARLY", "LEARNING_RATE_TOO_LOW"),
     harmless=True,
 )

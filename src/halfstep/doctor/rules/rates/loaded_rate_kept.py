@@ -89,5 +89,6 @@ RULE = Rule(
     citations=("pytorch/examples#816", "facebookresearch/detr#301"),
     needs=frozenset({"rates", "static"}),
     judge=judge,
+    explains=("LEARNING_RATE_TOO_LOW",),
     harmless=True,
 )

@@ -63,6 +63,11 @@ RULE = Rule(
     citations=("huggingface/accelerate#963", "h2oai/h2o-llmstudio#663"),
     needs=frozenset({"rates"}),
     judge=judge,
-    explains=("LEARNING_RATE_ZERO", "LEARNING_RATE_FALLS_EARLY", "SCHEDULE_PAST_ITS_END"),
+    explains=(
+        "LEARNING_RATE_ZERO",
+        "LEARNING_RATE_FALLS_EARLY",
+        "SCHEDULE_PAST_ITS_END",
+        "LEARNING_RATE_TOO_LOW",
+    ),
     harmless=True,
 )

@@ -90,5 +90,6 @@ RULE = Rule(
     citations=("pytorch/pytorch#65417",),
     needs=frozenset({"rates"}),
     judge=judge,
+    explains=("LEARNING_RATE_TOO_LOW",),
     harmless=True,
 )

@@ -1,4 +1,4 @@
-"""A list with one new layer is multiplied by a number, so all its places are the same layer."""
+"""One new layer is repeated at all places of a container, so these are the same layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEWEST = 3  # steps
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a trained layer at several places of a list that the program multiplies."""
+    """Find a trained layer at several places of a container that the program fills with it."""
     if max((each.steps for each in evidence.of(ParameterLedger).owners), default=0) < _FEWEST:
         return None
     for each in evidence.of(Repetitions).layers:
@@ -25,17 +25,24 @@ def judge(evidence: Evidence) -> Finding | None:
         where = each.container or "the model"
         return Finding(
             summary=f"the {each.count} layers {each.layer} of {where} in {each.model} are one "
-            f"layer, and share one set of {each.parameters} weights: multiplying a list repeats "
-            "the same object",
+            f"layer, and share one set of {each.parameters} weights: {_why(each.made_by)}",
             facts=(f"the layer is trained, and stands at {each.count} places",),
             change=difference(each.made_by, new)
             if new
-            else (f"+ # make a new layer for each place: [{each.layer}(...) for _ in range(...)]",),
+            else (f"+ # call {each.layer}(...) anew for each place, in a loop or a comprehension",),
             confidence=LIKELY,
             site=each.site,
             module=each.container,
         )
     return None
+
+
+def _why(made_by: str) -> str:
+    if "fromkeys" in made_by:
+        return "fromkeys() gives the same object to all keys"
+    if "repeat(" in made_by:
+        return "repeat() yields the same object each time"
+    return "multiplying a list repeats the same object"
 
 
 RULE = Rule(

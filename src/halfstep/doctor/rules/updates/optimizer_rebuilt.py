@@ -34,6 +34,12 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"- {text}",
                 "+ # once, before the loop, for all of its epochs:",
                 f"+ {text}",
+            )
+            if line.loop and line.loop != line.site
+            else (
+                f"  {text}",
+                "+ # build it once, before the first step, not in each call of this function;",
+                "+ # to change its rate, write group['lr'] for each group in its param_groups",
             ),
             confidence=LIKELY,
             site=line.site,

@@ -1,4 +1,4 @@
-"""A load with strict=False matches none of a module's names, so the weights stay as they were."""
+"""The names of a state match none of a module's, so the weights stay as they were."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ def judge(evidence: Evidence) -> Finding | None:
     change = first.renaming
     whole = first.parameters if change.inside else first.given
     is_prefix = change.count >= max(_FEWEST, _MOST * min(first.parameters, whole))
-    if (first.matched or first.filtered) and not is_prefix:
+    if (first.matched or first.filtered or first.unread) and not is_prefix:
         return None
     count = f"{first.matched or 'none'} of the {first.parameters} parameters"
     return Finding(
         summary=f"load_state_dict gives {first.module} its own weights: none of the {first.given} "
         "names in the loaded file has passed the filter, because they are other ones"
         if first.filtered
+        else f"the program reads none of the {first.given} tensors of this file, because their "
+        f"names are other ones than those of {first.module}, which keeps the weights of before"
+        if first.unread
         else f"load_state_dict(strict=False) has set {count} of {first.module}: the names of the "
         f"state, {first.given} in all, are other ones, so the weights are those of before the load",
         facts=(
@@ -55,6 +58,11 @@ def _change(load: Load) -> tuple[str, ...]:
     """Return the lines that give the names of a state the right prefix."""
     line = load.site.text if load.site else "module.load_state_dict(state, strict=False)"
     state, change = argument(load.made_by, "load_state_dict", 1, 0), load.renaming
+    if load.unread:
+        return (
+            f"  {line}",
+            f"+ # before its tensors are chosen by name, rename them: {_words(change)}",
+        )
     if load.filtered:
         return (
             f"+ # before the filter, rename what the file contains: {_words(change)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.ledgers.writes import Write, WriteLedger
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 _OFTEN = 2  # after the first time
 _SHARE = 0.5  # of the parameters
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -31,7 +33,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"{each.most} parameters written, first after step {each.first}",
                 "after each write, they have the values of the first one",
             ),
-            change=_once(each) or ("+ # run this line once, before the first step",),
+            change=_once(each)
+            or ("+ # do this once, before the first step; or write copies of the latest weights",),
             confidence=LIKELY,
             site=each.site,
         )
@@ -39,9 +42,17 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _once(write: Write) -> tuple[str, ...]:
-    """Return a change that moves a line before the loop around it; none if there is no loop."""
+    """Return a change that moves a line before the loop around it.
+
+    It is empty without a loop, and if the line uses what the loop counts, such as each parameter.
+    """
     line, loop = write.site, write.loop
     if line is None or loop is None or not loop.text.endswith(":"):
+        return ()
+    counted, _, _ = loop.text.removeprefix("async ").removeprefix("for ").partition(" in ")
+    if loop.text.startswith("while "):
+        counted = ""
+    if not set(_NAME.findall(counted)).isdisjoint(_NAME.findall(line.text)):
         return ()
     return (f"@ {loop}", f"+ {line.text}", f"  {loop.text}", f"@ {line}", f"- {line.text}")
 

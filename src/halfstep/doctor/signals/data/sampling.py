@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from halfstep.doctor.internals import is_loss
+from halfstep.doctor.internals import is_functorch_tensor, is_loss
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.data.batches import Batches
 from halfstep.doctor.signals.data.classes import ClassOrder, class_orders
@@ -147,7 +147,8 @@ class RowSamples(Signal):
         """Return a copy of a few elements of the first rows, shape (rows, elements)."""
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
             return None
-        if not tensor.numel() or tensor.is_complex():
+        # A tensor inside a transform, such as torch.vmap, has no values that could be read later.
+        if not tensor.numel() or tensor.is_complex() or is_functorch_tensor(tensor):
             return None
         rows, width = min(len(tensor), ROWS), tensor.numel() // len(tensor)
         part = tensor.detach()

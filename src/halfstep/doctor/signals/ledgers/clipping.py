@@ -1,7 +1,10 @@
-"""Calls of `clip_grad_norm_`: whether they get gradients, and how much they clip.
+"""Calls of `clip_grad_norm_`, whether they get gradients and how much they clip; other writes.
 
-torch calls a dozen functions with all gradients. They are told to the signals as one norm and one
-write, unless a gradient is of a kind whose calls say more.
+torch calls a dozen functions with all gradients to clip them. They are told to the signals as one
+norm and one write, unless a gradient is of a kind whose calls say more.
+
+The loop may also shrink gradients by its own writes in place. In sampled steps, the norms of a few
+gradients are compared, before the first of these writes and at the step.
 """
 
 from __future__ import annotations
@@ -14,18 +17,23 @@ import torch
 from halfstep.doctor.internals import clipping, total_norm
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Heard, Hook, Signal
+from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.signals.values.samples import is_sampled
 from halfstep.doctor.tape.listener import Call
+from halfstep.doctor.tensors.local import local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch.optim import Optimizer
 
     from halfstep.doctor.record import Fact
     from halfstep.doctor.signals.watched import Watched
 
 _LINES = 16
 _NORMS = 64
+_PROBES = 8  # gradients
 _EMPTY, _BARE, _USEFUL = range(3)  # no parameter; parameters without gradients; gradients
 
 
@@ -51,11 +59,27 @@ class ClippingLine:
 
 
 @dataclass(frozen=True, slots=True)
+class ShrinkingLine:
+    """A line that is the first to write gradients in place between a backward pass and a step.
+
+    Attributes:
+        optimizer: Number of the optimizer that uses them.
+        norms: In some steps, the norm of a few gradients before the write, and at the step.
+        site: The line.
+    """
+
+    optimizer: int
+    norms: tuple[tuple[float, float], ...]
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class ClippingLines:
     """All such lines."""
 
     signal: ClassVar[str] = "clipping"
     lines: tuple[ClippingLine, ...] = ()
+    shrinking: tuple[ShrinkingLine, ...] = ()
 
 
 @dataclass(slots=True)
@@ -72,6 +96,10 @@ class Clipping(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._lines: dict[Mark | None, _Line] = {}
+        self._probes: list[torch.Tensor] = []  # of the optimizer of the next step, if it is sampled
+        self._first: Mark | None = None
+        self._norms: dict[int, torch.Tensor] = {}
+        self._shrinking: dict[tuple[int, Mark | None], list[torch.Tensor]] = {}
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of the two functions of which `clip_grad_norm_` consists."""
@@ -129,6 +157,42 @@ class Clipping(Signal):
             line.limit = float(limit)
             line.norms.append(norm.detach())
 
+    def before_write(
+        self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> None:
+        """Measure gradients before the loop writes them."""
+        del name, values
+        if not self._probes:
+            return
+        gradients = {id(each.grad): place for place, each in enumerate(self._probes)}
+        for each in written:
+            place = gradients.get(id(each))
+            if place is not None and place not in self._norms and each.layout is torch.strided:
+                self._first = self._first if self._norms else calling_line()
+                self._norms[place] = torch.linalg.vector_norm(local(each).detach())
+
+    def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
+        """Compare the gradients that the loop has written."""
+        del optimizer, mark
+        if self._norms:
+            now = [
+                torch.linalg.vector_norm(local(gradient).detach())
+                for place in self._norms
+                if (gradient := self._probes[place].grad) is not None
+            ]
+            line = self._shrinking.setdefault((number, self._first), [])
+            if len(now) == len(self._norms) and len(self._shrinking) <= _LINES:
+                norms = [torch.stack(each).norm() for each in ([*self._norms.values()], now)]
+                line.append(torch.stack(norms))
+            self._norms = {}
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Choose the gradients that are compared in the next step."""
+        self._probes, self._norms = [], {}
+        if is_sampled(self.watched.registry.optimizer(optimizer).steps):
+            trained = [each for each in parameters_of(optimizer) if each.requires_grad]
+            self._probes = trained[:: max(1, len(trained) // _PROBES)][:_PROBES]
+
     def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
         """Count the lines that have run before a step."""
         del mark
@@ -151,7 +215,13 @@ class Clipping(Signal):
             )
             for mark, line in self._lines.items()
         )
-        return {ClippingLines.signal: ClippingLines(lines)}
+        shrinking = tuple(
+            ShrinkingLine(
+                number, tuple((float(each[0]), float(each[1])) for each in norms), site(mark)
+            )
+            for (number, mark), norms in self._shrinking.items()
+        )
+        return {ClippingLines.signal: ClippingLines(lines, shrinking)}
 
 
 def _are_plain(gradients: list[torch.Tensor]) -> bool:

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from torch.optim import Optimizer
 
+from halfstep.doctor.record.blocks import loop
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.signals.state.facts import parameters_of
@@ -39,6 +40,7 @@ class RebuiltOptimizer:
         steps: Number of steps of the predecessors of these.
         memory: Number of steps over which the momentum averages; 0 without momentum.
         site: The line.
+        loop: The innermost loop around it in its function; its statement without one.
     """
 
     kind: str
@@ -47,6 +49,7 @@ class RebuiltOptimizer:
     steps: int
     memory: float
     site: Site | None
+    loop: Site | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,13 @@ class Rebuilding(Signal):
         """Return the lines."""
         lines = tuple(
             RebuiltOptimizer(
-                line.kind, line.built, line.continued, line.steps, line.memory, site(mark)
+                line.kind,
+                line.built,
+                line.continued,
+                line.steps,
+                line.memory,
+                site(mark),
+                site(loop(mark, set())),
             )
             for (_, mark), line in self._lines.items()
             if line.continued

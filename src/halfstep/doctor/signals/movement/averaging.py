@@ -4,6 +4,8 @@ A tensor counts as an average of a parameter if it has the parameter's shape but
 its values are near the parameter's, and if the loop computes its next values from both. An update
 is then a sum `kept * average + added * parameter`, and both factors follow from a few elements.
 They are computed on the device, in the first updates and in every 32nd step, and read at the end.
+
+Parameters that the loop joins to one vector count as one parameter.
 """
 
 from __future__ import annotations
@@ -17,10 +19,16 @@ import torch
 from torch import nn
 from torch.optim import swa_utils
 
-from halfstep.doctor.record.averages import AveragedModel, AverageLedger, AverageLine, AverageUpdate
+from halfstep.doctor.record.averages import (
+    AveragedModel,
+    AverageLedger,
+    AverageLine,
+    AverageUpdate,
+)
 from halfstep.doctor.record.blocks import loop
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.signals.ledgers.followers import address
+from halfstep.doctor.signals.movement.multiples import Multiples, is_new, norms_of
 from halfstep.doctor.signals.program.routine import EVERY
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.state.facts import parameters_of
@@ -42,7 +50,9 @@ STEPS = 4 * EVERY  # from one of them to the next; the calls of a routine are he
 MOST = 8  # updates that are measured in a step
 LINES = 16
 UPDATES = 128  # of a line
+JOINS = frozenset({"cat", "concat", "concatenate"})
 NEAR = 0.5
+_JOINED = -1  # stands for the address of an average that is joined for each update
 _FORMATS = {torch.float32, torch.float64}  # averages.py examines those in half formats
 _ALIKE = 1e-3  # of the parameter: the average is too near to it to tell both factors apart
 _APART = 1e-2  # of the parameter: a sound update of a nearer average may be rounded away
@@ -51,11 +61,19 @@ _EXACT = 1e-3  # of the update's size: what both factors may leave unexplained
 
 @dataclass(slots=True)
 class _Probe:
-    """A parameter whose averages are searched for."""
+    """A parameter whose averages are searched for.
+
+    Attributes:
+        optimizer: Number of its optimizer.
+        parameter: The parameter.
+        key: Its address.
+        is_joined: Whether it is a vector of several parameters, which lives for a step.
+    """
 
     optimizer: int
     parameter: torch.Tensor
     key: int
+    is_joined: bool = False
 
 
 @dataclass(slots=True)
@@ -121,6 +139,8 @@ class Averaging(Signal):
         self._noted = 0
         self._on = False  # whether updates until the next step are measured
         self._known: set[tuple[int, int]] = set()
+        self._joined: set[int] = set()  # the addresses of vectors of parameters
+        self._number = 0  # of the last optimizer that has stepped
         self._ran: WeakSet[nn.Module] = WeakSet()
         self._evaluated: WeakKeyDictionary[nn.Module, Mark | None] = WeakKeyDictionary()
 
@@ -131,6 +151,7 @@ class Averaging(Signal):
         del mark
         if self._pending or self._mixed:
             self._close()
+        self._number = number
         known = number, len(optimizer.param_groups)
         if known not in self._known:
             self._known.add(known)
@@ -174,6 +195,14 @@ class Averaging(Signal):
         self._pending.clear()
         self._mixed.clear()
         self._written.clear()
+        if self._joined:
+            self._own -= self._joined
+            self._joined.clear()
+            self._probes = {
+                shape: kept
+                for shape, its in self._probes.items()
+                if (kept := [each for each in its if not each.is_joined])
+            }
 
     def _changed(self, key: int, update: _Pending, probe: _Probe) -> None:
         after, parameter = some(update.average, ELEMENTS).clone(), some(probe.parameter, ELEMENTS)
@@ -183,6 +212,8 @@ class Averaging(Signal):
         line = self._line(update.mark, probe)
         if line is None:
             return
+        if probe.is_joined:  # The average is joined anew for each update, so it shows the last one.
+            key, after = _JOINED, update.before
         if key in line.first and line.first[key].shape != after.shape:
             del line.first[key], line.changed[key]  # the memory of another tensor
         first, its = line.first.setdefault(key, update.before), line.changed.setdefault(key, [])
@@ -241,9 +272,12 @@ class Averaging(Signal):
     def on_call(self, heard: Heard) -> None:
         """Note what the loop computes from a parameter and its average."""
         result = heard.result
+        if not self._on:
+            return
+        if heard.name in JOINS:
+            self._join(heard)
         if (
-            not self._on
-            or not isinstance(result, torch.Tensor)
+            not isinstance(result, torch.Tensor)
             or result.requires_grad
             or result.shape not in self._probes
         ):
@@ -251,6 +285,18 @@ class Averaging(Signal):
         key = address(result)
         if not key or key in self._own or key in self._pending:
             return  # a parameter, or an average that is written
+        sources, average = self._sources(heard, result, key)
+        if sources or average is not None:
+            self._mixed[key] = _Mixed(calling_line(), result, sources, average)
+        if average is not None and _is_plain(average):
+            probe = self._probe(average, sources)
+            if probe is not None:
+                self._note(average, address(average), probe, is_written=False)
+
+    def _sources(
+        self, heard: Heard, result: torch.Tensor, key: int
+    ) -> tuple[frozenset[int], torch.Tensor | None]:
+        """Return the parameters, and another tensor of its shape, that a result comes from."""
         sources, average = frozenset[int](), None
         for each in heard.given:
             its = address(each)
@@ -263,12 +309,17 @@ class Averaging(Signal):
                 average = average if mixed.average is None else mixed.average
             elif its and its != key and each.shape == result.shape:
                 average = each
-        if sources or average is not None:
-            self._mixed[key] = _Mixed(calling_line(), result, sources, average)
-        if average is not None and _is_plain(average):
-            probe = self._probe(average, sources)
-            if probe is not None:
-                self._note(average, address(average), probe, is_written=False)
+        return sources, average
+
+    def _join(self, heard: Heard) -> None:
+        """Take a vector of several parameters, as `parameters_to_vector` makes it, as one."""
+        result, parts = heard.result, [address(each) for each in heard.given]
+        if result.ndim == 1 and sum(each in self._own for each in parts) > 1:
+            key = address(result)
+            probe = _Probe(self._number, result, key, is_joined=True)
+            self._probes.setdefault(result.shape, []).append(probe)
+            self._joined.add(key)
+            self._own.add(key)
 
     def _line(self, mark: Mark | None, probe: _Probe) -> _Line | None:
         if mark not in self._lines and len(self._lines) >= LINES:
@@ -307,7 +358,7 @@ class Averaging(Signal):
             averages |= {
                 place
                 for key, its in changed.items()
-                if any(near and not same for same, _, near in its)
+                if key != _JOINED and any(near and not same for same, _, near in its)
                 for place in (key, self._moved.get(key, key))
             }
             updates = [_update(step, products) for step, products in line.products]
@@ -321,36 +372,29 @@ class Averaging(Signal):
     def _models(self, averages: set[int]) -> Iterator[AveragedModel]:
         registry = self.watched.registry
         models = registry.models.alive()
+        near = self.watched[Multiples].near()
         trained = [each for each in models.values() if registry.owners(each)]
-        moved = any(not _is_new(norm) for each in trained for _, norm in _norms(each))
+        moved = any(not is_new(norm) for each in trained for _, norm in norms_of(each))
         for number, model in models.items():
             is_torch = isinstance(model, swa_utils.AveragedModel)
-            if is_torch or any(address(each) in averages for each in model.parameters()):
-                norms = [*_norms(model)]
+            is_average = any(address(each) in averages for each in model.parameters())
+            if is_torch or is_average or number in near:
+                norms = [*norms_of(model)]
+                stale = tuple(name for name, norm in norms if is_new(norm))
                 yield AveragedModel(
                     number,
                     int(cast("torch.Tensor", model.n_averaged)) if is_torch else -1,
                     is_torch and not (model.avg_fn or model.multi_avg_fn or model.use_buffers),
-                    tuple(name for name, norm in norms if _is_new(norm)) if moved else (),
+                    near.get(number, stale) if moved else (),
                     len(norms),
                     model in self._ran,
                     site(self._evaluated.get(model)),
                 )
 
 
-def _norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for name, each in model.named_modules():
-        if isinstance(getattr(each, "running_mean", None), torch.Tensor):
-            yield name, each
-
-
-def _is_new(norm: Any) -> bool:
-    return not bool(norm.running_mean.any()) and bool((norm.running_var == 1).all())
-
-
 def _still(changes: Sequence[tuple[bool, bool, bool]]) -> int:
     """Return the number of updates of an average that has never changed; 0 if it has."""
-    if not all(same and near for same, _, near in changes):
+    if not changes or not changes[0][2] or not all(same for same, _, _ in changes):
         return 0
     return sum(apart for _, apart, _ in changes)
 

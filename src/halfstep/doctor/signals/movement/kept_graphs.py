@@ -1,7 +1,8 @@
-"""Losses that the loop keeps with their graphs: in a running sum, or in a list.
+"""Losses that the loop keeps with their graphs: in a running sum, in a tensor, or in a list.
 
-A sum of losses of several steps that is no number keeps the graph of each loss, and memory grows
-with each step. Sums are followed from one addition to the next; losses in a list stay alive.
+A tensor that is computed from one of the step before, and so on, keeps the graphs of all these
+steps, and memory grows with each step. It may be a sum or a moving average of losses, or a table
+into which the loop writes them. Losses in a list stay alive.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from halfstep.doctor.internals import node_number
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.record.source import only_line_with
 from halfstep.doctor.signals.signal import Signal
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 LOSSES = 24  # the first losses, which are looked for later
 LATER = 64  # backward passes after the first one
 _SUMS = 256
-_ADDS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
+ADDS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 _APPENDED = r"\.append\(\s*[\w.]*loss\w*\s*\)"
 
 
@@ -35,14 +37,16 @@ class KeptGraphs:
     """What keeps the graphs of losses.
 
     Attributes:
-        steps: The most steps whose losses one sum has added up with their graphs, without a
-            backward pass of it; between these steps, weights were updated.
+        steps: The most steps whose graphs one tensor keeps, without a backward pass of it; between
+            these steps, weights were updated.
+        by: Name of the function that makes this tensor from the one of the step before.
         losses: How many of the first losses are still alive with their graphs.
-        site: The line that adds; that which appends to a list, if it is the only one.
+        site: The line of this function; that which appends to a list, if it is the only one.
     """
 
     signal: ClassVar[str] = "kept_graphs"
     steps: int = 0
+    by: str = ""
     losses: int = 0
     site: Site | None = None
 
@@ -55,30 +59,34 @@ class _Sum:
 
 
 class KeepingGraphs(Signal):
-    """Follows sums, and looks for the first losses later."""
+    """Follows tensors from step to step, and looks for the first losses later."""
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._sums: dict[int, _Sum] = {}
         self._longest = 0
         self._mark: Mark | None = None
+        self._by = ""
+        self._last = 0, -1  # steps before the last backward pass, and the last node of its graph
         self._losses: list[weakref.ref[torch.Tensor]] = []
         self._count = 0
         self._alive = 0
         self._backward: Mark | None = None
 
     def on_call(self, heard: Heard) -> None:
-        """Follow a sum of numbers with a graph."""
-        result = heard.result
-        if heard.name not in _ADDS or not isinstance(result, torch.Tensor) or result.ndim:
+        """Follow a sum of numbers with a graph, and what else goes on from an earlier step."""
+        result = heard.result if heard.result is not None else next(iter(heard.call.args), None)
+        if not isinstance(result, torch.Tensor) or not is_in_graph(result):
             return
-        if not is_in_graph(result):
-            return
-        made, before = self.watched.grammar.made, None
+        made, before, is_old = self.watched.grammar.made, None, False
         for each in heard.given:
             known = self._sums.get(id(each))
             if known is not None and (known.tensor() is each):
                 before = known
+            is_old = is_old or self._is_old(each)
+        is_sum = heard.name in ADDS and not result.ndim
+        if not is_sum and before is None and not is_old:
+            return
         steps = 1
         if before is not None:
             steps = before.steps + (before.last != made)
@@ -90,11 +98,32 @@ class KeepingGraphs(Signal):
                 self._sums.clear()
         self._sums[id(result)] = _Sum(weakref.ref(result), steps, made)
         if steps > self._longest:
-            self._longest, self._mark = steps, calling_line()
+            self._longest, self._mark, self._by = steps, calling_line(), heard.name
+
+    def before_write(
+        self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> None:
+        """Note a tensor with the graph of an earlier step before the loop writes it."""
+        del name, values
+        for each in written:
+            known = self._sums.get(id(each))
+            if (known is None or known.tensor() is not each) and self._is_old(each):
+                self._sums[id(each)] = _Sum(weakref.ref(each), 1, self.watched.grammar.made - 1)
+
+    def _is_old(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor was computed before the last step."""
+        made, node = self._last
+        return (
+            made < self.watched.grammar.made
+            and is_in_graph(tensor)
+            and node_number(tensor.grad_fn) <= node
+        )
 
     def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
         """Remember the first losses, look for them later, and forget sums that are used."""
         self._count += 1
+        numbers = [node_number(each.grad_fn) for each in losses if is_in_graph(each)]
+        self._last = self.watched.grammar.made, max(numbers, default=-1)
         for each in losses:
             self._sums.pop(id(each), None)
             if len(self._losses) < LOSSES:
@@ -108,4 +137,4 @@ class KeepingGraphs(Signal):
         """Return what keeps graphs."""
         is_list = self._alive > self._longest
         mark = only_line_with(_APPENDED, self._backward) if is_list else self._mark
-        return {KeptGraphs.signal: KeptGraphs(self._longest, self._alive, site(mark))}
+        return {KeptGraphs.signal: KeptGraphs(self._longest, self._by, self._alive, site(mark))}

@@ -1,6 +1,8 @@
 """Counts how many parameters of a module each call of `load_state_dict` has set.
 
-With `strict=False`, a state whose names have another prefix sets none, and raises no error.
+With `strict=False`, a state whose names have another prefix sets none, and raises no error. The
+same holds for a loop that copies the tensors of a file by their names; nothing then reads a tensor
+of this file.
 """
 
 from __future__ import annotations
@@ -14,21 +16,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
+from halfstep.doctor.internals import weak_storage
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.ledgers.followers import address
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.state.facts import parameters_of
+from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.renamed import Renaming, renaming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
 
 _MOST = 256  # calls
 _FEW = 0.1  # of the parameters, and of the state
 _FILES = 4
 _DEPTH = 3
+_TRAINED = 3  # steps after a file was loaded
+_OPEN = 64  # the same, after which only load_state_dict is expected to read it
 _FEWEST = 2  # tensors of a state; a smaller one may be no state of a model
 
 
@@ -44,6 +55,7 @@ class Load:
         renaming: The names under which it would have set more of them.
         filtered: Whether the state is the module's own, into which the names of a file should have
             come. The names given are then those of the file.
+        unread: Whether it is a state in a file, of which the program has read no tensor.
         expected: A name of a parameter.
         got: A name in the state.
         made_by: The statement of the call.
@@ -56,6 +68,7 @@ class Load:
     matched: int
     renaming: Renaming
     filtered: bool
+    unread: bool
     expected: str
     got: str
     made_by: str
@@ -97,6 +110,28 @@ class _Shape:
     shape: torch.Size
 
 
+@dataclass(slots=True)
+class _Unread:
+    """A state in a file of which nothing has been read.
+
+    Attributes:
+        shapes: What is remembered of its tensors, by name.
+        storages: References to the memory of these tensors, by address.
+        steps: Number of steps of each optimizer before it was loaded, by number.
+        mark: The line that has loaded the file.
+    """
+
+    shapes: dict[str, Any]
+    storages: dict[int, StorageWeakRef]
+    steps: dict[int, int]
+    mark: Mark | None
+
+    def holds(self, key: int) -> bool:
+        """Return whether one of the tensors is at an address; another one may be there later."""
+        storage = self.storages.get(key)
+        return storage is not None and not storage.expired()
+
+
 class StateLoads(Signal):
     """Compares the names of each loaded state with those of the module's parameters."""
 
@@ -105,6 +140,8 @@ class StateLoads(Signal):
         self._notes: list[_Note] = []
         self._assigned: Mark | None = None
         self._files: deque[dict[str, Any]] = deque(maxlen=_FILES)
+        self._unread: list[_Unread] = []
+        self._is_open = False  # whether calls of the loop may still read one of them
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of what loads a file, and a state into a module."""
@@ -115,11 +152,48 @@ class StateLoads(Signal):
         result = original(*args, **kwargs)
         with self.watched.guard.own():
             self._files.append(_shapes(result, _DEPTH))
+            optimizers, mark = self.watched.registry.optimizers, calling_line()
+            steps = {number: each.steps for number, each in enumerate(optimizers.notes)}
+            for state in _states(result, _DEPTH):
+                shapes = {name: _Shape(each.shape) for name, each in state.items()}
+                storages = {
+                    key: weak_storage(each) for each in state.values() if (key := address(each))
+                }
+                self._unread.append(_Unread(shapes, storages, steps, mark))
+            del self._unread[:-_FILES]
+            self._is_open = bool(self._unread)
         return result
+
+    def on_call(self, heard: Heard) -> None:
+        """Forget a state of a file when the loop uses one of its tensors."""
+        if self._is_open:
+            self._read(heard.given)
+
+    def before_write(
+        self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> None:
+        """Forget a state of a file when the loop writes one of its tensors somewhere."""
+        del name
+        if self._is_open:
+            self._read([*written, *values])
+
+    def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
+        """Stop to look for calls that read a file when the training has gone on for long."""
+        del mark
+        if self._is_open:
+            latest = self._unread[-1].steps.get(number, 0) if self._unread else 0
+            steps = self.watched.registry.optimizer(optimizer).steps - latest
+            self._is_open = bool(self._unread) and steps < _OPEN
+
+    def _read(self, tensors: Iterable[torch.Tensor]) -> None:
+        keys = {address(each) for each in tensors}
+        self._unread = [each for each in self._unread if not any(map(each.holds, keys))]
 
     def _on_load(self, original: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         with self.watched.guard.own():
             state = args[0] if args else kwargs.get("state_dict")
+            if self._unread:
+                self._read(tensors_in(state))
             own = _own_names(module, state) if isinstance(state, Mapping) else frozenset[str]()
         result = original(module, *args, **kwargs)
         with self.watched.guard.own():
@@ -180,9 +254,41 @@ class StateLoads(Signal):
         }
         empty = [note for note in self._notes if note.mark and self._is_lost(note, used, loaded)]
         found = {note.mark: _frozen(note) for note in empty}
+        found |= {each.mark: load for each in self._unread for load in self._unused(each)}
         line = site(self._assigned)
         assigned = (line, statement(self._assigned)) if line is not None else None
         return {Loads.signal: Loads(tuple(found.values()), assigned)}
+
+    def _unused(self, state: _Unread) -> Iterator[Load]:
+        """Yield the models for which a state is, and that were trained on without it."""
+        registry = self.watched.registry
+        for model in registry.models.alive().values():
+            tensors = [*model.named_parameters(), *model.named_buffers()]
+            shapes = {name: each.shape for name, each in tensors}
+            trained = any(
+                registry.optimizer(each).steps >= state.steps.get(number, 0) + _TRAINED
+                for number, each in registry.optimizers.alive().items()
+                if {id(one) for one in parameters_of(each)} & set(map(id, model.parameters()))
+            )
+            is_used = any(state.holds(address(each)) for _, each in tensors)
+            if not trained or is_used or model in registry.loaded or shapes.keys() & state.shapes:
+                continue
+            change = renaming(state.shapes, shapes)
+            if change.count:
+                count = sum(1 for _ in model.parameters())
+                yield Load(
+                    module=type(model).__name__,
+                    parameters=count,
+                    given=len(state.shapes),
+                    matched=0,
+                    renaming=change,
+                    filtered=False,
+                    unread=True,
+                    expected=next(iter(shapes)),
+                    got=next(iter(state.shapes)),
+                    made_by=statement(state.mark),
+                    site=site(state.mark),
+                )
 
     @staticmethod
     def _is_lost(note: _Note, used: set[int], loaded: set[int]) -> bool:
@@ -219,6 +325,17 @@ def _shapes(value: Any, depth: int) -> dict[str, Any]:
     return found
 
 
+def _states(value: Any, depth: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield the mappings of names to tensors in a file."""
+    if not isinstance(value, Mapping) or not depth:
+        return
+    tensors = {name: each for name, each in value.items() if isinstance(each, torch.Tensor)}
+    if len(tensors) >= _FEWEST and all(isinstance(name, str) for name in tensors):
+        yield tensors
+    for each in value.values():
+        yield from _states(each, depth - 1)
+
+
 def _frozen(note: _Note) -> Load:
     return Load(
         module=type(note.module()).__name__,
@@ -227,6 +344,7 @@ def _frozen(note: _Note) -> Load:
         matched=len(note.names),
         renaming=note.renaming,
         filtered=note.filtered,
+        unread=False,
         expected=note.expected,
         got=note.got,
         made_by=statement(note.mark),

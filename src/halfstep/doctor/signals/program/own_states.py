@@ -1,7 +1,9 @@
 """Finds states that a program keeps without a copy, and loads after it has changed.
 
 `state_dict()` returns the parameters' own memory. So a state that is kept as the best one so far,
-or as the one before an evaluation, changes with the weights, and loading it changes nothing.
+or as the one before an evaluation, changes with the weights, and loading it changes nothing. This
+also holds for arrays and other tensors that share this memory; such a state was then kept by the
+last call of `state_dict()`, or before it.
 """
 
 from __future__ import annotations
@@ -62,6 +64,9 @@ class KeptStates(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._taken: dict[int, tuple[weakref.ref[torch.Tensor], int, int, Mark | None]] = {}
+        self._latest: weakref.WeakKeyDictionary[nn.Module, tuple[int, int, Mark | None]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._found: dict[Mark | None, tuple[str, int, int, Mark | None]] = {}
 
     def hooks(self) -> Iterator[Hook]:
@@ -77,6 +82,7 @@ class KeptStates(Signal):
             if first is not None:
                 note = weakref.ref(first), _version(state), self._steps(), calling_line()
                 self._taken[id(first)] = note
+                self._latest[module] = _own_version(module), *note[2:]
                 while len(self._taken) > _MOST:
                     del self._taken[next(iter(self._taken))]
         return state
@@ -87,7 +93,11 @@ class KeptStates(Signal):
             first = _first(state)
             reference, version, before, kept = self._taken.get(id(first), (None, 0, 0, None))
             is_known = reference is not None and reference() is first
-            if is_known and version != _version(state) and _is_own(module, state):
+            is_changed = is_known and version != _version(state)
+            if not is_known and module in self._latest:
+                version, before, kept = self._latest[module]
+                is_changed = version != _own_version(module)
+            if is_changed and _is_own(module, state):
                 line, passed = calling_line(), self._steps() - before
                 count = self._found.get(line, ("", 0))[1] + 1
                 self._found[line] = type(module).__name__, count, passed, kept
@@ -114,6 +124,11 @@ def _version(state: Any) -> int:
     """Return a number that grows with each write to a tensor of a state."""
     tensors = [each for each in state.values() if isinstance(each, torch.Tensor)]
     return sum(each._version for each in tensors if not each.is_inference())
+
+
+def _own_version(module: nn.Module) -> int:
+    """Return a number that grows with each write to a parameter of a module."""
+    return sum(each._version for each in module.parameters() if not each.is_inference())
 
 
 def _is_own(module: nn.Module, state: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Finds one layer that stands at several places of a Sequential or ModuleList.
+"""Finds one layer that stands at several places of a Sequential, ModuleList or ModuleDict.
 
 The layers are compared at the end, so this costs a step nothing. A program may share a layer on
-purpose. It hardly does so in a list with a new layer that it multiplies by a number.
+purpose. It hardly does so where an expression makes a new layer and repeats the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from halfstep.doctor.tape.modules import unwrapped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_CONTAINERS = (nn.Sequential, nn.ModuleList)
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Repetition:
         layer: Class of the layer.
         count: Number of its places.
         parameters: Number of its parameters.
-        made_by: The statement that makes the list.
-        site: The line that multiplies a list with a new layer of this class.
+        made_by: The statement that makes the container.
+        site: The line that repeats a new layer of this class.
     """
 
     model: str
@@ -49,7 +49,7 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True)
 class Repetitions:
-    """All such layers for which the program multiplies a list."""
+    """All such layers for which the program repeats a new layer."""
 
     signal: ClassVar[str] = "repetitions"
     layers: tuple[Repetition, ...] = ()
@@ -74,7 +74,7 @@ class RepeatedLayers(Signal):
         for path, container in model.named_modules():
             if not isinstance(container, _CONTAINERS):
                 continue
-            layers = [*container]
+            layers = [*(container.values() if isinstance(container, nn.ModuleDict) else container)]
             for layer, count in Counter(layers).items():
                 parameters = [*layer.parameters()] if count > 1 else []
                 if not any(id(each) in owned for each in parameters):

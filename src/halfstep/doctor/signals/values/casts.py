@@ -23,7 +23,7 @@ from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from halfstep.doctor.signals.watched import Watched
 
