@@ -65,8 +65,10 @@ def _in_hook(line: ClippingLine) -> Finding:
             f"the norms were up to {max(line.norms, default=0.0):.4g}, the limit is {line.limit:g}",
         ),
         change=(
-            "+ # in a hook before the step: optimizer.register_step_pre_hook() in place of "
-            "optimizer.register_step_post_hook()",
+            (
+                "+ # in a hook before the step: optimizer.register_step_pre_hook() in place of "
+                "optimizer.register_step_post_hook()"
+            ),
         ),
         confidence=LIKELY,
         site=line.site,

@@ -42,8 +42,10 @@ def judge(evidence: Evidence) -> Finding | None:
                     "or .data, and these never have a gradient",
                     facts=(f"no gradient before {line.bare} of {counted(line.steps, 'step')}",),
                     change=(
-                        "+ # give it the parameters themselves: those of model.parameters(), or "
-                        "of model.named_parameters() to choose by name",
+                        (
+                            "+ # give it the parameters themselves: those of model.parameters(), "
+                            "or of model.named_parameters() to choose by name"
+                        ),
                     ),
                     confidence=CERTAIN,
                     site=line.site,
