@@ -52,8 +52,8 @@ def _not_restored(line: RandomCheckpoint) -> Finding:
         "gradients do not belong to the loss",
         facts=(
             (
-                f"in {line.draws} of {counted(line.examined, 'examined run')}, the numbers were not "
-                "those of the forward pass"
+                f"in {line.draws} of {counted(line.examined, 'examined run')}, the numbers were "
+                "not those of the forward pass"
             ),
             f"{counted(line.count, 'call')} with gradients",
         ),

@@ -28,10 +28,11 @@ def judge(evidence: Evidence) -> Finding | None:
         if line.again < _OFTEN or line.hooks < _FEWEST or not line.changes:
             continue
         owner, what = _SUBJECTS.get(line.by, ("module", "result"))
+        article = "an" if owner[0] in "aeiou" else "a"
         text = line.site.text if line.site else f"each.{line.by}(hook)"
         return Finding(
-            summary=f"the loop registers a hook again on a {owner} that still has those of before, "
-            f"so each {what} is changed once more after each time",
+            summary=f"the loop registers a hook again on {article} {owner} that still has those of "
+            f"before, so each {what} is changed once more after each time",
             facts=(
                 (
                     f"{counted(line.hooks, 'hook')} of this line on one {owner}, on "
