@@ -13,12 +13,16 @@ if TYPE_CHECKING:
 
 _FEWEST = 3  # steps
 _SHARE = 0.5  # of them; the last batch of an epoch is often a small one
+_APART = 0.25  # of a loss without classes, whose rows may be meant to count by group
+_ALIKE = 0.8  # of the steps
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find accumulations of means over different numbers of targets."""
     for steps in evidence.of(UnevenLedger).optimizers:
         if steps.windows < _FEWEST or steps.uneven < _SHARE * steps.windows:
+            continue
+        if not steps.classes and (abs(steps.apart) < _APART or steps.alike < _ALIKE):
             continue
         text = steps.site.text if steps.site else "(loss / micro_batches).backward()"
         return Finding(
@@ -28,6 +32,10 @@ def judge(evidence: Evidence) -> Finding | None:
             facts=(
                 f"one step used micro-batches of {', '.join(map(str, steps.targets[:8]))} targets",
                 f"{steps.uneven} of {counted(steps.windows, 'examined step')}",
+                (
+                    f"the mean of the micro-batches' losses is {1 + steps.apart:.2g} times the "
+                    "mean over all targets of the step"
+                ),
             ),
             change=(
                 f"- {text}",
