@@ -105,4 +105,5 @@ RULE = Rule(
     citations=("docs.pytorch.org/docs/stable/notes/amp_examples",),
     needs=frozenset({"loop", "static", "clipping"}),
     judge=judge,
+    explains=("LEARNING_RATE_TOO_HIGH",),
 )
