@@ -84,7 +84,7 @@ def train_on_groups(shift: float, *, weighted: bool = False) -> None:
     torch.manual_seed(0)
     model = nn.Linear(6, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(5):
+    for _ in range(24):
         optimizer.zero_grad()
         for count in COUNTS:
             rows = torch.randn(8 * count, 6)

@@ -8,7 +8,7 @@ program's end, and only the first calls are examined.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -38,6 +38,8 @@ _MEANS = frozenset(
 _IGNORED = -100  # torch's default
 _SAME = 0.02  # relative difference of quotients that counts as rounding, also in half
 _FACTOR = 2.0
+_FEWEST = 8  # steps
+_ERRORS = 6.0  # standard errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,7 @@ class UnevenSteps:
         targets: The numbers of targets in the first such step.
         classes: Whether the targets are classes.
         apart: By how much the mean over micro-batches exceeds that over all targets, as a share of
-            the latter: the median of these steps.
-        alike: The share of these steps in which it is on the same side of it.
+            the latter, in the mean of these steps or of some in a row; 0 if chance explains it.
         site: The line of the backward passes.
     """
 
@@ -63,7 +64,6 @@ class UnevenSteps:
     targets: tuple[int, ...]
     classes: bool
     apart: float
-    alike: float
     site: Site | None
 
 
@@ -161,8 +161,6 @@ class Uneven(Signal):
             uneven = [(each, counts) for each in windows if (counts := _uneven(each))]
             if uneven:
                 part = windows[0][0]
-                apart = [_apart(window, counts) for window, counts in uneven]
-                above = sum(each > 0 for each in apart) / len(apart)
                 found.append(
                     UnevenSteps(
                         number,
@@ -170,8 +168,7 @@ class Uneven(Signal):
                         uneven=len(uneven),
                         targets=uneven[0][1],
                         classes=part.classes,
-                        apart=median(apart),
-                        alike=max(above, 1 - above),
+                        apart=_systematic([_apart(*each) for each in uneven]),
                         site=site(part.mark),
                     )
                 )
@@ -193,3 +190,15 @@ def _apart(window: Sequence[_Part], counts: Sequence[int]) -> float:
     means = [float(each.mean) for each in window]
     whole = sum(mean * count for mean, count in zip(means, counts, strict=True)) / sum(counts)
     return sum(means) / len(means) / whole - 1 if whole else 0.0
+
+
+def _systematic(values: Sequence[float]) -> float:
+    """Return the mean of values, or of some in a row, that is far from 0; 0.0 without one.
+
+    A training that fits the small micro-batches first has a larger mean in its first steps, and a
+    smaller one later.
+    """
+    rows = (values[at : at + _FEWEST] for at in range(0, len(values), _FEWEST))
+    parts = [each for each in (values, *rows) if len(each) >= _FEWEST]
+    means = [(fmean(each), stdev(each) / len(each) ** 0.5) for each in parts]
+    return max((mean for mean, error in means if abs(mean) > _ERRORS * error), key=abs, default=0.0)
