@@ -81,3 +81,7 @@ def healthy_detached_value_in_the_difference() -> None:
 def healthy_differences_whose_middle_cancels() -> None:
     """Steps of a path add up to its length."""
     train(lambda found, code: (code - found) + (found - found.roll(1, 0)))
+
+
+def healthy_zeros_in_the_shape_of_a_value() -> None:
+    train(lambda found, code: code + (found - found + 1).log())

@@ -110,8 +110,10 @@ def _cancels(node: Any) -> bool:
         if inner is None:
             constants += 1
         elif signs and getattr(inner, "_saved_alpha", 1) == 1:
-            edges = zip(inner.next_functions, signs, strict=False)
-            waiting += [(edge, factor * sign) for edge, sign in edges]
+            edges = inner.next_functions
+            if sum(signs) == 0 and edges[0] == edges[1]:
+                return False  # x - x makes zeros on purpose.
+            waiting += [(edge, factor * sign) for edge, sign in zip(edges, signs, strict=False)]
         else:
             factors[inner, output] += factor
         if len(waiting) + len(factors) + constants > _TERMS:
