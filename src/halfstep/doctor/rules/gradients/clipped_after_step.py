@@ -49,10 +49,10 @@ def judge(evidence: Evidence) -> Finding | None:
         )
     hooked = [each for each in limited if each.in_step and each.late]
     if hooked and len(hooked) == len(limited):
-        line = hooked[0]
+        first = hooked[0]
         # The first call is not counted, because nothing is compared before it.
-        if line.late >= max(_OFTEN, line.calls - 1) and not line.carried:
-            return _in_hook(line)
+        if first.late >= max(_OFTEN, first.calls - 1) and not first.carried:
+            return _in_hook(first)
     return None
 
 

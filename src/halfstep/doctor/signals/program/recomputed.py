@@ -78,8 +78,8 @@ class _Generators(TorchFunctionMode):
     ) -> Any:
         del types
         generator = (kwargs or {}).get("generator")
-        new = generator is not None and all(each is not generator for each in self._known)
-        if new and len(self._known) < _GENERATORS:
+        is_new = all(each is not generator for each in self._known)
+        if isinstance(generator, torch.Generator) and is_new and len(self._known) < _GENERATORS:
             self._known.append(generator)
         return func(*args, **(kwargs or {}))
 
