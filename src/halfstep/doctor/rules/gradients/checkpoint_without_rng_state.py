@@ -34,7 +34,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "gradients do not belong to the loss",
             facts=(
                 f"{line.draws} of {counted(line.examined, 'examined run')} drew random numbers",
-                f"{counted(line.count, 'call')} with gradients",
+                f"{counted(line.count, 'examined call')} with gradients",
             ),
             change=change,
             confidence=CERTAIN,
@@ -55,7 +55,7 @@ def _not_restored(line: RandomCheckpoint) -> Finding:
                 f"in {line.draws} of {counted(line.examined, 'examined run')}, the numbers were "
                 "not those of the forward pass"
             ),
-            f"{counted(line.count, 'call')} with gradients",
+            f"{counted(line.count, 'examined call')} with gradients",
         ),
         change=(
             (

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched
 
 _LINES = 16
+_CALLS = 512  # that are examined, in sampled steps
 _GENERATORS = 4
 
 
@@ -35,7 +36,7 @@ class RandomCheckpoint:
     """A line with such checkpoints.
 
     Attributes:
-        count: Number of calls with gradients.
+        count: Number of calls with gradients that were examined.
         examined: Number of runs of the function that were examined, in a forward or a backward.
         draws: Number of these that drew random numbers that the checkpoint does not restore.
         source: Where they came from: "default", "own" or "other"; "" without draws.
@@ -117,6 +118,7 @@ class Recomputed(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._lines: dict[Mark | None, _Line] = {}
+        self._calls = 0
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of both kinds of checkpoints."""
@@ -148,14 +150,16 @@ class Recomputed(Signal):
         return classmethod(forward)  # A static method cannot name what it wraps.
 
     def _line(self) -> _Line | None:
-        """Count a checkpoint; return its line if this call of it is examined."""
+        """Return the line of a checkpoint if this call of it is examined."""
+        if self._calls >= _CALLS or not is_sampled(self.watched.grammar.made + 1):
+            return None
         with self.watched.guard.own():
+            self._calls += 1
             mark = calling_line()
             if mark in self._lines or len(self._lines) < _LINES:
                 line = self._lines.setdefault(mark, _Line())
                 line.count += 1
-                if is_sampled(line.count):
-                    return line
+                return line
         return None
 
     def _examined(
