@@ -109,9 +109,9 @@ def recomputing() -> tuple[Any, str]:
     return checkpoint, "_checkpoint_without_reentrant_generator_impl"
 
 
-def clipping() -> tuple[Any, str]:
-    """Return the module and the name of the function with which `clip_grad_norm_` clips."""
-    return nn.utils.clip_grad, "_clip_grads_with_norm_"
+def clipping() -> tuple[tuple[Any, str], ...]:
+    """Return the modules and names of the function that clips: `clip_grad_norm_`'s, and torch's."""
+    return (nn.utils.clip_grad, "_clip_grads_with_norm_"), (nn.utils, "clip_grads_with_norm_")
 
 
 def total_norm() -> tuple[Any, str]:

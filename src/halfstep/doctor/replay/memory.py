@@ -11,7 +11,12 @@ from typing import Any
 
 import torch
 
-from halfstep.doctor.internals import changes_inputs, only_fills_outputs, tensors_written
+from halfstep.doctor.internals import (
+    changes_inputs,
+    is_functorch_tensor,
+    only_fills_outputs,
+    tensors_written,
+)
 from halfstep.doctor.tensors.unfilled import ALLOCATING
 
 _ALLOCATES = frozenset(f"aten.{name}" for name in ALLOCATING)
@@ -35,7 +40,7 @@ _OVERWRITES = frozenset(
 
 def storage_key(tensor: torch.Tensor) -> int:
     """Return a key that is the same for tensors that share memory."""
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or is_functorch_tensor(tensor):
         return id(tensor)
     return int(tensor.untyped_storage().data_ptr()) or id(tensor)
 

@@ -89,7 +89,15 @@ class Replayer(Runs):
         names = self._names()
         recorder = Recorder(lambda each: names.get(storage_key(each), "")) if record else None
         owned = {storage_key(each): name for name, each in self._parameters.items()}
-        tracer = Tracer(self._stack.where, names, BOUNDARY, self._positions, recorder, owned)
+        tracer = Tracer(
+            self._stack.where,
+            names,
+            BOUNDARY,
+            self._positions,
+            recorder,
+            owned,
+            self._parameters,
+        )
         self._stack.start(self.models)
         try:
             with torch.compiler.set_stance("force_eager"):

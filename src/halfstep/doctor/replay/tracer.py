@@ -27,7 +27,7 @@ from halfstep.doctor.internals import (
     running_function,
 )
 from halfstep.doctor.record import HALVES as HALF_FORMATS
-from halfstep.doctor.record import Birth, TensorSummary
+from halfstep.doctor.record import PRODUCTS, Birth, TensorSummary
 from halfstep.doctor.record.sites import Mark, lines_below, site
 from halfstep.doctor.replay.dependence import Dependence
 from halfstep.doctor.replay.headroom import Headroom
@@ -65,6 +65,7 @@ _WRITES_NUMBERS = (
     "aten.index_put_",
 )
 _CAST = "aten._to_copy"
+_MATRIX = 2  # dimensions
 _WAVES = {"aten.sin", "aten.cos"}
 COMPUTED = "computed"
 """The name of a tensor from outside the step whose -inf was not written on purpose."""
@@ -111,12 +112,14 @@ class Tracer(TorchDispatchMode):
         positions: Receives casts and ascending whole numbers.
         recorder: The recorder of the operators; None if the step is not recorded.
         parameters: Names of the parameters of models and optimizers, by key of their storage.
+        weights: The parameters, by name.
 
     Attributes:
         recorder: The recorder of the operators; None if the step is not recorded.
         births: The births, in order; `verdict` completes them.
         headroom: The half-precision value nearest to overflow.
-        detached: Names of parameters that were cast to a half format outside autograd.
+        detached: Names of parameters that were cast to a half format outside autograd, now or in
+            an earlier step.
         products: The half-precision matrix products of the forward.
         dependence: The parameters whose values the step depends on.
         rounding: The lines that lose most of what they compute in half precision.
@@ -131,6 +134,7 @@ class Tracer(TorchDispatchMode):
         positions: Positions,
         recorder: Recorder | None = None,
         parameters: Mapping[int, str] | None = None,
+        weights: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own, without annotations
         self._where = where
@@ -138,6 +142,7 @@ class Tracer(TorchDispatchMode):
         self._boundary = boundary
         self._positions = positions
         self.detached: set[str] = set()
+        self._weights = weights or {}
         self.recorder = recorder
         self._mark: Mark | None = None
         self._is_autocast = False
@@ -184,6 +189,7 @@ class Tracer(TorchDispatchMode):
         if not caller.node:
             self._note_cast(op, func, args, kwargs, result, caller)
             self.products.take(op, args, caller)
+            self._note_copies(op, given)
             half = self._lineage.half(storage_key(args[0])) if op in _WAVES else None
             if half is not None:
                 self._positions.angles(args[0], torch_dtype(half.format), caller.module, half.mark)
@@ -236,6 +242,22 @@ class Tracer(TorchDispatchMode):
         kind, _, name = self._names.get(storage_key(args[0]), "").partition(" ")
         if kind == "parameter" and not (torch.is_grad_enabled() and args[0].requires_grad):
             self.detached.add(name)
+
+    def _note_copies(self, op: str, given: list[torch.Tensor]) -> None:
+        """Find operands that are half-precision copies of parameters, outside of autograd."""
+        if not op.startswith(PRODUCTS) or not torch.is_grad_enabled():
+            return
+        for each in given:
+            if each.dtype not in HALVES or each.requires_grad or each.dim() < _MATRIX:
+                continue
+            both = each, each.transpose(0, 1)
+            self.detached |= {
+                name
+                for name, weight in self._weights.items()
+                if weight.requires_grad and weight.dtype not in HALVES
+                for side in both
+                if side.shape == weight.shape and side.equal(weight.detach().to(side.dtype))
+            }
 
     def _allocated(self, op: str, outputs: list[torch.Tensor], caller: Caller) -> None:
         for each in outputs:

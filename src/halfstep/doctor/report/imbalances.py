@@ -24,7 +24,7 @@ _KEPT = 2  # writes; a single one may begin another phase of the training
 _WORTH = 1e-3  # of the largest gradient; a bias before a norm has a smaller one
 _LONG = 16  # steps
 _SAME = 1e-3
-_MOST = 0.5  # of an average
+_MOST = 0.5  # of an average, of steps
 _FATES = {
     (NEVER, ""): "never had a gradient: the loss does not depend on them, or they run under "
     "no_grad() or before a detach()",
@@ -144,6 +144,8 @@ def _of_averages(line: AverageLine, steps: int) -> Iterator[str]:
 
 def _of_windows(account: Contributions, kind: str) -> Iterator[str]:
     """Yield notes on accumulation windows of another size than the usual one."""
+    if account.windows[account.usual] < _MOST * account.steps:
+        return  # The loop has no usual size.
     usual = f"usual steps use {account.usual}"
     for size, count in sorted(account.windows.items()):
         steps = f"{counted(count, 'step')} of {kind} used {_passes(size)}, and {usual}"

@@ -76,9 +76,13 @@ class RandomState:
     def was_drawn_from(self) -> bool:
         """Return whether Python's or numpy's generator has been used since this state."""
         numpy = np.random.get_state(legacy=False)  # noqa: NPY002  # programs draw from it
+        return self.differs(random.getstate(), numpy)
+
+    def differs(self, python: Any, numpy: Any) -> bool:
+        """Return whether Python's or numpy's generator had another state."""
         mine, its = self.numpy["state"], numpy["state"]
         return (
-            self.python != random.getstate()
+            self.python != python
             or mine["pos"] != its["pos"]
             or not np.array_equal(mine["key"], its["key"])
         )

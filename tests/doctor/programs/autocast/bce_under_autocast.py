@@ -80,3 +80,48 @@ def broken_by_probabilities_that_were_rounded_before() -> None:
 
 def healthy_with_probabilities_that_are_made_in_fp32() -> None:
     train_on_float(lambda logits: logits.float().sigmoid())
+
+
+class Objective(nn.Module):
+    """A loss of the program's own, which calls torch's.
+
+    Args:
+        widens: Whether the probabilities are made in fp32.
+    """
+
+    def __init__(self, *, widens: bool = False) -> None:
+        super().__init__()
+        self.measure, self.widens = nn.BCELoss(), widens
+
+    def forward(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = logits.float() if self.widens else logits
+        return self.measure(logits.sigmoid(), nn.functional.one_hot(labels, 3).float())
+
+
+def train_with(objective) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(3):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = objective(model(images), labels)
+        loss.backward()
+        optimizer.step()
+
+
+def broken_in_a_module() -> None:
+    train_with(Objective())
+
+
+def healthy_module_that_widens() -> None:
+    train_with(Objective(widens=True))
+
+
+def healthy_module_outside_of_autocast() -> None:
+    objective = Objective(widens=True)
+
+    def outside(logits, labels):
+        with torch.autocast("cpu", enabled=False):
+            return objective(logits, labels)
+
+    train_with(outside)

@@ -76,3 +76,35 @@ def healthy_starts_elsewhere_in_each_epoch() -> None:
             if number % 4 == 3:
                 optimizer.step()
                 optimizer.zero_grad()
+
+
+def train_in_buckets(counts, *, shuffled_together: bool = False) -> None:
+    """Train on buckets of samples, each shuffled, with steps for 4 micro-batches of one sample."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    samples = [pair for images, labels in batches(8) for pair in zip(images, labels, strict=True)]
+    order = torch.arange(sum(counts))
+    for _ in range(12):
+        if shuffled_together:
+            order = order[torch.randperm(len(order))]
+        for bucket in order.split(counts):
+            optimizer.zero_grad()
+            for number, at in enumerate(bucket[torch.randperm(len(bucket))].tolist()):
+                image, label = samples[at]
+                nn.functional.cross_entropy(model(image[None]), label[None]).backward()
+                if number % 4 == 3:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+
+def broken_in_a_bucket_that_is_too_small() -> None:
+    train_in_buckets([8, 8, 3])
+
+
+def healthy_buckets_with_new_samples_in_each_epoch() -> None:
+    train_in_buckets([8, 8, 3], shuffled_together=True)
+
+
+def healthy_buckets_that_drop_a_shuffled_rest() -> None:
+    train_in_buckets([8, 10])

@@ -1,5 +1,6 @@
 """A checkpoint around dropout does not keep the state of the random generators."""
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -62,3 +63,60 @@ def healthy_dropout_that_is_off() -> None:
     model.block.eval()
     model.training = False
     train(model)
+
+
+class Masked(Residual):
+    """A block whose mask comes from another source than torch's default generator.
+
+    Args:
+        draw: Returns numbers from 0 to 1 in the shape of features.
+    """
+
+    def __init__(self, draw, **settings) -> None:
+        super().__init__(use_reentrant=False, **settings)
+        self.draw = draw
+
+    def inner(self, features: torch.Tensor) -> torch.Tensor:
+        return self.block(features).relu() * (self.draw(features.shape) < self.share)
+
+
+def own_generator():
+    generator = torch.Generator().manual_seed(1)
+    return lambda shape: torch.rand(shape, generator=generator)
+
+
+def of_numpy(shape) -> torch.Tensor:
+    return torch.from_numpy(np.random.rand(*shape)).float()  # noqa: NPY002
+
+
+def broken_by_a_generator_of_its_own() -> None:
+    train(Masked(own_generator()))
+
+
+def broken_by_numpy() -> None:
+    np.random.seed(0)  # noqa: NPY002
+    train(Masked(of_numpy))
+
+
+def healthy_generator_that_is_seeded_in_the_block() -> None:
+    generator = torch.Generator()
+    train(Masked(lambda shape: torch.rand(shape, generator=generator.manual_seed(3))))
+
+
+def healthy_numpy_that_is_seeded_in_the_block() -> None:
+    def draw(shape) -> torch.Tensor:
+        np.random.seed(3)  # noqa: NPY002
+        return of_numpy(shape)
+
+    train(Masked(draw))
+
+
+def healthy_generator_that_draws_before_the_checkpoint() -> None:
+    class Before(Masked):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            features = self.lift(images)
+            mask = self.draw(features.shape) < self.share
+            inner = checkpoint(lambda one: self.block(one).relu() * mask, features, **self.settings)
+            return self.head(features + inner)
+
+    train(Before(own_generator()))

@@ -113,3 +113,59 @@ def healthy_clipping_of_all_parameters_before_the_second_step() -> None:
         second.step()
         first.zero_grad()
         second.zero_grad()
+
+
+def train_with(hook_of) -> None:
+    """Train; `hook_of(model, optimizer)` adds a hook of the optimizer."""
+    model = classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    hook_of(model, optimizer)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def clip_of(model: nn.Module, limit: float = 1e-3):
+    def clip(*_) -> None:
+        gradients = [each.grad for each in model.parameters()]
+        norm = nn.utils.get_total_norm(gradients)
+        nn.utils.clip_grads_with_norm_(model.parameters(), limit, norm)
+
+    return clip
+
+
+def broken_in_a_hook_after_the_step() -> None:
+    train_with(lambda model, optimizer: optimizer.register_step_post_hook(clip_of(model)))
+
+
+def broken_by_hand() -> None:
+    def after(model: nn.Module, _: int) -> None:
+        gradients = [each.grad for each in model.parameters()]
+        norm = torch.stack([each.norm() for each in gradients]).norm()
+        for each in gradients:
+            each.mul_((1e-3 / norm).clamp(max=1.0))
+
+    train_then(after)
+
+
+def healthy_hook_before_the_step() -> None:
+    train_with(lambda model, optimizer: optimizer.register_step_pre_hook(clip_of(model)))
+
+
+def healthy_hook_that_only_measures() -> None:
+    train_with(
+        lambda model, optimizer: optimizer.register_step_post_hook(clip_of(model, float("inf")))
+    )
+
+
+def healthy_limit_of_what_the_next_step_keeps() -> None:
+    """Gradients that are not cleared but halved are a momentum, which the hook limits."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer.register_step_post_hook(clip_of(model))
+    for images, labels in batches(6):
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        for each in model.parameters():
+            each.grad.mul_(0.5)

@@ -80,3 +80,18 @@ def healthy_part_without_gradients_in_some_steps() -> None:
         nn.functional.cross_entropy(model[3](features), labels).backward()
         nn.utils.clip_grad_norm_(model[:3].parameters(), 0.5)
         optimizer.step()
+
+
+def broken_by_copies() -> None:
+    train(nn.Module.parameters, lambda model, _: [each.data for each in model.parameters()])
+
+
+def healthy_named_parameters() -> None:
+    train(nn.Module.parameters, lambda model, _: [*dict(model.named_parameters()).values()])
+
+
+def healthy_parameters_among_their_copies() -> None:
+    train(
+        nn.Module.parameters,
+        lambda model, its: [*model.state_dict().values(), *model[3].parameters()],
+    )

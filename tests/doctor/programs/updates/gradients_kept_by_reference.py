@@ -65,3 +65,41 @@ def healthy_list_of_gradients_that_a_step_has_used() -> None:
         gradients = gradients or [each.grad for each in model.parameters()]
         torch._foreach_mul_(gradients, 0.5)
         optimizer.step()
+
+
+def train_with_a_memory(*, kept) -> None:
+    """Gradients that go against those of a memory are projected; `kept(model)` keeps these."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    memory, labels_of_memory = next(batches(1))
+    for images, labels in batches(6):
+        optimizer.zero_grad(set_to_none=False)
+        functional.cross_entropy(model(memory), labels_of_memory).backward()
+        guard = kept(model)
+        optimizer.zero_grad(set_to_none=False)
+        functional.cross_entropy(model(images), labels).backward()
+        gradients = [each.grad for each in model.parameters()]
+        overlap = sum((one * other).sum() for one, other in zip(gradients, guard, strict=True))
+        if overlap < 0:
+            size = sum(each.square().sum() for each in guard)
+            torch._foreach_sub_(gradients, [each * (overlap / size) for each in guard])
+        optimizer.step()
+
+
+def broken_by_a_projection_that_never_comes() -> None:
+    train_with_a_memory(kept=lambda model: [each.grad for each in model.parameters()])
+
+
+def healthy_projection_on_copies() -> None:
+    train_with_a_memory(kept=lambda model: [each.grad.clone() for each in model.parameters()])
+
+
+def healthy_squares_of_gradients_in_a_list() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(6):
+        optimizer.zero_grad(set_to_none=False)
+        functional.cross_entropy(model(images), labels).backward()
+        gradients = [each.grad for each in model.parameters()]
+        sum((each * each).sum() for each in gradients)
+        optimizer.step()

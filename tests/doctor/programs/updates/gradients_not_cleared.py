@@ -164,3 +164,41 @@ def healthy_closure_that_runs_once() -> None:
 
         optimizer.zero_grad()
         optimizer.step(closure)
+
+
+def train_in_parts(*, clear) -> None:
+    """Two tasks share a trunk; `clear(trunk, head, first)` runs before the backward of each."""
+    torch.manual_seed(0)
+    trunk, heads = nn.Linear(6, 8), [nn.Linear(8, 3), nn.Linear(8, 3)]
+    optimizer = torch.optim.SGD(nn.ModuleList([trunk, *heads]).parameters(), lr=0.01)
+    for images, labels in batches(6):
+        for number, head in enumerate(heads):
+            clear(trunk, head, number == 0)
+            nn.functional.cross_entropy(head(trunk(images).relu()), labels).backward()
+        optimizer.step()
+
+
+def broken_in_one_of_several_parts() -> None:
+    def clear(trunk: nn.Module, head: nn.Module, first: bool) -> None:
+        del trunk, first
+        head.zero_grad()
+
+    train_in_parts(clear=clear)
+
+
+def healthy_parts_that_are_cleared_one_by_one() -> None:
+    def clear(trunk: nn.Module, head: nn.Module, first: bool) -> None:
+        head.zero_grad(set_to_none=False)
+        if first:
+            trunk.zero_grad(set_to_none=False)
+
+    train_in_parts(clear=clear)
+
+
+def healthy_parts_whose_first_backward_is_not_used() -> None:
+    def clear(trunk: nn.Module, head: nn.Module, first: bool) -> None:
+        del first
+        head.zero_grad()
+        trunk.zero_grad()
+
+    train_in_parts(clear=clear)

@@ -87,3 +87,54 @@ def healthy_hooks_of_several_lines_on_one_layer() -> None:
             damp(model, lambda gradient: gradient.clamp(-1, 1))
 
     train(begin)
+
+
+def train_with_decay(begin, *, epochs: int = 4) -> None:
+    """Train; `begin(optimizer, model)` registers a hook of the optimizer before each epoch."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for epoch in range(epochs):
+        begin(optimizer, model)
+        for images, labels in batches(3, seed=epoch):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+
+@torch.no_grad()
+def decay(optimizer: torch.optim.Optimizer, *_) -> None:
+    for group in optimizer.param_groups:
+        torch._foreach_mul_(group["params"], 0.99)
+
+
+def broken_in_an_optimizer() -> None:
+    train_with_decay(lambda optimizer, model: optimizer.register_step_post_hook(decay))
+
+
+def broken_after_each_gradient_is_complete() -> None:
+    def halve(parameter: torch.Tensor) -> None:
+        parameter.grad.mul_(0.5)
+
+    def begin(model, epoch) -> None:
+        for each in model[0].parameters():
+            each.register_post_accumulate_grad_hook(halve)
+
+    train(begin)
+
+
+def healthy_hooks_of_an_optimizer_that_are_removed() -> None:
+    handles = []
+
+    def begin(optimizer, model) -> None:
+        while handles:
+            handles.pop().remove()
+        handles.append(optimizer.register_step_post_hook(decay))
+
+    train_with_decay(begin)
+
+
+def healthy_hooks_of_an_optimizer_that_count() -> None:
+    steps = []
+    train_with_decay(
+        lambda optimizer, model: optimizer.register_step_post_hook(lambda *_: steps.append(1))
+    )

@@ -103,3 +103,34 @@ def healthy_each_loss_cleared() -> None:
         for each, one, other in zip(model.parameters(), *sums, strict=True):
             each.grad = (one + other) / 2
         optimizer.step()
+
+
+def train_near_the_limit(backward) -> None:
+    """Train with a rate that is right for the mean of the losses, and too high for any more."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.7)
+    for _ in range(60):
+        rows = torch.randn(256, 6)
+        optimizer.zero_grad()
+        losses = [functional.mse_loss(model(part), part[:, :1]) / 4 for part in rows.chunk(4)]
+        backward(losses)
+        optimizer.step()
+
+
+def broken_until_the_loss_is_infinite() -> None:
+    def backward(losses) -> None:
+        total = 0.0
+        for each in losses:
+            total = total + each
+            total.backward(retain_graph=True)
+
+    train_near_the_limit(backward)
+
+
+def healthy_losses_one_by_one() -> None:
+    def backward(losses) -> None:
+        for each in losses:
+            each.backward(retain_graph=True)
+
+    train_near_the_limit(backward)

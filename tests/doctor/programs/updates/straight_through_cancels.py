@@ -64,3 +64,24 @@ def healthy_weight_of_one_half_in_the_operator() -> None:
 
 def healthy_estimator_of_a_rounded_value() -> None:
     train(lambda found, code: found + (found.round() - found).detach() + 0 * code)
+
+
+def broken_with_a_detached_code() -> None:
+    train(lambda found, code: torch.sub(code.detach(), found).add(found))
+
+
+def broken_where_the_difference_comes_last() -> None:
+    train(lambda found, code: found + code - found)
+
+
+def healthy_detached_value_in_the_difference() -> None:
+    train(lambda found, code: code.detach() - found.detach() + found)
+
+
+def healthy_differences_whose_middle_cancels() -> None:
+    """Steps of a path add up to its length."""
+    train(lambda found, code: (code - found) + (found - found.roll(1, 0)))
+
+
+def healthy_zeros_in_the_shape_of_a_value() -> None:
+    train(lambda found, code: code + (found - found + 1).log())

@@ -77,3 +77,30 @@ def healthy_steps_of_one_batch_each() -> None:
         optimizer.zero_grad()
         functional.cross_entropy(model(images), padded(labels, COUNTS[number % 4])).backward()
         optimizer.step()
+
+
+def train_on_groups(shift: float, *, weighted: bool = False) -> None:
+    """Train a regression whose small groups of rows have other targets, by a shift."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(24):
+        optimizer.zero_grad()
+        for count in COUNTS:
+            rows = torch.randn(8 * count, 6)
+            targets = rows[:, :1] + torch.randn(len(rows), 1) + shift * (count < max(COUNTS))
+            loss = functional.mse_loss(model(rows), targets)
+            (loss * count / sum(COUNTS) if weighted else loss / len(COUNTS)).backward()
+        optimizer.step()
+
+
+def broken_in_a_regression() -> None:
+    train_on_groups(4.0)
+
+
+def healthy_groups_of_rows_alike() -> None:
+    train_on_groups(0.0)
+
+
+def healthy_weights_of_groups() -> None:
+    train_on_groups(4.0, weighted=True)

@@ -77,4 +77,5 @@ RULE = Rule(
     citations=("pytorch/pytorch#61098", "Megvii-BaseDetection/YOLOX#336"),
     needs=frozenset({"ending", "births", "calls", "numbers"}),
     judge=judge,
+    explains=("GRADIENTS_VANISH",),
 )

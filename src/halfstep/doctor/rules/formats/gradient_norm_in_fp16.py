@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from torch import finfo, float16
+
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from halfstep.doctor.record import Evidence, HalfOverflow
 
 LEAST = 2
@@ -21,7 +25,8 @@ def judge(evidence: Evidence) -> Finding | None:
     norms = sorted(calls, key=lambda each: "norm" not in each.name)
     zero = [each for each in evidence.numbers.steps if each.gradient_norm == 0]
     written = evidence.loop.of("write")
-    given = max((each.norm for each in evidence.precision.agreements), default=0.0)
+    sizes = [each.norm for each in evidence.precision.agreements]
+    given = max(sizes, default=0.0)
     if not norms or not written or len(zero) < LEAST or not given > 0:
         return next(map(_overflow, filter(_of_gradients, evidence.overflows)), None)
     return Finding(
@@ -34,7 +39,7 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             (
                 f"in fp32, the largest norm of a single parameter's gradient is {given:.4g}; the "
-                "norm over all parameters exceeds the largest fp16 number, 65504"
+                f"{_overflowing(sizes)} exceeds the largest fp16 number, 65504"
             ),
         ),
         change=(
@@ -44,6 +49,14 @@ def judge(evidence: Evidence) -> Finding | None:
         ),
         site=written[0][1].site,
     )
+
+
+def _overflowing(sizes: Sequence[float]) -> str:
+    """Return what is above the maximum of fp16, for the norms of the gradients of a step."""
+    squares = sum(each**2 for each in sizes)
+    if squares**0.5 <= finfo(float16).max < squares:
+        return f"sum of the squares of all gradients, {squares:.4g},"
+    return "norm over all parameters"
 
 
 def _of_gradients(overflow: HalfOverflow) -> bool:

@@ -25,19 +25,25 @@ def judge(evidence: Evidence) -> Finding | None:
         if share < _SHARE:
             continue
         name = optimizer_name(evidence.loop, account.number)
-        batches = counted(account.unseen, "batch", "batches")
+        ordered = _OFTEN * account.unseen <= account.lost
+        unused = counted(account.unseen, "batch", "batches")
         step = account.step
         return Finding(
             summary=f"a step needs {account.usual} backward passes, and those that are left at the "
-            f"end of an epoch are cleared: the model never learns from the same {batches}",
+            "end of an epoch are cleared: the model never learns from "
+            + (f"the same {unused}" if ordered else "the samples in them"),
             facts=(
                 (
                     f"{account.lost} of {account.backwards} backward passes ({share:.0%}) ended in "
                     "no step"
                 ),
                 (
-                    f"{counted(account.dropped, 'incomplete window')} had no other batches, "
-                    "because the batches come in the same order in each epoch"
+                    f"{counted(account.dropped, 'incomplete window')} had "
+                    + (
+                        "no other batches, because the batches come in the same order in each epoch"
+                        if ordered
+                        else "samples that came again in others of them, and that no step has used"
+                    )
                 ),
             ),
             change=(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.program.recomputed import RandomCheckpoints
+from halfstep.doctor.signals.program.recomputed import RandomCheckpoint, RandomCheckpoints
 from halfstep.doctor.verdict import CERTAIN, Finding, Rule
 from halfstep.plurals import counted
 
@@ -20,6 +20,8 @@ def judge(evidence: Evidence) -> Finding | None:
     for line in evidence.of(RandomCheckpoints).lines:
         if line.draws < _OFTEN:
             continue
+        if line.source != "default":
+            return _not_restored(line)
         text = line.site.text if line.site else ""
         change = (
             (f"- {text}", f"+ {text.replace(_ARGUMENT, 'preserve_rng_state=True')}")
@@ -32,13 +34,38 @@ def judge(evidence: Evidence) -> Finding | None:
             "gradients do not belong to the loss",
             facts=(
                 f"{line.draws} of {counted(line.examined, 'examined run')} drew random numbers",
-                f"{counted(line.count, 'call')} with gradients",
+                f"{counted(line.count, 'examined call')} with gradients",
             ),
             change=change,
             confidence=CERTAIN,
             site=line.site,
         )
     return None
+
+
+def _not_restored(line: RandomCheckpoint) -> Finding:
+    """Return the finding for a generator that no checkpoint restores."""
+    whose = "a torch.Generator of the program" if line.source == "own" else "numpy or Python"
+    return Finding(
+        summary=f"a function under a checkpoint draws random numbers from {whose}, which the "
+        "checkpoint does not restore: the backward pass computes it again with other ones, so the "
+        "gradients do not belong to the loss",
+        facts=(
+            (
+                f"in {line.draws} of {counted(line.examined, 'examined run')}, the numbers were "
+                "not those of the forward pass"
+            ),
+            f"{counted(line.count, 'examined call')} with gradients",
+        ),
+        change=(
+            (
+                "+ # draw the numbers before the checkpoint and pass them to its function; or draw "
+                "them from torch's default generator, which the checkpoint restores"
+            ),
+        ),
+        confidence=CERTAIN,
+        site=line.site,
+    )
 
 
 RULE = Rule(

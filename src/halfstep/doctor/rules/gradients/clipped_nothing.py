@@ -35,6 +35,21 @@ def judge(evidence: Evidence) -> Finding | None:
             )
         if line.bare == line.steps >= _OFTEN:
             text = line.site.text if line.site else "clip_grad_norm_(parameters, 1.0)"
+            if line.copies:
+                return Finding(
+                    summary="clip_grad_norm_() clips nothing: it gets tensors that are not the "
+                    "parameters themselves but share their values, such as those of state_dict() "
+                    "or .data, and these never have a gradient",
+                    facts=(f"no gradient before {line.bare} of {counted(line.steps, 'step')}",),
+                    change=(
+                        (
+                            "+ # give it the parameters themselves: those of model.parameters(), "
+                            "or of model.named_parameters() to choose by name"
+                        ),
+                    ),
+                    confidence=CERTAIN,
+                    site=line.site,
+                )
             return Finding(
                 summary="clip_grad_norm_() clips nothing: none of its parameters has a gradient "
                 "when it is called",

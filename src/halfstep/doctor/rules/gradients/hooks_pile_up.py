@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 
 _OFTEN = 2  # times that a line adds a hook to those of its earlier runs, after further steps
 _FEWEST = 3  # hooks on one object
+_SUBJECTS = {
+    "register_hook": ("parameter", "gradient"),
+    "register_post_accumulate_grad_hook": ("parameter", "gradient or weight"),
+    "register_full_backward_hook": ("module", "gradient"),
+    "register_step_pre_hook": ("optimizer", "gradient or weight"),
+    "register_step_post_hook": ("optimizer", "weight"),
+}
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -20,13 +27,12 @@ def judge(evidence: Evidence) -> Finding | None:
     for line in evidence.of(HookPiles).lines:
         if line.again < _OFTEN or line.hooks < _FEWEST or not line.changes:
             continue
-        is_of_gradients = line.by in {"register_hook", "register_full_backward_hook"}
-        what = "gradient" if is_of_gradients else "result"
-        owner = "parameter" if line.by == "register_hook" else "module"
+        owner, what = _SUBJECTS.get(line.by, ("module", "result"))
+        article = "an" if owner[0] in "aeiou" else "a"
         text = line.site.text if line.site else f"each.{line.by}(hook)"
         return Finding(
-            summary=f"the loop registers a hook again on a {owner} that still has those of before, "
-            f"so each {what} is changed once more after each time",
+            summary=f"the loop registers a hook again on {article} {owner} that still has those of "
+            f"before, so each {what} is changed once more after each time",
             facts=(
                 (
                     f"{counted(line.hooks, 'hook')} of this line on one {owner}, on "

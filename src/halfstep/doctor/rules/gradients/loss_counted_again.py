@@ -49,5 +49,5 @@ RULE = Rule(
     citations=("docs.pytorch.org/docs/stable/generated/torch.autograd.backward",),
     needs=frozenset({"contributions"}),
     judge=judge,
-    harmless=True,
+    explains=("LEARNING_RATE_TOO_HIGH", "NOT_FINITE"),
 )

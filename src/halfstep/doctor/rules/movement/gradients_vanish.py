@@ -35,7 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
         steps = sorted({each.iteration for each in mine})
         if len(steps) < _FEWEST:
             continue
-        finding = _dead(mine, steps, course) or _small(mine, course, optimizer.steps)
+        finding = _dead(mine, steps, course, evidence) or _small(mine, course, optimizer.steps)
         if finding is not None:
             return finding
     return None
@@ -72,7 +72,9 @@ def _small(samples: list[Sample], course: tuple[float, float], made: int) -> Fin
     )
 
 
-def _dead(samples: list[Sample], steps: list[int], course: tuple[float, float]) -> Finding | None:
+def _dead(
+    samples: list[Sample], steps: list[int], course: tuple[float, float], evidence: Evidence
+) -> Finding | None:
     """Find gradients that are exactly zero in the last sampled steps, of weights that are not."""
     last = steps[-2:]
     late = [each for each in samples if each.iteration in last]
@@ -80,6 +82,11 @@ def _dead(samples: list[Sample], steps: list[int], course: tuple[float, float]) 
     names = [*dict.fromkeys(each.parameter for each in late if each.parameter not in alive)]
     count = len({each.parameter for each in samples})
     if len(names) < max(2, count / 2) or not all(each.norm for each in late):
+        return None
+    # Clipping, autocast or half precision may have made them zero.
+    agreements = evidence.precision.agreements
+    repeated = {each.parameter for each in agreements if each.norm or each.exact_norm}
+    if not repeated.isdisjoint(names):
         return None
     since = min(
         each.iteration
@@ -117,7 +124,7 @@ RULE = Rule(
     name="gradients that vanish in the first layers",
     rows=(11,),
     citations=("shidi1985/L2RPN#6", "lucidrains/deep-cross-attention#2"),
-    needs=frozenset({"numbers", "samples", "static"}),
+    needs=frozenset({"numbers", "samples", "static", "precision"}),
     judge=judge,
     explains=("INPUT_LOST", "LEARNING_RATE_TOO_LOW"),
     harmless=True,

@@ -31,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
             return _finding(names, cut.how, cut.site, cut.module)
     for model in evidence.of(Features).models:
         names = [each for each in model.without if each in missing]
-        if names and not model.evaluating:
+        if names and not (model.evaluating or model.trains):
             return _finding(names, "no_grad", model.site, "")
     return None
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 BATCHES = 512
 ELEMENTS = 16
 _OFTEN = 2  # times that a batch is dropped
+_AGAIN = 4  # times that a sample of a dropped batch comes again, in whatever batch
 
 
 class Batches:
@@ -55,11 +56,12 @@ class Batches:
     def unseen(self) -> int:
         """Return the number of different batches that are always dropped.
 
-        It is 0 unless each one was dropped several times, and never used. So it is 0 if the batches
-        are shuffled.
+        It is 0 unless they were dropped several times, and never used. So it is 0 if all batches
+        are shuffled; if only those are shuffled that are dropped, their samples come again.
         """
         dropped = Counter(map(_value, self._dropped))
-        if not dropped or _OFTEN * len(dropped) > dropped.total():
+        again = dropped.total() - len(dropped)
+        if not again or (again < _AGAIN and _OFTEN * len(dropped) > dropped.total()):
             return 0
         return 0 if dropped.keys() & {*map(_value, self._used)} else len(dropped)
 

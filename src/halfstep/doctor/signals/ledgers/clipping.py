@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch import nn
 
 from halfstep.doctor.internals import clipping, total_norm
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _LINES = 16
 _NORMS = 64
 _PROBES = 8  # gradients
+_ARGUMENTS = ("parameters", "max_norm", "total_norm", "foreach")
 _EMPTY, _BARE, _USEFUL = range(3)  # no parameter; parameters without gradients; gradients
 
 
@@ -45,6 +47,11 @@ class ClippingLine:
         steps: Number of steps before which it ran.
         empty: Number of these before which it got no parameters.
         bare: Number of these before which it got parameters, and none of them had a gradient.
+        calls: Number of its calls.
+        late: Number of its calls after a step that had used the gradients.
+        carried: Number of these whose gradients were not cleared before the next backward.
+        in_step: Whether it ran inside `optimizer.step()`, in a hook.
+        copies: Whether none of the tensors that it got was a parameter or required a gradient.
         limit: The norm to which it clips.
         norms: Some norms of the gradients before it.
         site: The line.
@@ -53,6 +60,11 @@ class ClippingLine:
     steps: int
     empty: int
     bare: int
+    calls: int
+    late: int
+    carried: int
+    in_step: bool
+    copies: bool
     limit: float
     norms: tuple[float, ...]
     site: Site | None
@@ -86,6 +98,11 @@ class ClippingLines:
 class _Line:
     now: int | None = None
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])
+    calls: int = 0
+    late: int = 0
+    carried: int = 0
+    in_step: bool = False
+    copies: bool = True
     limit: float = 0.0
     norms: list[torch.Tensor] = field(default_factory=list)
 
@@ -100,12 +117,17 @@ class Clipping(Signal):
         self._first: Mark | None = None
         self._norms: dict[int, torch.Tensor] = {}
         self._shrinking: dict[tuple[int, Mark | None], list[torch.Tensor]] = {}
+        # Since the last backward: versions of parameters before their step, and late lines.
+        self._versions: dict[int, int] = {}
+        self._late: list[_Line] = []
 
     def hooks(self) -> Iterator[Hook]:
-        """Yield the hooks of the two functions of which `clip_grad_norm_` consists."""
-        for (owner, name), told in ((total_norm(), self._on_norm), (clipping(), self._on_clip)):
-            if hasattr(owner, name):
-                yield Hook(owner, name, self.watched.here(told))
+        """Yield the hooks of the functions of which `clip_grad_norm_` consists."""
+        for owner, name in clipping():
+            yield Hook(owner, name, self.watched.here(self._on_clip))
+        owner, name = total_norm()
+        if hasattr(owner, name):
+            yield Hook(owner, name, self.watched.here(self._on_norm))
 
     def _on_norm(self, original: Any, tensors: Any, /, *args: Any, **kwargs: Any) -> Any:
         is_whole = self.watched.is_outside()
@@ -123,38 +145,43 @@ class Clipping(Signal):
             self.watched.tell("on_call", Heard("linalg_vector_norm", call, tensors, [], norm))
         return norm
 
-    def _on_clip(self, original: Any, parameters: Any, /, *args: Any, **kwargs: Any) -> Any:
-        gradients: list[torch.Tensor] = []
-        is_whole = self.watched.is_outside()
+    def _on_clip(self, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(_ARGUMENTS, args, strict=False), **kwargs)
+        parameters, gradients = given.get("parameters", ()), []
+        is_outside, is_whole = self.watched.guard.is_outside, self.watched.is_outside()
         with self.watched.guard.own():
-            if isinstance(parameters, torch.Tensor):
-                parameters = [parameters]
-            if isinstance(parameters, list | tuple):
-                self._note(parameters, calling_line(), args)
-                gradients = [each.grad for each in parameters if each.grad is not None]
+            one = isinstance(parameters, torch.Tensor)
+            given["parameters"] = parameters = [parameters] if one else [*parameters]
+            mark = calling_line()
+            if mark in self._lines or len(self._lines) < _LINES:
+                line = self._lines.setdefault(mark, _Line())
+                self._note(line, parameters, given)
+                line.in_step = not is_outside
+            gradients = [each.grad for each in parameters if each.grad is not None]
             is_whole = is_whole and _are_plain(gradients)
         if not is_whole:
-            return original(parameters, *args, **kwargs)
+            return original(**given)
         with self.watched.guard.inside():
-            original(parameters, *args, **kwargs)
+            original(**given)
         with self.watched.guard.own():
-            factor = args[1] if len(args) > 1 else None
-            self.watched.grammar.notice_writes(calling_line(), gradients, factor)
+            self.watched.grammar.notice_writes(calling_line(), gradients, given.get("total_norm"))
         return None
 
-    def _note(
-        self, parameters: list[Any] | tuple[Any, ...], mark: Mark | None, args: tuple[Any, ...]
-    ) -> None:
-        if mark not in self._lines and len(self._lines) >= _LINES:
-            return
+    def _note(self, line: _Line, parameters: list[Any], given: dict[str, Any]) -> None:
         use = _EMPTY
         if parameters:
             use = _USEFUL if any(each.grad is not None for each in parameters) else _BARE
-        line = self._lines.setdefault(mark, _Line())
+            line.copies &= not any(
+                each.requires_grad or isinstance(each, nn.Parameter) for each in parameters
+            )
+        line.calls += 1
+        if self._have_stepped(parameters):
+            line.late += 1
+            self._late.append(line)
         line.now = use if line.now is None else max(use, line.now)
-        limit, norm = args[:2] if len(args) > 1 else (0.0, None)
+        norm = given.get("total_norm")
         if isinstance(norm, torch.Tensor) and is_sampled(sum(line.counts) + 1):
-            line.limit = float(limit)
+            line.limit = float(given["max_norm"])
             line.norms.append(norm.detach())
 
     def before_write(
@@ -172,8 +199,11 @@ class Clipping(Signal):
                 self._norms[place] = torch.linalg.vector_norm(local(each).detach())
 
     def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
-        """Compare the gradients that the loop has written."""
-        del optimizer, mark
+        """Compare the gradients that the loop has written; note the versions of parameters."""
+        del mark
+        if self._lines:
+            probes = self.watched.grammar.state(optimizer).probes
+            self._versions |= {id(each): each._version for each in probes}
         if self._norms:
             now = [
                 torch.linalg.vector_norm(local(gradient).detach())
@@ -193,9 +223,21 @@ class Clipping(Signal):
             trained = [each for each in parameters_of(optimizer) if each.requires_grad]
             self._probes = trained[:: max(1, len(trained) // _PROBES)][:_PROBES]
 
+    def _have_stepped(self, parameters: list[Any]) -> bool:
+        """Return whether a step has changed these parameters since the last backward."""
+        known = [each for each in parameters if id(each) in self._versions]
+        return bool(known) and all(self._versions[id(each)] < each._version for each in known)
+
     def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
         """Count the lines that have run before a step."""
         del mark
+        if kind == "zero":
+            self._late.clear()
+        elif kind == "backward":
+            for line in self._late:
+                line.carried += 1
+            self._late.clear()
+            self._versions.clear()
         if kind == "step" or (kind == "scaler step" and facts["skipped"]):
             for line in self._lines.values():
                 if line.now is not None:
@@ -209,6 +251,11 @@ class Clipping(Signal):
                 sum(line.counts),
                 line.counts[_EMPTY],
                 line.counts[_BARE],
+                line.calls,
+                line.late,
+                line.carried,
+                line.in_step,
+                line.copies,
                 line.limit,
                 tuple(float(each) for each in line.norms[:_NORMS]),
                 site(mark),

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
 
+_TWICE = 2
+
 
 class Accounting(Signal):
     """Books each backward, each step and each clearing."""
@@ -63,11 +65,22 @@ class Accounting(Signal):
             self._read = memory(tensor.grad)
 
     def on_call(self, heard: Heard) -> None:
-        """Note that the last backward was for the gradient of an input, if the loop uses that."""
+        """Note whose gradients a call uses: an input's, or those that lie where kept ones were."""
+        for number, account in self._accounts.items():
+            if account.overwrites and not account.computed:
+                account.computed = self._is_doubled(number, heard.given)
         if self._read is None or self._last is None or heard.name == "zero_":
             return
         if self._read in memories(heard.given):
             self._last.for_input, self._read = True, None
+
+    def _is_doubled(self, number: int, given: Sequence[torch.Tensor]) -> bool:
+        """Return whether a call gets the same gradient of an optimizer twice."""
+        optimizer = self.watched.registry.optimizers.alive().get(number)
+        if optimizer is None or len(given) < _TWICE:
+            return False
+        again = [each for at, each in enumerate(given) if any(each is one for one in given[:at])]
+        return bool(again) and self.watched.grammar.state(optimizer).are_among(again)
 
     def on_kept(self, parameters: Sequence[torch.Tensor]) -> None:
         """Note the optimizers whose gradients the loop has kept and is about to zero."""

@@ -1,6 +1,7 @@
 """Hooks that a line registers again and again on the same parameters or modules, without removal.
 
-The second and later hooks are wrapped, to see whether they change a gradient or a result.
+The second and later hooks are wrapped, to see whether they change a gradient or a result; a hook
+of an optimizer or of a complete gradient changes the values of parameters or gradients in place.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.state.facts import parameters_of
+from halfstep.doctor.signals.state.gradients import probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,8 +27,12 @@ if TYPE_CHECKING:
 
 _PILES = 4096
 _HANDLES = 64
+_VALUES = 16
 _METHODS = (
     (torch.Tensor, "register_hook"),
+    (torch.Tensor, "register_post_accumulate_grad_hook"),
+    (Optimizer, "register_step_pre_hook"),
+    (Optimizer, "register_step_post_hook"),
     (nn.Module, "register_forward_hook"),
     (nn.Module, "register_forward_pre_hook"),
     (nn.Module, "register_full_backward_hook"),
@@ -37,10 +45,10 @@ class HookPile:
 
     Attributes:
         by: Name of the method.
-        objects: Number of parameters or modules.
+        objects: Number of parameters, modules or optimizers.
         hooks: Number of its hooks on one of them, at most.
         again: How often it registered one after further steps, on one of them, at most.
-        changes: How often the second and later hooks returned another value.
+        changes: How often the second and later hooks returned another value, or changed values.
         site: The line.
     """
 
@@ -82,7 +90,7 @@ class Piles(Signal):
         self._piles: dict[tuple[int, str, Mark | None], _Pile] = {}
 
     def hooks(self) -> Iterator[Hook]:
-        """Yield the hooks of the methods that register hooks of parameters and modules."""
+        """Yield the hooks of the methods that register hooks."""
         for owner, name in _METHODS:
             yield Hook(owner, name, self.watched.here(functools.partial(self._on_register, name)))
 
@@ -91,7 +99,7 @@ class Piles(Signal):
     ) -> Any:
         pile = None
         with self.watched.guard.own():
-            if isinstance(owner, nn.Module) or (owner.is_leaf and owner.requires_grad):
+            if not isinstance(owner, torch.Tensor) or (owner.is_leaf and owner.requires_grad):
                 pile = self._pile(name, owner, calling_line())
         if pile is None:
             return original(owner, hook, *args, **kwargs)
@@ -148,9 +156,31 @@ def _examined(hook: Callable[..., Any], pile: _Pile) -> Callable[..., Any]:
 
     @functools.wraps(hook, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return hook(*args, **kwargs)
+        before = _values(args[0])
         result = hook(*args, **kwargs)
-        if not torch.compiler.is_compiling() and result is not None and result is not args[-1]:
-            pile.changes += 1
+        if before:
+            now = _values(args[0])
+            pile.changes += any(not torch.equal(a, b) for a, b in zip(before, now, strict=False))
+        else:
+            pile.changes += result is not None and result is not args[-1]
         return result
 
     return call
+
+
+def _values(owner: Any) -> list[torch.Tensor]:
+    """Return some values of what a hook can change in place: parameters and their gradients.
+
+    Args:
+        owner: The first argument of a hook; a module's and a gradient's hooks return changes.
+    """
+    if isinstance(owner, Optimizer):
+        parameters = probes(parameters_of(owner))
+    elif isinstance(owner, nn.Parameter):
+        parameters = [owner]
+    else:
+        return []
+    both = [*parameters, *(each.grad for each in parameters if each.grad is not None)]
+    return [each.detach().flatten()[:_VALUES].clone() for each in both if not each.is_sparse]

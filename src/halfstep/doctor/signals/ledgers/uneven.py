@@ -8,6 +8,7 @@ program's end, and only the first calls are examined.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -26,9 +27,19 @@ CALLS = 512
 WINDOWS = 64
 PARTS = 64
 _LOSSES = frozenset({"cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss"})
+_MEANS = frozenset(
+    {
+        *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "mean"),
+        *("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"),
+        *("binary_cross_entropy_with_logits", "BCEWithLogitsLoss"),
+    }
+)
+"""Losses whose targets have no classes, so that all their elements count."""
 _IGNORED = -100  # torch's default
 _SAME = 0.02  # relative difference of quotients that counts as rounding, also in half
 _FACTOR = 2.0
+_FEWEST = 8  # steps
+_ERRORS = 6.0  # standard errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,9 @@ class UnevenSteps:
         uneven: Number of these in which each micro-batch counts the same, although one has at least
             twice as many targets as another one.
         targets: The numbers of targets in the first such step.
+        classes: Whether the targets are classes.
+        apart: By how much the mean over micro-batches exceeds that over all targets, as a share of
+            the latter, in the mean of these steps or of some in a row; 0 if chance explains it.
         site: The line of the backward passes.
     """
 
@@ -48,6 +62,8 @@ class UnevenSteps:
     windows: int
     uneven: int
     targets: tuple[int, ...]
+    classes: bool
+    apart: float
     site: Site | None
 
 
@@ -64,8 +80,9 @@ class _Part:
     """A backward: its line, the number of targets, the mean over them, and the loss."""
 
     mark: Mark | None
-    count: torch.Tensor
+    count: torch.Tensor | int
     mean: torch.Tensor
+    classes: bool
     loss: torch.Tensor
 
 
@@ -78,15 +95,18 @@ class Uneven(Signal):
         self._windows: dict[int, list[list[_Part]]] = {}
         self._seen: dict[int, int] = {}
         self._calls = 0
-        self._mean: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._mean: tuple[torch.Tensor | int, torch.Tensor, bool] | None = None
         self._loss: torch.Tensor | None = None
 
     def on_call(self, heard: Heard) -> None:
         """Count the targets of a loss."""
-        if heard.name not in _LOSSES or self._calls >= CALLS:
+        if heard.name not in _LOSSES | _MEANS or self._calls >= CALLS:
             return
         result, given = heard.result, heard.call
         if not (isinstance(result, torch.Tensor) and not result.dim() and result.requires_grad):
+            return
+        if heard.name in _MEANS:
+            self._take_mean(heard, result)
             return
         source = heard.module
         reduction = getattr(source, "reduction", given.kwargs.get("reduction", "mean"))
@@ -97,7 +117,15 @@ class Uneven(Signal):
             return
         self._calls += 1
         ignored = getattr(source, "ignore_index", given.kwargs.get("ignore_index", _IGNORED))
-        self._mean = (target != ignored).sum(), result.detach()
+        self._mean = (target != ignored).sum(), result.detach(), True
+
+    def _take_mean(self, heard: Heard, result: torch.Tensor) -> None:
+        """Count the elements of a mean."""
+        given = heard.call
+        reduction = getattr(heard.module, "reduction", given.kwargs.get("reduction", "mean"))
+        if reduction == "mean" and heard.given and not (self._mean and heard.name == "mean"):
+            self._calls += 1
+            self._mean = max(each.numel() for each in heard.given), result.detach(), False
 
     def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
         """Remember the loss."""
@@ -130,10 +158,20 @@ class Uneven(Signal):
         """Return the steps; reads the losses and the numbers of targets."""
         found = []
         for number, windows in sorted(self._windows.items()):
-            targets = [counts for each in windows if (counts := _uneven(each))]
-            if targets:
-                line = site(windows[0][0].mark)
-                found.append(UnevenSteps(number, len(windows), len(targets), targets[0], line))
+            uneven = [(each, counts) for each in windows if (counts := _uneven(each))]
+            if uneven:
+                part = windows[0][0]
+                found.append(
+                    UnevenSteps(
+                        number,
+                        windows=len(windows),
+                        uneven=len(uneven),
+                        targets=uneven[0][1],
+                        classes=part.classes,
+                        apart=_systematic([_apart(*each) for each in uneven]),
+                        site=site(part.mark),
+                    )
+                )
         return {UnevenLedger.signal: UnevenLedger(tuple(found))}
 
 
@@ -145,3 +183,22 @@ def _uneven(window: Sequence[_Part]) -> tuple[int, ...]:
     quotients = [float(each.loss) / mean if (mean := float(each.mean)) else 0.0 for each in window]
     low, high = min(quotients), max(quotients)
     return counts if low > 0 and high - low <= _SAME * high else ()
+
+
+def _apart(window: Sequence[_Part], counts: Sequence[int]) -> float:
+    """Return by how much the mean over micro-batches exceeds that over targets, as a share."""
+    means = [float(each.mean) for each in window]
+    whole = sum(mean * count for mean, count in zip(means, counts, strict=True)) / sum(counts)
+    return sum(means) / len(means) / whole - 1 if whole else 0.0
+
+
+def _systematic(values: Sequence[float]) -> float:
+    """Return the mean of values, or of some in a row, that is far from 0; 0.0 without one.
+
+    A training that fits the small micro-batches first has a larger mean in its first steps, and a
+    smaller one later.
+    """
+    rows = (values[at : at + _FEWEST] for at in range(0, len(values), _FEWEST))
+    parts = [each for each in (values, *rows) if len(each) >= _FEWEST]
+    means = [(fmean(each), stdev(each) / len(each) ** 0.5) for each in parts]
+    return max((mean for mean, error in means if abs(mean) > _ERRORS * error), key=abs, default=0.0)

@@ -6,14 +6,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import functional
 
 from halfstep.doctor.internals import is_functorch_tensor
 from halfstep.doctor.record import Broadcast, Call
 from halfstep.doctor.record.sites import Mark, calling_line, site
-from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.graph import is_of_probabilities
 from halfstep.doctor.tensors.inexact import is_inexact
+from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
@@ -43,6 +45,18 @@ class Calls(Signal):
         self._rounded: set[tuple[Any, ...]] = set()
         self._classes: dict[tuple[Any, ...], int] = {}
         self._broadcasts: dict[tuple[Any, ...], Broadcast] = {}
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hook of the loss that torch refuses under autocast, for calls in modules."""
+        yield Hook(functional, "binary_cross_entropy", self.watched.here(self._on_refused))
+
+    def _on_refused(self, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if self.watched.guard.is_inside and autocast_state():
+            with self.watched.guard.own():
+                name = "binary_cross_entropy"
+                self.count(name, tensors_in((args, kwargs)), tensors_in(result))
+        return result
 
     def count(
         self,

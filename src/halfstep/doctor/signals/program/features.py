@@ -48,6 +48,7 @@ class Feature:
         layers: Classes of its layers that depend on the mode, if they were in training mode.
         still: Whether nothing changed its parameters between the first call and the last one.
         taught: Whether a state was loaded into it, or an optimizer has trained it.
+        trains: Whether it is also called with gradients.
         site: The line that calls the model.
     """
 
@@ -58,6 +59,7 @@ class Feature:
     layers: tuple[str, ...]
     still: bool
     taught: bool
+    trains: bool
     site: Site | None
 
 
@@ -79,6 +81,7 @@ class _Source:
     layers: tuple[str, ...]
     version: int
     count: int = 0
+    trains: bool = False
 
 
 class Following(Signal):
@@ -95,6 +98,9 @@ class Following(Signal):
         """Remember the results of a call without gradients, or find them among the inputs."""
         if torch.is_grad_enabled():
             self._use(given)
+            known = self._sources.get(id(module))
+            if known is not None and known.model() is module:
+                known.trains |= any(each.requires_grad for each in made)
             return
         source = self._sources.get(id(module))
         if source is None or source.model() is not module:
@@ -162,6 +168,7 @@ class Following(Signal):
                 still=source.version == _version(model),
                 taught=self.watched.registry.model(model).has_trained
                 or any(each in loaded for each in model.modules()),
+                trains=source.trains,
                 site=site(source.mark),
             )
 

@@ -78,6 +78,17 @@ class Gradients:
             ]
         )
 
+    def was_added_to(self, now: Sequence[tuple[int, int]]) -> bool:
+        """Return whether a gradient has changed since the last check that was not cleared before.
+
+        Args:
+            now: What `look` returns now.
+        """
+        return bool(self.holds) and any(
+            old[0] and old != new and id(probe) not in self.cleared
+            for probe, old, new in zip(self.probes, self.seen, now, strict=False)
+        )
+
     def shares(self, memories: set[int]) -> bool:
         """Return whether a probe's gradient is at one of these addresses."""
         return bool(memories) and any(

@@ -194,7 +194,7 @@ class Grammar(Iterations):
             reached.append(self._numbers[optimizer])
             had = any(identity for identity, _ in gradients.seen) and bool(gradients.holds)
             gradients.onto_unscaled |= had and gradients.unscaled and "scaled" in gradients.holds
-            gradients.stale |= had and gradients.spent
+            gradients.stale |= gradients.spent and gradients.was_added_to(now)
             gradients.by_another = gradients.spent = gradients.claimed = False
             gradients.examined = gradients.assigned = False
             gradients.cleared.clear()

@@ -1,11 +1,13 @@
-"""Sums x + (y - x) in the graph of a loss, which pass no gradient on to x.
+"""Sums such as x + (y - x) in the graph of a loss, which pass no gradient on to x.
 
-Such a sum is y, and the gradients of its two uses of x cancel. It is meant as a straight-through
-estimator, x + (y - x).detach(). The graphs of a few backward passes are searched.
+Such a sum is y, and the gradients of its two uses of x cancel, in whatever order it is written. It
+is meant as a straight-through estimator, x + (y - x).detach(). The graphs of a few backward passes
+are searched.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
 NODES = 20_000
 SEARCHES = 12
-_ADD, _SUB = "AddBackward0", "SubBackward0"
+_SIGNS = {"AddBackward0": (1, 1), "SubBackward0": (1, -1), "NegBackward0": (-1,)}
+_TERMS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +91,32 @@ def _cancelling(losses: Iterable[torch.Tensor]) -> Iterator[Any]:
     while waiting and len(seen) < NODES:
         node = waiting.pop()
         inputs = node.next_functions
-        if (
-            _is(node, _ADD)
-            and len(inputs) == 2
-            and (_cancels(inputs[0], inputs[1][0]) or _cancels(inputs[1], inputs[0][0]))
-        ):
+        if _cancels(node):
             yield node
         below = {each for each, _ in inputs if each is not None} - seen
         seen |= below
         waiting += below
 
 
-def _cancels(added: tuple[Any, int], difference: Any) -> bool:
-    """Return whether a difference subtracts what is added to it, with gradients for both uses."""
-    if added[0] is None or difference is None or not _is(difference, _SUB):
+def _cancels(node: Any) -> bool:
+    """Return whether a sum comes to one term, because the uses of another one cancel."""
+    if type(node).__name__ not in _SIGNS:
         return False
-    inputs = difference.next_functions
-    return len(inputs) == 2 and inputs[1] == added and inputs[0][0] is not None
-
-
-def _is(node: Any, kind: str) -> bool:
-    return type(node).__name__ == kind and getattr(node, "_saved_alpha", 1) == 1
+    factors: Counter[tuple[Any, int]] = Counter()
+    constants, waiting = 0, [((node, 0), 1)]
+    while waiting:
+        (inner, output), factor = waiting.pop()
+        signs = _SIGNS.get(type(inner).__name__)
+        if inner is None:
+            constants += 1
+        elif signs and getattr(inner, "_saved_alpha", 1) == 1:
+            edges = inner.next_functions
+            if sum(signs) == 0 and edges[0] == edges[1]:
+                return False  # x - x makes zeros on purpose.
+            waiting += [(edge, factor * sign) for edge, sign in zip(edges, signs, strict=False)]
+        else:
+            factors[inner, output] += factor
+        if len(waiting) + len(factors) + constants > _TERMS:
+            return False
+    left = sum(map(bool, factors.values()))
+    return left < len(factors) and left + constants == 1
