@@ -154,7 +154,7 @@ def _cut(
         if not any(trains[number]):
             continue
         if operator.caller.node:
-            return "create_graph", operators[end]
+            return "create_graph", operator
         if operator.name == "detach":
             return "detach", operator
         if operator.made and not operator.made[0].is_floating_point():
