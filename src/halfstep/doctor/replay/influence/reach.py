@@ -106,7 +106,9 @@ def _scaled(operator: Operator, low: float, high: float) -> _Range:
             return -math.inf, math.inf
         first, last = 1 / last, 1 / first
     if name in {"mul", "div"}:
-        products = [0.0 if one == 0 else one * each for one in (first, last) for each in (low, high)]
+        products = [
+            0.0 if one == 0 else one * each for one in (first, last) for each in (low, high)
+        ]
         return min(products), max(products)
     if name == "add":
         return low + first, high + last

@@ -47,7 +47,7 @@ def lost_terms(forwards: Forwards) -> Iterator[LostTerm]:
         # value + (another value - value).detach() replaces the value of a loss, not its gradient.
         value = float(operator.given[at].detach().sum())
         if value and not taken & behind:
-            how, cut = _cut(operators, maker, behind, trains)
+            how, cut = _cut(operators, behind, trains)
             yield LostTerm(how, value, place(cut))
     for operator, number in numbers:
         if _is_item(operator.caller.user_line):
@@ -118,7 +118,9 @@ def _terms(
                 if maker != OUTSIDE and maker not in seen:
                     seen.add(maker)
                     waiting.append(maker)
-            elif is_sum and any(trains[operator.number]) and tensor.numel() == 1 and maker != OUTSIDE:
+            elif (
+                is_sum and any(trains[operator.number]) and tensor.numel() == 1 and maker != OUTSIDE
+            ):
                 lost += [(operator, at)] if depends[maker] else []
         if operator.name in _SUMS:
             others = [each for each in operator.args[1:2] if isinstance(each, float | int)]
@@ -146,7 +148,7 @@ def _behind(operators: Sequence[Operator], end: int, depends: Sequence[bool]) ->
 
 
 def _cut(
-    operators: Sequence[Operator], end: int, behind: set[int], trains: Sequence[Sequence[bool]]
+    operators: Sequence[Operator], behind: set[int], trains: Sequence[Sequence[bool]]
 ) -> tuple[str, Operator]:
     """Return how a result loses its gradients, and the last operator that has some."""
     for number in sorted(behind, reverse=True):

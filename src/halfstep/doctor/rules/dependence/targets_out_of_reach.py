@@ -32,9 +32,12 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{limits}",
             facts=("measured on the targets of the last step",),
             change=(
-                f"+ # scale {each.op} to the range of the targets: {limits}"
-                if each.is_scaled
-                else f"+ # no {each.op} after the last layer, or targets that are scaled to its range",
+                (
+                    f"+ # scale {each.op} to the range of the targets: {limits}"
+                    if each.is_scaled
+                    else f"+ # no {each.op} after the last layer, or targets that are scaled to "
+                    "its range"
+                ),
             ),
             confidence=LIKELY,
             site=each.at.site,

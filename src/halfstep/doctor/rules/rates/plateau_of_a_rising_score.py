@@ -71,9 +71,7 @@ def _mirrors(evidence: Evidence, schedule: Schedule) -> bool:
     for each in evidence.of(Plateaus).schedulers:
         if each.optimizer != schedule.optimizer or each.mode != schedule.mode:
             continue
-        for (start, end), metric in zip(
-            pairwise((0, *each.iterations)), each.metrics, strict=True
-        ):
+        for (start, end), metric in zip(pairwise((0, *each.iterations)), each.metrics, strict=True):
             own = [steps[number] for number in range(start, end) if number in steps]
             if own and math.isfinite(metric + sum(own)):
                 pairs.append((metric, mean(own)))
