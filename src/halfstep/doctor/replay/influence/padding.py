@@ -141,7 +141,7 @@ def _hides(scores: torch.Tensor) -> bool:
 
 
 def _hides_many(one: Padded) -> bool:
-    return one.tokens[~one.padding].unique().numel() >= _KINDS
+    return len(one.tokens[~one.padding].unique()) >= _KINDS
 
 
 def _is_inverted(scores: torch.Tensor, one: Padded) -> bool:

@@ -69,7 +69,7 @@ def _activation(
         The operator, or None, and the operators after it that scale and shift its result by
         constants, the last one first.
     """
-    scalings = []
+    scalings: list[Operator] = []
     while number != OUTSIDE:
         operator = operators[number]
         if operator.name in _RANGES or operator.name in _LIMITED:
