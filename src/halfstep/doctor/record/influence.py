@@ -187,6 +187,7 @@ class OutOfReach:
         largest: The largest target.
         share: The share of the targets that are beyond.
         at: The operator's place.
+        is_scaled: Whether constants scale or shift its result, and `low` and `high` with it.
     """
 
     op: str
@@ -196,6 +197,7 @@ class OutOfReach:
     largest: float
     share: float
     at: Place
+    is_scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

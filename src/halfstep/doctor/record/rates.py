@@ -36,6 +36,10 @@ class Rates:
         last_moving: The rate of this step; 0 without one.
         largest: The largest rate that a step or a scheduler had.
         changes: How often the rate of the first group changed from one step to the next.
+        valley: The lowest rate of the first group after it has fallen; inf if it never has.
+        valley_at: Number of its steps before it.
+        turns: How often the rate rose again after it had fallen.
+        leap: The largest rise from one step to the next since then.
         resumed: Whether a state was loaded whose scheduler had moved the rate.
         rate: The rate of the first group in this state.
         held: Number of steps since this state was loaded, if all of them had its rates; otherwise
@@ -67,6 +71,10 @@ class Rates:
     last_moving: float = 0.0
     largest: float = 0.0
     changes: int = 0
+    valley: float = math.inf
+    valley_at: int = -1
+    turns: int = 0
+    leap: float = 0.0
     resumed: bool = False
     rate: float = math.nan
     held: int = 0

@@ -42,6 +42,58 @@ def broken_norm_of_one_output() -> None:
     train(network(nn.LayerNorm(1)), functional.mse_loss)
 
 
+class Forecast(nn.Module):
+    """Reads a series, whose values are normalised first."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.layer = norm, nn.GRU(1, 8, batch_first=True)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(self.norm(images[..., None]))[0][:, -1])
+
+
+def train_series(norm: nn.Module, loss_of=functional.mse_loss) -> None:
+    generator = torch.Generator().manual_seed(1)
+    model = Forecast(norm)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(10):
+        series = torch.randn(8, 6, generator=generator)
+        optimizer.zero_grad()
+        loss_of(model(series), series.mean(1, keepdim=True)).backward()
+        optimizer.step()
+
+
+def broken_norm_of_one_channel() -> None:
+    train_series(nn.LayerNorm(1))
+
+
+def broken_activation_of_the_input() -> None:
+    class Clipped(nn.Module):
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            return features.clamp(10.0, 20.0)
+
+    train_series(Clipped())
+
+
+def healthy_series() -> None:
+    train_series(nn.Identity())
+
+
+def healthy_norm_over_time() -> None:
+    train_series(nn.LayerNorm([6, 1], elementwise_affine=False))
+
+
+def healthy_norm_of_one_channel_beside_the_input() -> None:
+    class Beside(nn.LayerNorm):
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            return features + super().forward(features)
+
+    train_series(Beside(1))
+
+
 def healthy_head_that_begins_at_zero() -> None:
     model = network()
     nn.init.zeros_(model[2].weight)

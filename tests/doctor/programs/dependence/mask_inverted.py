@@ -17,10 +17,10 @@ class Model(nn.Module):
         encode: Encodes features, with the layer and the tokens.
     """
 
-    def __init__(self, encode) -> None:
+    def __init__(self, encode, padding: int | None = 0) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.embedding = nn.Embedding(TOKENS, 8, padding_idx=0)
+        self.embedding = nn.Embedding(TOKENS, 8, padding_idx=padding)
         self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
         self.head, self.encode = nn.Linear(8, 3), encode
 
@@ -28,8 +28,8 @@ class Model(nn.Module):
         return self.head(self.encode(self.embedding(tokens), self.layer, tokens).mean(1))
 
 
-def train(encode) -> None:
-    model = Model(encode)
+def train(encode, padding: int | None = 0) -> None:
+    model = Model(encode, padding)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for tokens in sentences():
         tokens[:, -1] = 0  # otherwise, a sentence without padding would be all masked
@@ -77,3 +77,48 @@ def healthy_features_that_are_set_to_zero() -> None:
         return layer(features).masked_fill((tokens == 0)[:, :, None], 0.0)
 
     train(encode)
+
+
+def pooled(bias_of):
+    """Return a pooling over the positions, by weights whose scores get a bias."""
+
+    def encode(features, layer, tokens):
+        weights = (layer.norm1(features).sum(-1) + bias_of(tokens)).softmax(-1)
+        return torch.einsum("bl,bld->bd", weights, features)[:, None]
+
+    return encode
+
+
+def broken_bias_of_a_pooling() -> None:
+    """Neither the embedding nor an input says which token is padding."""
+    train(pooled(lambda tokens: torch.where(tokens.ne(0), -1e4, 0.0)), None)
+
+
+def broken_fused_attention() -> None:
+    def encode(features, layer, tokens):
+        taking_part = tokens.eq(0)[:, None, :]
+        return functional.scaled_dot_product_attention(
+            features, features, features, attn_mask=taking_part
+        )
+
+    train(encode, None)
+
+
+def healthy_bias_of_a_pooling() -> None:
+    train(pooled(lambda tokens: torch.where(tokens.ne(0), 0.0, -1e4)), None)
+
+
+def healthy_pooling_over_the_last_part() -> None:
+    """The parts of the sequences are numbered, and only the last one is pooled."""
+
+    def encode(features, layer, tokens):
+        parts = (torch.arange(tokens.shape[1]) > 3).long().expand(tokens.shape)
+        bias = torch.where(parts.eq(0), -1e4, 0.0)
+        return pooled(lambda tokens: bias)(features, layer, tokens)
+
+    train(encode, None)
+
+
+def healthy_sequences_that_end_alike() -> None:
+    """Attention to all tokens, which end with one and the same in some samples."""
+    train(pooled(lambda tokens: torch.where(tokens.eq(tokens[:, :1]), -1e4, 0.0)), None)

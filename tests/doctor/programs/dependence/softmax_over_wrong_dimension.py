@@ -49,6 +49,58 @@ def broken_width_of_an_image() -> None:
     segmented(-1)
 
 
+def by_hand(dims, *, pick):
+    """Return a loss of scores, the logarithm of whose exponentials' sum is taken over `dims`."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        chosen = pick(outputs, labels)
+        norm = torch.logsumexp(outputs, dims, keepdim=True)
+        return -(chosen - pick(norm.expand_as(outputs), labels)).mean()
+
+    return loss_of
+
+
+def gathered(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return outputs.gather(1, labels[:, None]).squeeze(1)
+
+
+def broken_normaliser_by_hand() -> None:
+    train(by_hand(0, pick=gathered))
+
+
+def broken_normaliser_of_positions() -> None:
+    """The scores of an image's pixels are normalised over its rows."""
+
+    def pick(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return outputs.gather(1, labels[:, None, None, None].expand(-1, 1, 2, 3))
+
+    layer = nn.Conv2d(1, 4, 1)
+    train(by_hand(2, pick=pick), inputs=lambda images: images.view(8, 1, 2, 3), layer=layer)
+
+
+def broken_normaliser_of_indexed_scores() -> None:
+    train(by_hand(0, pick=lambda outputs, labels: outputs[torch.arange(8), labels]))
+
+
+def healthy_normaliser_by_hand() -> None:
+    train(by_hand(1, pick=gathered))
+
+
+def healthy_normaliser_of_all_scores() -> None:
+    """One distribution over the classes of all samples together."""
+    train(by_hand((0, 1), pick=gathered))
+
+
+def healthy_normaliser_of_other_scores() -> None:
+    """A bonus for a spread over the samples, beside the score of the class."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        loss = by_hand(1, pick=gathered)(outputs, labels)
+        return loss + 0.1 * (torch.logsumexp(outputs.square(), 0) - outputs.mean(0)).mean()
+
+    train(loss_of)
+
+
 def healthy_classes_of_pixels() -> None:
     segmented(1)
 

@@ -39,6 +39,44 @@ def broken_in_a_difference() -> None:
     train(nn.Tanh(), lambda inputs: 4 * inputs[:, 0], lambda a, b: (a - b).abs().mean())
 
 
+class Scaled(nn.Module):
+    """An activation whose result is scaled and shifted by constants."""
+
+    def __init__(self, activation, low: float, high: float) -> None:
+        super().__init__()
+        self.activation, self.low = activation, low
+        self.register_buffer("span", torch.tensor([high - low]))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.low + self.span * self.activation(features)
+
+
+def stars(inputs: torch.Tensor) -> torch.Tensor:
+    return (5.5 + 2 * inputs[:, 0]).clamp(1, 10)
+
+
+def broken_for_a_scaled_sigmoid() -> None:
+    train(Scaled(torch.sigmoid, 0.0, 5.0), stars)
+
+
+def broken_for_a_reversed_tanh() -> None:
+    train(Scaled(lambda features: (1 - features.tanh()) / 2, 1.0, 4.0), stars)
+
+
+def healthy_sigmoid_scaled_to_the_targets() -> None:
+    train(Scaled(torch.sigmoid, 0.5, 10.5), stars)
+
+
+def healthy_scale_that_is_learned() -> None:
+    last = Scaled(torch.tanh, 5.0, 6.0)
+    last.span = nn.Parameter(last._buffers.pop("span"))
+    train(last, stars)
+
+
+def healthy_scale_in_the_loss() -> None:
+    train(nn.Tanh(), standard, lambda a, b: functional.mse_loss(4 * a + 0.5, b))
+
+
 def healthy_targets_within_the_range() -> None:
     train(nn.Softplus(), lambda inputs: inputs[:, 0].abs())
 

@@ -80,6 +80,47 @@ def healthy_penalty_of_a_gradient() -> None:
     train(loss_of)
 
 
+def curvature(model, points, *, create_graph: bool) -> torch.Tensor:
+    """Return how far a model is from a law for its second derivative at some points."""
+    points = points.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(points).sum(), points, create_graph=True)
+    (bend,) = torch.autograd.grad(slope.square().sum(), points, create_graph=create_graph)
+    return (bend + points.sin()).square().mean()
+
+
+def train_by_law(*, create_graph: bool) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    points = torch.linspace(0, 1, 8)[:, None]
+    for _ in range(4):
+        optimizer.zero_grad()
+        law = curvature(model, points, create_graph=create_graph)
+        (functional.mse_loss(model(points), points) + 0.1 * law).backward()
+        optimizer.step()
+
+
+def broken_law_of_a_second_derivative() -> None:
+    """The points require gradients, and so does the term, but no parameter gets one from it."""
+    train_by_law(create_graph=False)
+
+
+def healthy_law_of_a_second_derivative() -> None:
+    train_by_law(create_graph=True)
+
+
+def healthy_perturbation_that_is_learned() -> None:
+    """A term of a tensor that is trained without being a parameter of the model."""
+    model = classifier()
+    shift = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([*model.parameters(), shift], lr=0.05)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(images + shift), labels)
+        (loss + 0.1 * (shift - 1).square().sum()).backward()
+        optimizer.step()
+
+
 def healthy_weight_that_is_detached() -> None:
     def loss_of(model, outputs, images, labels):
         loss = functional.cross_entropy(outputs, labels)

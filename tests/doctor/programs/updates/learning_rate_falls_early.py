@@ -1,5 +1,7 @@
 """StepLR is meant to advance once an epoch, and advances after each batch."""
 
+import math
+
 import torch
 from torch import nn
 
@@ -47,6 +49,56 @@ def broken_after_it_has_learned_a_little() -> None:
 
 def broken_exponential() -> None:
     train(each_batch=True, make=lambda each: torch.optim.lr_scheduler.ExponentialLR(each, 0.5))
+
+
+def train_by_hand(rate_of, *, count: int = 80) -> None:
+    """Train at the rate that `rate_of(step)` returns before each step."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, (images, labels) in enumerate(batches(count)):
+        for group in optimizer.param_groups:
+            group["lr"] = rate_of(step)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def half_cosine(rate: float, length: int, floor: float = 1e-3):
+    def rate_of(step: int) -> float:
+        share = min(1.0, step / length)
+        return rate * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * share)))
+
+    return rate_of
+
+
+def broken_by_hand() -> None:
+    train_by_hand(half_cosine(0.3, 10))
+
+
+def healthy_by_hand() -> None:
+    train_by_hand(half_cosine(0.3, 80))
+
+
+def healthy_floor_by_hand() -> None:
+    """A rate that rests at a tenth of its peak."""
+    train_by_hand(half_cosine(0.3, 10, 0.1))
+
+
+def healthy_second_phase_by_hand() -> None:
+    train_by_hand(lambda step: 0.3 if step < 15 else 3e-4)
+
+
+def healthy_learned_before_the_rate_fell_by_hand() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    rate_of = half_cosine(0.3, 20)
+    for step, (images, _) in enumerate(batches(100)):
+        optimizer.param_groups[0]["lr"] = rate_of(step)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(images), images.sum(1, keepdim=True)).backward()
+        optimizer.step()
 
 
 def healthy_cosine_over_all_steps() -> None:

@@ -107,3 +107,33 @@ def healthy_rate_that_is_set_after_the_load() -> None:
 
 def healthy_resume_of_a_rate_that_falls_on() -> None:
     by_hand(second=0.01)
+
+
+def tasks(second_sign: float, *, then=lambda optimizer: None) -> None:
+    """Fit a sum of the inputs with a rate that the loop lowers, then `second_sign` times it."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for sign, shrinks in ((1.0, 0.93), (second_sign, 1.0)):
+        for images, _ in batches(60 if shrinks < 1 else STEPS):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(images), sign * images.sum(1, keepdim=True)).backward()
+            optimizer.step()
+            for group in optimizer.param_groups:
+                group["lr"] *= shrinks
+        state = copy.deepcopy(optimizer.state_dict())
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        optimizer.load_state_dict(state)
+        then(optimizer)
+
+
+def broken_for_another_task() -> None:
+    tasks(-1.0)
+
+
+def healthy_same_task_at_the_lowered_rate() -> None:
+    tasks(1.0)
+
+
+def healthy_another_task_at_the_given_rate() -> None:
+    tasks(-1.0, then=lambda optimizer: optimizer.param_groups[0].update(lr=0.1))

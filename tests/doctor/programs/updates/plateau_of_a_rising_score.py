@@ -47,6 +47,41 @@ def broken_by_a_loss() -> None:
     train(lambda loss, right: loss, mode="max")
 
 
+def densities(sign: float, *, mode: str = "min", metrics=None) -> None:
+    """Fit the spread of a normal distribution, whose likelihood may be above 1."""
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    scheduler = ReduceLROnPlateau(optimizer, mode, factor=0.5, patience=1)
+    for epoch in range(10):
+        values = 0.1 * torch.randn(8, 32, 1)
+        for sample in values:
+            spread = model(torch.zeros(1, 1)).exp()
+            loss = -torch.distributions.Normal(0.0, spread).log_prob(sample).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        scheduler.step(metrics[epoch] if metrics else sign * loss.item())
+
+
+def broken_by_a_likelihood() -> None:
+    densities(-1.0)
+
+
+def healthy_likelihood() -> None:
+    densities(-1.0, mode="max")
+
+
+def healthy_loss_below_zero() -> None:
+    densities(1.0)
+
+
+def healthy_loss_of_densities_learned_by_heart() -> None:
+    """The validation loss rises from the beginning, and the training loss falls below zero."""
+    densities(1.0, metrics=[0.9 + 0.3 * epoch**0.7 for epoch in range(10)])
+
+
 def healthy_loss() -> None:
     train(lambda loss, right: loss)
 

@@ -6,10 +6,12 @@ from torch.optim.lr_scheduler import (
     ConstantLR,
     CosineAnnealingLR,
     LambdaLR,
+    LinearLR,
     OneCycleLR,
     ReduceLROnPlateau,
     StepLR,
 )
+from torch.utils.data import DataLoader, TensorDataset
 
 from doctor.loops import batches, classifier
 
@@ -116,6 +118,34 @@ def broken_by_another_package() -> None:
 
 def healthy_scheduler_of_another_package() -> None:
     another_package(in_epochs=True)
+
+
+def train_on_a_loader(make, *, moves: bool) -> None:
+    images, labels = map(torch.cat, zip(*batches(5), strict=True))
+    loader = DataLoader(TensorDataset(images, labels), batch_size=8, shuffle=True)
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scheduler = make(optimizer)
+    for _ in range(8):
+        for inputs, classes in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), classes).backward()
+            optimizer.step()
+        if moves:
+            scheduler.step()
+
+
+def broken_with_a_length_in_epochs() -> None:
+    train_on_a_loader(lambda optimizer: CosineAnnealingLR(optimizer, 8), moves=False)
+
+
+def healthy_length_in_epochs() -> None:
+    train_on_a_loader(lambda optimizer: CosineAnnealingLR(optimizer, 8), moves=True)
+
+
+def healthy_start_of_a_longer_plan() -> None:
+    """A scheduler for a part of the run that does not come."""
+    train_on_a_loader(lambda optimizer: LinearLR(optimizer, 1.0, 0.1, total_iters=50), moves=False)
 
 
 def healthy_phases() -> None:

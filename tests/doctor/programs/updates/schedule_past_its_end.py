@@ -1,14 +1,79 @@
 """A cosine of a quarter of the epochs goes up and down, and ends at its peak."""
 
+import math
+
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, CosineAnnealingWarmRestarts
+from torch.optim.lr_scheduler import CosineAnnealingLR, CosineAnnealingWarmRestarts, LambdaLR
 from torch.optim.swa_utils import SWALR
 
 from doctor.loops import batches, classifier
 
 CODE = "SCHEDULE_PAST_ITS_END"
 EPOCHS = 12
+
+
+class Noisy:
+    """Predict a mean of noisy values: the larger the rate, the larger the error."""
+
+    def __init__(self, rate: float = 0.9) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(1, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate)
+
+    def step(self) -> None:
+        values = 3 + torch.randn(2, 1)
+        self.optimizer.zero_grad()
+        nn.functional.mse_loss(self.model(torch.ones(2, 1)), values).backward()
+        self.optimizer.step()
+
+
+def train_by_power(length: int, *, floor: bool = False, rate: float = 0.45) -> None:
+    task = Noisy(rate)
+
+    def share(step: int) -> float:
+        left = 1 - step / length
+        return max(0.1, left) ** 2 if floor else left**2
+
+    scheduler = LambdaLR(task.optimizer, share)
+    for _ in range(80):
+        task.step()
+        scheduler.step()
+
+
+def train_by_hand(rate_of) -> None:
+    task = Noisy()
+    for step in range(80):
+        task.optimizer.param_groups[0]["lr"] = rate_of(step / 80)
+        task.step()
+
+
+def broken_power_of_the_share_that_is_left() -> None:
+    train_by_power(40)
+
+
+def broken_cosine_by_hand() -> None:
+    train_by_hand(lambda share: 0.23 * (1 + math.cos(math.pi * share / 0.5)))
+
+
+def healthy_power() -> None:
+    train_by_power(81)
+
+
+def healthy_power_that_stays_at_its_end() -> None:
+    train_by_power(40, floor=True)
+
+
+def healthy_restart_by_hand() -> None:
+    train_by_hand(lambda share: 0.23 * (1 + math.cos(math.pi * (2 * share % 1))))
+
+
+def healthy_cycles_by_hand() -> None:
+    train_by_hand(lambda share: 0.23 * (1 + math.cos(math.pi * share * 6)))
+
+
+def healthy_warm_up_and_cosine_by_hand() -> None:
+    train_by_hand(lambda share: 0.23 * min(1, 10 * share) * (1 + math.cos(math.pi * share)))
 
 
 def train(make, *, each: int = 4, then=None) -> None:

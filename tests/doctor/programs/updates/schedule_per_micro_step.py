@@ -2,7 +2,13 @@
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, PolynomialLR
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    OneCycleLR,
+    PolynomialLR,
+)
 
 from doctor.loops import batches, classifier
 
@@ -50,6 +56,34 @@ def broken_until_the_rate_is_zero() -> None:
 
 def broken_with_a_polynomial() -> None:
     train(lambda each: PolynomialLR(each, total_iters=STEPS), often=True)
+
+
+def train_exponentially(gamma: float, *, often: bool, steps: int = 40, rate: float = 0.02) -> None:
+    """Train with a schedule without a length."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    scheduler = ExponentialLR(optimizer, gamma)
+    for number, (images, labels) in enumerate(batches(PARTS * steps)):
+        (nn.functional.cross_entropy(model(images), labels) / PARTS).backward()
+        is_due = number % PARTS == PARTS - 1
+        if is_due:
+            optimizer.step()
+            optimizer.zero_grad()
+        if is_due or often:
+            scheduler.step()
+
+
+def broken_without_a_length() -> None:
+    train_exponentially(0.92, often=True)
+
+
+def healthy_decay_per_step() -> None:
+    train_exponentially(0.92, often=False)
+
+
+def healthy_decay_for_micro_steps() -> None:
+    """The rate is chosen for micro-steps, and becomes small at the end."""
+    train_exponentially(0.98, often=True)
 
 
 def healthy_length_in_micro_steps() -> None:

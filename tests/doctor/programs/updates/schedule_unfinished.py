@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import (
     OneCycleLR,
     SequentialLR,
 )
+from torch.utils.data import DataLoader, TensorDataset
 
 from doctor.loops import batches, classifier
 
@@ -66,6 +67,34 @@ def broken_by_a_plan_in_backward_passes() -> None:
 
 def broken_by_a_position_in_the_epoch() -> None:
     train(lambda optimizer: CosineAnnealingWarmRestarts(optimizer, EPOCHS), by="place")
+
+
+def train_on_a_loader(make, *, epochs: int = 4) -> None:
+    """Train; `make(optimizer, data, loader)` returns the scheduler, which moves in each step."""
+    images, labels = map(torch.cat, zip(*batches(6), strict=True))
+    data = TensorDataset(images, labels)
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scheduler = make(optimizer, data, loader)
+    for _ in range(epochs):
+        for inputs, classes in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), classes).backward()
+            optimizer.step()
+            scheduler.step()
+
+
+def broken_by_a_plan_in_samples() -> None:
+    train_on_a_loader(lambda optimizer, data, _: CosineAnnealingLR(optimizer, 4 * len(data)))
+
+
+def healthy_plan_in_batches() -> None:
+    train_on_a_loader(lambda optimizer, _, loader: CosineAnnealingLR(optimizer, 4 * len(loader)))
+
+
+def healthy_end_of_a_loader_before_the_plan_is_over() -> None:
+    train_on_a_loader(lambda optimizer, _, loader: CosineAnnealingLR(optimizer, 30 * len(loader)))
 
 
 def healthy_end_before_the_plan_is_over() -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.record.influence import Lost
 from halfstep.doctor.replay.influence.forward import OUTSIDE
 from halfstep.doctor.replay.influence.losses import losses, mask_of, place
+from halfstep.doctor.replay.memory import storage_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     import torch
 
@@ -78,7 +79,8 @@ def _lost(forwards: Forwards, loss: Loss, others: dict[object, torch.Tensor]) ->
     training = forwards.changed_in_training(others)
     if training is None or _is_changed(training, loss):
         return None
-    operator = _end(forwards.base, changed, loss)
+    given = {storage_key(forwards.inputs[key]) for key in others}
+    operator = _end(forwards.base, changed, loss, given)
     kind = None if operator is None else _kind(operator)
     if operator is not None and operator.name in _PARTS:
         kind = "unused"
@@ -91,19 +93,37 @@ def _is_changed(changed: Sequence[Sequence[torch.Tensor]], loss: Loss) -> bool:
 
 
 def _end(
-    operators: Sequence[Operator], changed: Sequence[Sequence[torch.Tensor]], loss: Loss
+    operators: Sequence[Operator],
+    changed: Sequence[Sequence[torch.Tensor]],
+    loss: Loss,
+    given: Container[int],
 ) -> Operator | None:
-    """Return the last operator before a loss whose inputs change."""
+    """Return the last operator before a loss whose inputs change, or that gets `given` itself."""
     waiting, seen = [loss.maker], {loss.maker}
     while waiting:
         number = max(waiting)
         waiting.remove(number)
-        makers = {each for each in operators[number].makers if each != OUTSIDE}
-        if any(bool(mask.any()) for each in makers for mask in changed[each]):
-            return operators[number]
+        operator = operators[number]
+        makers = {each for each in operator.makers if each != OUTSIDE}
+        for tensor, maker in zip(operator.given, operator.makers, strict=True):
+            if maker == OUTSIDE:
+                is_changed = storage_key(tensor) in given
+            else:
+                is_changed = _is_changed_result(tensor, operators[maker], changed[maker])
+            if is_changed:
+                return operator
         waiting += makers - seen
         seen |= makers
     return None
+
+
+def _is_changed_result(
+    tensor: torch.Tensor, maker: Operator, masks: Sequence[torch.Tensor]
+) -> bool:
+    """Return whether a result of an operator changes; a norm also returns statistics, which may."""
+    key = storage_key(tensor)
+    own = [mask for made, mask in zip(maker.made, masks, strict=True) if storage_key(made) == key]
+    return any(bool(mask.any()) for mask in own or masks)
 
 
 def _kind(operator: Operator) -> str | None:

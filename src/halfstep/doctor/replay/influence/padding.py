@@ -1,17 +1,19 @@
 """Padding of token inputs: whether it counts in a loss, and whether a mask hides the wrong side.
 
 A token is padding only if the program itself says so: by the `padding_idx` of an embedding, or by a
-mask that marks exactly its positions.
+mask that marks exactly its positions. Attention that reads nothing but one token at the ends of
+rows says so as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from halfstep.doctor.record.influence import InvertedMask, Padding
+from halfstep.doctor.replay.influence.forward import OUTSIDE
 from halfstep.doctor.replay.influence.losses import losses, place
 
 if TYPE_CHECKING:
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 
 _SHARE = 0.2
 _FEWEST = 8  # targets
-_FILLS = frozenset({"masked_fill", "masked_fill_"})
-_HIDDEN = -1e4
+_SOFTMAXES = frozenset({"_softmax", "_safe_softmax"})
+_FUSED = "scaled_dot_product"
+_HIDDEN = -9e3  # of a score; some add -1e4 to it
+_KINDS = 8  # different tokens that are hidden; fewer may be the parts of a sequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +39,7 @@ class Padded:
         token: The token that fills it up.
         tokens: The input, of shape (samples, positions).
         padding: Where it is padding.
-        declared: How the program marks the token.
+        declared: How the program marks the token; "" if it does not.
     """
 
     token: int
@@ -45,7 +49,7 @@ class Padded:
 
 
 def padded(forwards: Forwards) -> list[Padded]:
-    """Return the padded inputs of a step."""
+    """Return the inputs of a step that one token fills up, whether or not it is declared."""
     found = []
     for tokens in forwards.inputs.values():
         if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
@@ -56,8 +60,7 @@ def padded(forwards: Forwards) -> list[Padded]:
             if not _is_at_ends(padding) or bool(padding.all()):
                 continue
             declared = _declared(forwards, tokens, padding, token)
-            if declared:
-                found.append(Padded(int(token), tokens, padding, declared))
+            found.append(Padded(int(token), tokens, padding, declared))
     return found
 
 
@@ -88,7 +91,7 @@ def padding_that_counts(forwards: Forwards, inputs: list[Padded]) -> Padding | N
     """Return the padding that counts in a loss of a step; None for none."""
     for loss in losses(forwards.base):
         for each in inputs if loss.is_plain else ():
-            found = _counted(loss, each)
+            found = _counted(loss, each) if each.declared else None
             if found is not None:
                 return found
     return None
@@ -122,20 +125,46 @@ def _is_one_value(rows: torch.Tensor, padding: torch.Tensor) -> bool:
 def inverted_masks(forwards: Forwards, inputs: list[Padded]) -> Iterator[InvertedMask]:
     """Yield the masks that hide all tokens of a padded input, and none of its padding."""
     for operator in forwards.base:
-        if operator.name not in _FILLS or not _is_low(operator):
+        if operator.name not in _SOFTMAXES and _FUSED not in operator.name:
             continue
-        mask = operator.given[1]
-        for each in inputs:
-            if mask.numel() != each.tokens.numel() or mask.shape[0] != len(each.tokens):
+        for at, scores in enumerate(operator.given):
+            if scores.ndim < 2 or not scores.is_floating_point() or not _hides(scores):
                 continue
-            if torch.equal(mask.reshape(each.tokens.shape), ~each.padding):
-                yield InvertedMask(
-                    each.token, float((~each.padding).float().mean()), place(operator)
-                )
+            for each in inputs:
+                if (each.declared or _hides_many(each)) and _is_inverted(scores, each):
+                    share = float((~each.padding).float().mean())
+                    yield InvertedMask(each.token, share, place(_masking(forwards, operator, at)))
 
 
-def _is_low(operator: Operator) -> bool:
-    value: Any = operator.args[2] if len(operator.args) > 2 else None
-    if isinstance(value, torch.Tensor):
-        value = value.item() if value.numel() == 1 else None
-    return isinstance(value, float | int) and value <= _HIDDEN
+def _hides(scores: torch.Tensor) -> bool:
+    return bool(scores.numel()) and bool((scores <= _HIDDEN).any())
+
+
+def _hides_many(one: Padded) -> bool:
+    return len(one.tokens[~one.padding].unique()) >= _KINDS
+
+
+def _is_inverted(scores: torch.Tensor, one: Padded) -> bool:
+    """Return whether scores, also of several heads and queries, hide exactly what is no padding."""
+    samples, positions = one.tokens.shape
+    scores = scores.flatten(0, -2)  # heads and queries of one sample follow each other
+    if scores.shape[-1] != positions or scores.shape[0] % samples:
+        return False
+    hidden = (scores.detach() <= _HIDDEN).reshape(samples, -1, positions)
+    return bool((hidden == ~one.padding[:, None]).all())
+
+
+def _masking(forwards: Forwards, operator: Operator, at: int) -> Operator:
+    """Return the operator that has hidden the scores which another one gets."""
+    number = operator.makers[at]
+    while number != OUTSIDE:
+        operator = forwards.base[number]
+        number = next(
+            (
+                maker
+                for maker, given in zip(operator.makers, operator.given, strict=True)
+                if given.ndim and given.is_floating_point() and _hides(given)
+            ),
+            OUTSIDE,
+        )
+    return operator

@@ -12,14 +12,20 @@ from halfstep.doctor.replay.influence.losses import OF_CLASSES, losses, place
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import torch
+
     from halfstep.doctor.replay.influence.forward import Operator
     from halfstep.doctor.replay.influence.forwards import Forwards
 
-_RANGES = {
+_Range = tuple[float, float]
+_RANGES: dict[str, _Range] = {
     **dict.fromkeys(("relu", "relu_", "softplus", "exp", "exp_"), (0.0, math.inf)),
-    **dict.fromkeys(("sigmoid", "sigmoid_", "_softmax"), (0.0, 1.0)),
-    **dict.fromkeys(("tanh", "tanh_"), (-1.0, 1.0)),
+    **dict.fromkeys(("sigmoid", "sigmoid_", "_softmax", "hardsigmoid"), (0.0, 1.0)),
+    **dict.fromkeys(("tanh", "tanh_", "erf", "sin", "cos"), (-1.0, 1.0)),
 }
+_LIMITED = frozenset({"hardtanh", "hardtanh_"})
+"""Operators whose range is in their arguments."""
+_SCALINGS = frozenset({"add", "add_", "div", "div_", "mul", "mul_", "neg", "rsub", "sub", "sub_"})
 _VIEWS = frozenset(
     {
         *("_to_copy", "_unsafe_view", "alias", "detach", "select", "slice", "squeeze", "t"),
@@ -36,26 +42,88 @@ def out_of_reach(forwards: Forwards) -> Iterator[OutOfReach]:
     for loss in losses(forwards.base):
         if loss.operator.name in OF_CLASSES or loss.operator.name not in _REGRESSIONS:
             continue
-        last = _activation(forwards.base, loss.maker)
+        last, scalings = _activation(forwards.base, loss.maker)
         targets = loss.targets
         if last is None or not targets.is_floating_point() or targets.numel() < 2:
             continue
-        low, high = _RANGES[last.name]
+        low, high = _range(last)
+        for each in reversed(scalings):
+            low, high = _scaled(each, low, high)
         margin = _BEYOND * float(targets.std())
+        if not _contains(low - margin, high + margin, loss.predictions):
+            continue  # another factor, such as alpha of add(), scales it, too
         beyond = (targets < low - margin) | (targets > high + margin)
         if bool(beyond.any()):
             share = float(beyond.double().mean())
             limits = float(targets.min()), float(targets.max())
-            yield OutOfReach(last.name.strip("_"), low, high, *limits, share, place(last))
+            name, is_scaled = last.name.strip("_"), bool(scalings)
+            yield OutOfReach(name, low, high, *limits, share, place(last), is_scaled)
 
 
-def _activation(operators: Sequence[Operator], number: int) -> Operator | None:
-    """Return the operator with a limited range that makes the predictions, through views."""
+def _activation(
+    operators: Sequence[Operator], number: int
+) -> tuple[Operator | None, list[Operator]]:
+    """Return the operator with a limited range that makes the predictions, through views.
+
+    Returns:
+        The operator, or None, and the operators after it that scale and shift its result by
+        constants, the last one first.
+    """
+    scalings: list[Operator] = []
     while number != OUTSIDE:
         operator = operators[number]
-        if operator.name in _RANGES:
-            return operator
-        if operator.name not in _VIEWS or not operator.makers:
-            return None
-        number = operator.makers[0]
-    return None
+        if operator.name in _RANGES or operator.name in _LIMITED:
+            return operator, scalings
+        at = 0
+        if operator.name in _SCALINGS and sum(operator.needed) == 1:
+            at = operator.needed.index(True)
+            scalings.append(operator)
+        elif operator.name not in _VIEWS or not operator.makers:
+            break
+        number = operator.makers[at]
+    return None, []
+
+
+def _contains(low: float, high: float, predictions: torch.Tensor) -> bool:
+    return bool(((predictions >= low) & (predictions <= high)).all())
+
+
+def _range(operator: Operator) -> _Range:
+    if operator.name in _LIMITED:
+        low, high = operator.args[1:3] if len(operator.args) > 2 else (-1.0, 1.0)
+        return float(low), float(high)
+    return _RANGES[operator.name]
+
+
+def _scaled(operator: Operator, low: float, high: float) -> _Range:
+    """Return the range of the result of a scaling, from that of its argument."""
+    name, at = operator.name.strip("_"), operator.needed.index(True)
+    if name == "neg":
+        return -high, -low
+    first, last = _constant(operator, at)
+    if name == "div":
+        if at or first <= 0 <= last:
+            return -math.inf, math.inf
+        first, last = 1 / last, 1 / first
+    if name in {"mul", "div"}:
+        products = [
+            0.0 if one == 0 else one * each for one in (first, last) for each in (low, high)
+        ]
+        return min(products), max(products)
+    if name == "add":
+        return low + first, high + last
+    # The constant minus the result, or the result minus the constant.
+    if (name == "rsub") == (at == 0):
+        return first - high, last - low
+    return low - last, high - first
+
+
+def _constant(operator: Operator, at: int) -> _Range:
+    """Return the smallest and the largest value of the other argument of a scaling."""
+    if len(operator.given) > 1:
+        other = operator.given[1 - at].detach()
+        if other.numel() and not other.is_complex():
+            return float(other.min()), float(other.max())
+    elif len(operator.args) > 1 and isinstance(operator.args[1], float | int):
+        return float(operator.args[1]), float(operator.args[1])
+    return -math.inf, math.inf

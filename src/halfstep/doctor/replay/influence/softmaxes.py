@@ -1,4 +1,8 @@
-"""Softmaxes whose results go into a loss, and that do not normalise over the classes."""
+"""Softmaxes whose results go into a loss, and that do not normalise over the classes.
+
+A softmax may be computed by hand: the score of the target's class minus a logarithm of the sum of
+exponentials. The dimension of the classes is then the one along which the score was picked.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,11 @@ _LOG, _PLAIN = "_log_softmax", "_softmax"
 _ELEMENTWISE = frozenset(
     {"_to_copy", "add", "alias", "clamp", "clamp_min", "clone", "detach", "log", "mul", "neg"}
 )
+_SUM, _PICKS = "logsumexp", frozenset({"gather", "index"})
+_DIFFERENCES = frozenset({"rsub", "sub"})
+_SHAPES = frozenset(
+    {"_to_copy", "alias", "detach", "expand", "select", "squeeze", "unsqueeze", "view"}
+)
 
 
 def wrong_softmaxes(forwards: Forwards) -> Iterator[WrongSoftmax]:
@@ -34,6 +43,47 @@ def wrong_softmaxes(forwards: Forwards) -> Iterator[WrongSoftmax]:
                 dim == 0 and len(shape) == 2 and _is_batch(forwards, loss, shape[0])
             ):
                 yield WrongSoftmax(dim, 1, loss.operator.name, place(operator))
+    yield from _by_hand(forwards.base)
+
+
+def _by_hand(operators: Sequence[Operator]) -> Iterator[WrongSoftmax]:
+    """Yield the normalisers over dimensions without that of the classes."""
+    for each in operators:
+        if each.name not in _DIFFERENCES or len(each.given) != 2 or not all(each.needed):
+            continue
+        ends = [_source(operators, maker) for maker in each.makers]
+        picked = next((one for one in ends if one is not None and one.name in _PICKS), None)
+        summed = next((one for one in ends if one is not None and one.name == _SUM), None)
+        if picked is None or summed is None:
+            continue
+        scores = summed.given[0]
+        classes, dims = _picked_from(picked), [each % scores.ndim for each in summed.args[1]]
+        is_same = picked.given[0].shape == scores.shape and picked.makers[0] == summed.makers[0]
+        if is_same and classes is not None and classes not in dims and len({*scores.shape[:2]}) > 1:
+            yield WrongSoftmax(dims[0], classes, each.name, place(summed))
+
+
+def _source(operators: Sequence[Operator], number: int) -> Operator | None:
+    """Return the operator that picks scores, or that sums them, through changes of the shape."""
+    end = None
+    while number != OUTSIDE:
+        operator = operators[number]
+        if operator.name == _SUM:
+            return operator
+        if operator.name in _PICKS:  # A normaliser may be picked as well, after it was expanded.
+            end = operator
+        elif operator.name not in _SHAPES:
+            break
+        number = operator.makers[0]
+    return end
+
+
+def _picked_from(operator: Operator) -> int | None:
+    """Return the dimension of the classes; None if it is not known."""
+    scores = operator.given[0]
+    if operator.name == "gather":
+        return int(operator.args[1]) % scores.ndim
+    return 1 if scores.ndim == 2 and len(operator.given) == 3 else None
 
 
 def _classes(loss: Loss) -> int:

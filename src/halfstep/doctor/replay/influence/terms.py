@@ -39,14 +39,15 @@ def lost_terms(forwards: Forwards) -> Iterator[LostTerm]:
     """Yield the terms of the losses without gradients."""
     operators = forwards.base
     depends = _dependent(operators, forwards.trainable.keys())
-    taken, lost, numbers = _terms(operators, forwards.losses, depends)
+    trains = _training(operators, forwards.trainable.keys())
+    taken, lost, numbers = _terms(operators, forwards.losses, depends, trains)
     for operator, at in lost:
         maker = operator.makers[at]
         behind = _behind(operators, maker, depends)
         # value + (another value - value).detach() replaces the value of a loss, not its gradient.
         value = float(operator.given[at].detach().sum())
         if value and not taken & behind:
-            how, cut = _cut(operators, maker, behind)
+            how, cut = _cut(operators, behind, trains)
             yield LostTerm(how, value, place(cut))
     for operator, number in numbers:
         if _is_item(operator.caller.user_line):
@@ -67,8 +68,33 @@ def _dependent(operators: Sequence[Operator], keys: Container[int]) -> list[bool
     return depends
 
 
+def _training(operators: Sequence[Operator], keys: Container[int]) -> list[list[bool]]:
+    """Return which arguments of operators pass gradients on to parameters, given by keys.
+
+    Others may require gradients as well, but only for an input, such as the points at which a
+    derivative is taken.
+    """
+    trains: list[list[bool]] = []
+    for each in operators:
+        trains.append(
+            [
+                needed
+                and (
+                    storage_key(tensor) in keys
+                    if tensor.is_leaf
+                    else maker == OUTSIDE or not any(operators[maker].needed) or any(trains[maker])
+                )
+                for tensor, maker, needed in zip(each.given, each.makers, each.needed, strict=True)
+            ]
+        )
+    return trains
+
+
 def _terms(
-    operators: Sequence[Operator], losses: Sequence[int], depends: Sequence[bool]
+    operators: Sequence[Operator],
+    losses: Sequence[int],
+    depends: Sequence[bool],
+    trains: Sequence[Sequence[bool]],
 ) -> tuple[set[int], list[tuple[Operator, int]], list[tuple[Operator, float]]]:
     """Take sums apart.
 
@@ -88,11 +114,13 @@ def _terms(
             taken.add(operator.number)
             continue
         for at, (tensor, maker) in enumerate(zip(operator.given, operator.makers, strict=True)):
-            if operator.needed[at]:
+            if trains[operator.number][at]:
                 if maker != OUTSIDE and maker not in seen:
                     seen.add(maker)
                     waiting.append(maker)
-            elif is_sum and any(operator.needed) and tensor.numel() == 1 and maker != OUTSIDE:
+            elif (
+                is_sum and any(trains[operator.number]) and tensor.numel() == 1 and maker != OUTSIDE
+            ):
                 lost += [(operator, at)] if depends[maker] else []
         if operator.name in _SUMS:
             others = [each for each in operator.args[1:2] if isinstance(each, float | int)]
@@ -119,14 +147,16 @@ def _behind(operators: Sequence[Operator], end: int, depends: Sequence[bool]) ->
     return found
 
 
-def _cut(operators: Sequence[Operator], end: int, behind: set[int]) -> tuple[str, Operator]:
+def _cut(
+    operators: Sequence[Operator], behind: set[int], trains: Sequence[Sequence[bool]]
+) -> tuple[str, Operator]:
     """Return how a result loses its gradients, and the last operator that has some."""
     for number in sorted(behind, reverse=True):
         operator = operators[number]
-        if not any(operator.needed):
+        if not any(trains[number]):
             continue
         if operator.caller.node:
-            return "create_graph", operators[end]
+            return "create_graph", operator
         if operator.name == "detach":
             return "detach", operator
         if operator.made and not operator.made[0].is_floating_point():

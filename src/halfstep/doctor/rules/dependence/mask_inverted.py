@@ -17,10 +17,10 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary="the mask of the attention is inverted: it hides all tokens of the input, "
             f"{found.share:.0%} of it, and none of the padding (token {found.token})",
-            facts=("the scores are filled where the mask is True",),
+            facts=("the scores of all these tokens are so low that their weights are 0",),
             change=(
                 (
-                    "+ # pass the inverse of the mask: True where the input is padding, as in "
+                    "+ # invert the mask, so that it hides the padding: the positions where "
                     f"tokens == {found.token}"
                 ),
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.influence import Influence
@@ -18,18 +19,25 @@ def judge(evidence: Evidence) -> Finding | None:
     for each in evidence.of(Influence).reaches:
         if each.share < _SHARE:
             continue
-        bounds = (
-            f"from {each.low:g} on"
-            if each.high == float("inf")
-            else (f"from {each.low:g} to {each.high:g}")
-        )
+        bounds = f"from {each.low:g} to {each.high:g}"
+        if math.isinf(each.high):
+            bounds = f"from {each.low:g} on"
+        elif math.isinf(each.low):
+            bounds = f"up to {each.high:g}"
+        name = f"a scaled {each.op}" if each.is_scaled else each.op
+        limits = f"from {each.smallest:.3g} to {each.largest:.3g}"
         return Finding(
-            summary=f"the predictions end in {each.op}, which gives values {bounds}, but "
-            f"{each.share:.0%} of the targets are beyond: they are from {each.smallest:.3g} to "
-            f"{each.largest:.3g}",
+            summary=f"the predictions end in {name}, which gives values {bounds}, but "
+            f"{each.share:.0%} of the targets are beyond: they are "
+            f"{limits}",
             facts=("measured on the targets of the last step",),
             change=(
-                f"+ # no {each.op} after the last layer, or targets that are scaled to its range",
+                (
+                    f"+ # scale {each.op} to the range of the targets: {limits}"
+                    if each.is_scaled
+                    else f"+ # no {each.op} after the last layer, or targets that are scaled to "
+                    "its range"
+                ),
             ),
             confidence=LIKELY,
             site=each.at.site,

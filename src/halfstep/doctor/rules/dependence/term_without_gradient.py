@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.influence import Influence
+from halfstep.doctor.record.source import with_argument
 from halfstep.doctor.signals.values.lost_terms import LostLines
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
@@ -59,6 +60,10 @@ def _change(how: str, line: str) -> tuple[str, ...]:
         return (f"- {line}", f"+ {line.replace('.item()', '')}")
     if how == "detach" and _DETACH.search(line):
         return (f"- {line}", f"+ {_DETACH.sub('', line)}")
+    if how == "create_graph" and "\n" not in line:
+        changed = with_argument(line, "grad", "create_graph", "True")
+        if changed not in {None, line}:
+            return (f"- {line}", f"+ {changed}")
     return {
         "number": ("+ # add the tensor itself; item() only for what is printed",),
         "no_grad": (f"  {line}", "+ # outside of torch.no_grad()"),

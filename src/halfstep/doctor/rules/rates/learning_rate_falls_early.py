@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.record.rates import LOW, LearningRates
 from halfstep.doctor.record.source import is_only_call
 from halfstep.doctor.remedies import with_length
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, StepNumbers
@@ -22,6 +22,9 @@ _LOSSES = 5
 _COSINE = "CosineAnnealingLR"
 _SWINGS = 4  # times its length; some loops restart it a few times on purpose
 _LEARNED = 0.5  # of the first losses; a model below it has learned before the rate fell
+_KEPT = 32  # steps: the losses of the first ones are kept, of two optimizers as well
+_CHANGES = 3  # of a rate; a loop that sets another rate once may begin another phase
+_RESTS = 0.05  # of the loss at the beginning, by which it changes at the low rate
 
 
 _ADVICE = (
@@ -32,7 +35,7 @@ _ADVICE = (
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a rate that falls to almost 0 early, or that swings because its length is in epochs."""
-    return _falls(evidence) or _swings(evidence)
+    return _falls(evidence) or _swings(evidence) or _falls_by_hand(evidence)
 
 
 def _swings(evidence: Evidence) -> Finding | None:
@@ -90,6 +93,58 @@ def _falls(evidence: Evidence) -> Finding | None:
             site=site,
         )
     return None
+
+
+def _falls_by_hand(evidence: Evidence) -> Finding | None:
+    """Find a loop that lowers a rate itself to a thousandth, and learns no more from there on.
+
+    Whether the rest of the run at the lowest rate is intended is not known.
+    """
+    ledger = evidence.of(LearningRates)
+    for rates in ledger.optimizers:
+        if (
+            rates.steps < _STEPS
+            or rates.changes < _CHANGES
+            or any(ledger.schedules_of(rates.number))
+        ):
+            continue
+        if not 0 <= rates.low_from <= _EARLY * rates.steps or rates.last <= 0:
+            continue
+        mine = [each for each in evidence.numbers.steps if each.optimizer == rates.number]
+        if len(mine) != rates.steps and rates.low_from >= _KEPT:
+            continue  # the losses around this step are not known
+        if not _stays(mine) or not _rests(mine, rates.low_from):
+            continue
+        return Finding(
+            summary=f"from step {rates.low_from} of {rates.steps} on, the learning rate is at most "
+            f"{LOW * rates.peaks[0]:.2g}, a thousandth of its highest value, and the loss stays as "
+            "it is: the program lowers the rate too early",
+            facts=(
+                f"learning rate: {rates.peaks[0]:.3g} at most, {rates.last:.3g} at the end",
+                f"it changed {rates.changes} times",
+            ),
+            change=(
+                "+ # count the length of the schedule and its moves in one unit: for moves after",
+                f"+ # each step, the length of this run is {rates.steps} steps",
+            ),
+            confidence=POSSIBLE,
+            site=rates.written or rates.site,
+        )
+    return None
+
+
+def _rests(steps: list[StepNumbers], start: int) -> bool:
+    """Return whether losses fell before a step, and hardly change from there on."""
+    losses = [each.loss for each in steps if each.loss is not None and math.isfinite(each.loss)]
+    after = losses[start:]
+    half = len(after) // 2
+    if len(losses) != len(steps) or half < _LOSSES or start < 2:
+        return False
+    scale = abs(mean(losses[:2]))
+    return (
+        abs(mean(after[half:]) - mean(after[:half])) <= _RESTS * scale
+        and mean(after[:half]) < (1 - _RESTS) * scale
+    )
 
 
 def _after_the_loop(schedule: Schedule) -> tuple[tuple[str, ...], ...]:

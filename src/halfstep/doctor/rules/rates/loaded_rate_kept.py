@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.rates import LearningRates, Rates
@@ -14,13 +15,15 @@ if TYPE_CHECKING:
 
 _FEWEST = 20  # steps
 _APART = 2.0  # times
+_JUMP = 2.0  # times a loss
+_LOSSES = 5
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find steps at the loaded rate alone, without a scheduler that would go on from it."""
     ledger = evidence.of(LearningRates)
     for rates in ledger.optimizers:
-        phase = _begins_a_phase(rates, ledger)
+        phase = _begins_a_phase(rates, ledger, evidence)
         steps = rates.since if phase else rates.held
         if steps < _FEWEST or rates.is_default or not rates.given or rates.rate <= 0:
             continue
@@ -38,7 +41,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"load_state_dict replaced it by {rates.rate:.3g}, and all {steps} steps since "
             f"then use {'rates up to the loaded one' if phase else 'the loaded rate'}",
             facts=(
-                "an optimizer made with another rate had the loaded one at its end"
+                "another optimizer of the program had the loaded rate at its end"
                 if phase
                 else "a scheduler had moved the loaded rate"
                 if rates.resumed
@@ -67,19 +70,36 @@ def _given_again(optimizer: OptimizerFacts, rates: Rates, line: str) -> tuple[st
     return (f'+ for group in {groups}: group["lr"] = {source or format(rates.given[0], "g")}',)
 
 
-def _begins_a_phase(rates: Rates, ledger: LearningRates) -> bool:
-    """Return whether a state comes from an optimizer of the program that was given another rate.
+def _begins_a_phase(rates: Rates, ledger: LearningRates, evidence: Evidence) -> bool:
+    """Return whether a state comes from an optimizer of the program, and another phase begins.
 
-    A run that is resumed makes its optimizer with the rate of before.
+    A run that is resumed makes its optimizer with the rate of before, and its loss goes on where it
+    was.
     """
     return not rates.above and any(
         each.changes
         and each.moving_to < rates.moving_from
         and each.given
-        and each.given[0] not in rates.given
+        and (each.given[0] not in rates.given or _is_another_task(evidence, each, rates))
         and rates.rate <= each.last <= _APART * rates.rate
         for each in ledger.optimizers
     )
+
+
+def _is_another_task(evidence: Evidence, before: Rates, after: Rates) -> bool:
+    """Return whether the loss of an optimizer begins high above that of another one, and stays."""
+    old, new = (
+        [
+            each.loss
+            for each in evidence.numbers.steps
+            if each.optimizer == one.number and each.loss is not None
+        ]
+        for one in (before, after)
+    )
+    if min(len(old), len(new)) < 2 * _LOSSES:
+        return False
+    end, start = mean(old[-_LOSSES:]), mean(new[:_LOSSES])
+    return start > _JUMP * abs(end) and mean(new[-_LOSSES:]) > start / _JUMP
 
 
 RULE = Rule(
@@ -87,7 +107,7 @@ RULE = Rule(
     name="a loaded learning rate in place of the given one",
     rows=(59,),
     citations=("pytorch/examples#816", "facebookresearch/detr#301"),
-    needs=frozenset({"rates", "static"}),
+    needs=frozenset({"numbers", "rates", "static"}),
     judge=judge,
     explains=("LEARNING_RATE_TOO_LOW",),
     harmless=True,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from statistics import mean
+from itertools import pairwise
+from statistics import mean, median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.rates import LearningRates, Schedule
 from halfstep.doctor.record.source import with_argument
+from halfstep.doctor.signals.ledgers.plateaus import Plateaus
 from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
@@ -20,11 +22,14 @@ _LIKE = 5.0  # times: a metric as large as the loss may be a loss
 _MOST = 20_000  # samples of an evaluation
 _CHANCE = 1e-3
 _ROUNDING = 2e-7  # of an fp32 number
+_MIRRORED = 0.15  # of the spread of the losses
+_APART = 2.0  # times
 _KINDS = {
     ("max", LIKELY): "it is given parts of one number of samples, such as an accuracy",
     ("max", POSSIBLE): "it is given numbers below the loss of the training, such as a score",
     ("min", LIKELY): "it is given numbers as large as the loss",
 }
+_NEGATIVE = "it is given the loss with the other sign, such as a log-likelihood"
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -38,9 +43,12 @@ def judge(evidence: Evidence) -> Finding | None:
         first, last = mean(losses[:_LOSSES]), mean(losses[-_LOSSES:])
         if not rates.changes or last > _FALLS * first or not _gets_worse(values, each.mode):
             continue
+        if each.mode == "min" and _mirrors(evidence, each):
+            return _finding(each, values, (first, last), rates.last, LIKELY, _NEGATIVE)
         confidence = _confidence(each.mode, values, first, last)
         if confidence:
-            return _finding(each, values, (first, last), rates.last, confidence)
+            what = _KINDS["max" if each.mode == "min" else "min", confidence]
+            return _finding(each, values, (first, last), rates.last, confidence, what)
     return None
 
 
@@ -50,6 +58,31 @@ def _losses(evidence: Evidence, number: int) -> list[float]:
         for each in evidence.numbers.steps
         if each.optimizer == number and each.loss is not None and math.isfinite(each.loss)
     ]
+
+
+def _mirrors(evidence: Evidence, schedule: Schedule) -> bool:
+    """Return whether each metric is about the negative mean of the losses before it."""
+    steps = {
+        each.iteration: each.loss
+        for each in evidence.numbers.steps
+        if each.optimizer == schedule.optimizer and each.loss is not None
+    }
+    pairs = []
+    for each in evidence.of(Plateaus).schedulers:
+        if each.optimizer != schedule.optimizer or each.mode != schedule.mode:
+            continue
+        for (start, end), metric in zip(pairwise((0, *each.iterations)), each.metrics, strict=True):
+            own = [steps[number] for number in range(start, end) if number in steps]
+            if own and math.isfinite(metric + sum(own)):
+                pairs.append((metric, mean(own)))
+    if len(pairs) < _FEWEST:
+        return False
+    losses = [loss for _, loss in pairs]
+    sums = [abs(metric + loss) for metric, loss in pairs]
+    differences = [abs(metric - loss) for metric, loss in pairs]
+    is_close = median(sums) <= _MIRRORED * (max(losses) - min(losses))
+    # Near 0, a number is close to the loss and to its negative.
+    return is_close and sum(differences) > _APART * sum(sums)
 
 
 def _confidence(mode: str, values: list[float], first: float, last: float) -> str:
@@ -94,6 +127,7 @@ def _finding(
     losses: tuple[float, float],
     rate: float,
     confidence: str,
+    what: str,
 ) -> Finding:
     made = schedule.made.text if schedule.made else ""
     is_min = schedule.mode == "min"
@@ -106,7 +140,7 @@ def _finding(
         f"{losses[1]:.3g}: each improvement counts as none, and lowers the learning rate",
         facts=(
             f"the last learning rate is {rate:.3g}",
-            _KINDS[mode, confidence],
+            what,
         ),
         change=(f"- {made}", f"+ {new}")
         if new
@@ -121,7 +155,7 @@ RULE = Rule(
     name="a scheduler that waits for a plateau in the wrong direction",
     rows=(59,),
     citations=("md-mohaiminul/ViS4mer#4", "facebookresearch/fairseq#2205"),
-    needs=frozenset({"numbers", "rates"}),
+    needs=frozenset({"numbers", "plateaus", "rates"}),
     judge=judge,
     harmless=True,
 )

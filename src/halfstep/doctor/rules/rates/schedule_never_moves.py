@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.passes import PassLedger
 from halfstep.doctor.record.rates import LearningRates, Rates, Schedule
 from halfstep.doctor.record.source import with_positional
 from halfstep.doctor.remedies import with_length
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.passes import LoaderPasses
     from halfstep.doctor.record.sites import Site
 
 _FEWEST = 20  # steps; a shorter program may be a test of the loop
 _SLACK = 2  # of a length in steps, as programs count the ends differently
 _IDLE = 2  # moves
+_PASSES = 3
 _BELOW = 0.5  # of the rate from which a scheduler computes
 
 
@@ -27,7 +30,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """Find a scheduler whose plan no step uses."""
     ledger = evidence.of(LearningRates)
     for each in ledger.schedules:
-        finding = _moves_another(each, ledger) or _stands(each, ledger)
+        finding = _moves_another(each, ledger) or _stands(each, ledger, evidence.of(PassLedger))
         if finding is not None:
             return finding
     return next(filter(None, map(_stays_below, _without_scheduler(ledger))), None)
@@ -72,7 +75,7 @@ def _is_code(line: str) -> bool:
     return bool(line) and not line.startswith("+ #")
 
 
-def _stands(schedule: Schedule, ledger: LearningRates) -> Finding | None:
+def _stands(schedule: Schedule, ledger: LearningRates, data: PassLedger) -> Finding | None:
     """Find a scheduler that never moved, although its plan was for the steps of this program."""
     steps, rates = schedule.steps, ledger.of(schedule.optimizer)
     if schedule.moves or schedule.restored or rates.changes or steps < _FEWEST:
@@ -85,7 +88,16 @@ def _stands(schedule: Schedule, ledger: LearningRates) -> Finding | None:
         return _finding(
             schedule, f"its length is {schedule.planned} moves, one for each step", rates.site
         )
+    if schedule.planned in {*map(_whole_passes, data.lines)} - {0}:
+        why = f"its length is {schedule.planned} moves, one for each pass over the data"
+        return _finding(schedule, why, None, "pass over the data")
     return None
+
+
+def _whole_passes(line: LoaderPasses) -> int:
+    """Return the number of passes that gave all their batches; 0 for few, or if one did not."""
+    is_whole = line.passes >= _PASSES and {*line.taken} == {line.batches}
+    return line.passes if is_whole else 0
 
 
 def _without_scheduler(ledger: LearningRates) -> Iterator[Rates]:
@@ -113,15 +125,15 @@ def _stays_below(rates: Rates) -> Finding | None:
     )
 
 
-def _finding(schedule: Schedule, why: str, step: Site | None) -> Finding:
+def _finding(schedule: Schedule, why: str, step: Site | None, unit: str = "step") -> Finding:
+    """Return the finding; `step` is the line after which the scheduler is to move, if known."""
+    move = f"{schedule.name or 'scheduler'}.step()"
     return Finding(
         summary=f"{schedule.kind} does not move the learning rate in {schedule.steps} steps: {why}",
         facts=(f"the rate was the same in each of {schedule.steps} steps",),
-        change=(
-            *((f"@ {step}",) if step else ()),
-            f"  {step.text if step else 'optimizer.step()'}",
-            f"+ {schedule.name or 'scheduler'}.step()",
-        ),
+        change=(f"@ {step}", f"  {step.text}", f"+ {move}")
+        if step
+        else (f"+ # after each {unit}: {move}",),
         confidence=LIKELY,
         site=schedule.made,
     )
@@ -132,7 +144,7 @@ RULE = Rule(
     name="a scheduler that never moves the learning rate",
     rows=(59,),
     citations=("thu-ml/tianshou#774",),
-    needs=frozenset({"rates"}),
+    needs=frozenset({"passes", "rates"}),
     judge=judge,
     harmless=True,
 )

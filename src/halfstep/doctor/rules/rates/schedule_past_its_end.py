@@ -1,10 +1,15 @@
-"""A cosine without restarts moves past its end, and the training ends at a high learning rate."""
+"""A schedule without restarts moves past its end, and the training ends at a high learning rate.
+
+A cosine rises again after its length, and so does an even power of the share that is left.
+"""
 
 from __future__ import annotations
 
+import math
+from statistics import mean
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.rates import LearningRates
+from halfstep.doctor.record.rates import LearningRates, Rates
 from halfstep.doctor.remedies import with_length
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
@@ -15,10 +20,19 @@ _COSINE = "CosineAnnealingLR"
 _PAST = 1.5  # times its length: from there on, the rate is above half of the peak
 _HIGH = 0.5  # of the largest rate
 _FEWEST = 20  # steps
+_LOW = 0.05  # of the largest rate
+_LEAP = 0.34  # of the largest rate; a restart rises at once
+_WORSE = 0.05  # of the loss at the lowest rate
+_WINDOW = 8  # parts of the steps whose losses are compared
+_CYCLIC = frozenset({"CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR", _COSINE})
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a cosine that has fallen and risen again, and whose rates the last steps used."""
+    """Find a rate that has fallen and risen again, and that the last steps used."""
+    return _of_a_cosine(evidence) or _of_another(evidence)
+
+
+def _of_a_cosine(evidence: Evidence) -> Finding | None:
     ledger = evidence.of(LearningRates)
     for place, each in enumerate(ledger.schedules):
         length, rates = each.planned, ledger.of(each.optimizer)
@@ -41,12 +55,54 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
+def _of_another(evidence: Evidence) -> Finding | None:
+    """Find a rate that falls to almost 0 once, and rises gradually while the loss gets worse."""
+    ledger = evidence.of(LearningRates)
+    for rates in ledger.optimizers:
+        schedules = [each for each in ledger.schedules_of(rates.number) if each.moves]
+        if rates.steps < _FEWEST or rates.turns != 1 or len(schedules) > 1:
+            continue
+        if any(each.mode or each.kind in _CYCLIC for each in schedules):
+            continue
+        is_turned = rates.valley <= _LOW * rates.largest and rates.last >= _HIGH * rates.largest
+        losses = _losses_at_turn(evidence, rates) if is_turned else None
+        if losses is None or rates.leap > _LEAP * rates.largest:
+            continue
+        if losses[1] - losses[0] <= _WORSE * abs(losses[0]):
+            continue
+        schedule = schedules[0] if schedules else None
+        length = f"{schedule.moves} moves" if schedule else f"{rates.steps} steps"
+        return Finding(
+            summary=f"the learning rate fell to {rates.valley:.3g} in step {rates.valley_at} of "
+            f"{rates.steps} and rose again: training ends at {rates.last:.3g}, and the largest "
+            f"rate is {rates.largest:.3g}",
+            facts=(f"the loss is {losses[0]:.3g} at the lowest rate, {losses[1]:.3g} at the end",),
+            change=(f"+ # plan the schedule for all {length}, or keep the rate after its end",),
+            confidence=LIKELY,
+            site=schedule.made if schedule else rates.written or rates.site,
+        )
+    return None
+
+
+def _losses_at_turn(evidence: Evidence, rates: Rates) -> tuple[float, float] | None:
+    """Return the mean loss after the lowest rate, and that at the end; None if unknown."""
+    losses = [
+        each.loss
+        for each in evidence.numbers.steps
+        if each.optimizer == rates.number and each.loss is not None and math.isfinite(each.loss)
+    ]
+    width = rates.steps // _WINDOW
+    if len(losses) != rates.steps or rates.valley_at + 2 * width > len(losses):
+        return None
+    return mean(losses[rates.valley_at :][:width]), mean(losses[-width:])
+
+
 RULE = Rule(
     code="SCHEDULE_PAST_ITS_END",
     name="a schedule that moves past its end",
     rows=(59,),
     citations=("CodefyUI/CodefyUI#205",),
-    needs=frozenset({"rates"}),
+    needs=frozenset({"numbers", "rates"}),
     judge=judge,
     harmless=True,
 )

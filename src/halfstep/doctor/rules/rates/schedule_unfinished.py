@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.passes import LoaderPasses, PassLedger
 from halfstep.doctor.record.rates import LearningRates, Schedule
 from halfstep.doctor.record.source import is_only_call
 from halfstep.doctor.remedies import moved, with_length
@@ -31,19 +32,26 @@ def judge(evidence: Evidence) -> Finding | None:
             return _set_back(each)
         if each.restored or each.moves < 2:
             continue
-        unit = _unit(each)
+        unit = _unit(each, evidence.of(PassLedger))
         if unit:
             return _too_seldom(each, unit, ledger.of(each.optimizer).site)
     return None
 
 
-def _unit(schedule: Schedule) -> str:
+def _unit(schedule: Schedule, passes: PassLedger) -> str:
     """Return what the length of a plan counts, if it is not its moves; "" if unknown."""
+    planned = schedule.planned or 0
     counts = {"step": schedule.steps, "backward pass": schedule.backwards}
     for unit, count in counts.items():
-        if abs(count - (schedule.planned or 0)) <= 2 + _SLACK * count:
+        if abs(count - planned) <= 2 + _SLACK * count:
             return unit
-    return ""
+    samples = {count for line in passes.lines for count in _samples(line)}
+    return "sample" if planned in samples else ""
+
+
+def _samples(line: LoaderPasses) -> tuple[int, ...]:
+    """Return the samples of all passes of a line: as many as it drew, or as the data set has."""
+    return line.draws, line.passes * (line.samples or 0)
 
 
 def _too_seldom(schedule: Schedule, unit: str, step: Site | None) -> Finding:
@@ -88,7 +96,7 @@ RULE = Rule(
     name="a schedule of which the run covers a small part",
     rows=(59,),
     citations=("pytorch/pytorch#65417",),
-    needs=frozenset({"rates"}),
+    needs=frozenset({"passes", "rates"}),
     judge=judge,
     explains=("LEARNING_RATE_TOO_LOW",),
     harmless=True,

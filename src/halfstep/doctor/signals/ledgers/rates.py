@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Fact
     from halfstep.doctor.signals.watched import Watched
 
+_ROUNDING = 1e-6
 _ATTEMPTS = {"scaler step", "drop"}
 _WRITES_RATE = r"""\[\s*(["'])lr\1\s*\]\s*[-+*/]?=(?!=)"""
 
@@ -67,6 +68,11 @@ class RateAccount:
     last_moving: float = 0.0
     largest: float = 0.0
     changes: int = 0
+    falls: bool = False
+    valley: float = math.inf
+    valley_at: int = -1
+    turns: int = 0
+    leap: float = 0.0
     resumed: bool = False
     rate: float = math.nan
     mark: Mark | None = None
@@ -144,6 +150,7 @@ class StepRates(Signal):
         rates.largest = max(rates.largest, largest)
         rates.mark = mark
         if values != rates.values:
+            _follow(rates, values[0])
             rates.changes += rates.steps > 1 and values[0] != rates.values[0]
             rates.given = self._given.get(optimizer)
             rates.planned = value_of(optimizer.param_groups[0].get("initial_lr"))
@@ -151,7 +158,7 @@ class StepRates(Signal):
             same = len(rates.peaks) == len(values)
             rates.peaks = [*map(max, values, rates.peaks)] if same else values
             rates.values = values
-            if values[0] >= LOW * rates.peaks[0]:
+            if values[0] > LOW * rates.peaks[0] * (1 + _ROUNDING):
                 rates.low_from = -1
             elif rates.low_from < 0:
                 rates.low_from = rates.steps - 1
@@ -166,6 +173,19 @@ class StepRates(Signal):
     def frozen(self) -> tuple[Rates, ...]:
         """Return the rates of all optimizers."""
         return tuple(_frozen(number, each) for number, each in sorted(self._rates.items()))
+
+
+def _follow(rates: RateAccount, rate: float) -> None:
+    """Follow the rate of the first group: where it is lowest after a fall, and how it rises."""
+    old = rates.values[0] if rates.values else rate
+    if rate < old:
+        rates.falls = True
+        if rate < rates.valley:
+            rates.valley, rates.valley_at = rate, rates.steps - 1
+    elif rate > old:
+        rates.turns += rates.falls
+        rates.leap = rate - old if rates.falls else max(rates.leap, rate - old)
+        rates.falls = False
 
 
 def _frozen(number: int, rates: RateAccount) -> Rates:
