@@ -126,7 +126,7 @@ def test_what_fills_memory_with_inf_gives_birth_and_reads_none_of_it(name) -> No
             functional.cross_entropy(model(images), labels).backward()
             optimizer.step()
     birth = next(each for each in watch.close().births if each.culprit)
-    assert birth.op == f"aten.{name}"
+    assert birth.op == f"aten.{name.rstrip('_')}"
     assert all(each.largest == 1e9 for each in birth.inputs)
 
 

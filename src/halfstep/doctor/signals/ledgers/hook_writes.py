@@ -249,10 +249,10 @@ def _changes(probe: _Probe) -> int:
 def _code(hook: Any) -> tuple[CodeType | None, int]:
     """Return the code of a hook, and the index of the argument that it is called with."""
     given = 0
+    hook = inspect.unwrap(hook)  # Other signals wrap hooks, too.
     while isinstance(hook, functools.partial):
         given += len(hook.args)
-        hook = hook.func
-    hook = inspect.unwrap(hook)  # Other signals wrap hooks, too.
+        hook = inspect.unwrap(hook.func)
     if not isinstance(hook, FunctionType | MethodType):
         hook = getattr(hook, "__call__", None)  # noqa: B004  (the method of an object)
     if isinstance(hook, MethodType):
