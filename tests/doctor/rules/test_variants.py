@@ -63,7 +63,7 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
 @pytest.mark.parametrize(
     ("code", "name", "said"),
     [
-        ("LEARNING_RATE_TOO_HIGH", "broken_by_a_schedule_that_falls_below_zero", "schedule at 0"),
+        ("SCHEDULE_PAST_ITS_END", "broken_line_below_zero", "keep the rate at 0"),
         ("LEARNING_RATE_TOO_HIGH", "broken_by_a_weight_decay", "weight_decay=0.005"),
         ("LEARNING_RATE_TOO_HIGH", "broken_beside_a_weight_decay", "lr=2 "),
         ("SCALE_COLLAPSED", "broken_by_a_gradient_above_the_maximum_of_fp16", "above fp16's max"),

@@ -100,10 +100,6 @@ def diverge(rate, decay: float) -> None:
         optimizer.step()
 
 
-def broken_by_a_schedule_that_falls_below_zero() -> None:
-    diverge(lambda number: 0.5 * (1 - number / 30), decay=0.0)
-
-
 def broken_by_a_weight_decay() -> None:
     diverge(lambda number: 0.5, decay=5.0)
 

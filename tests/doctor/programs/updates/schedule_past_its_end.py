@@ -56,6 +56,30 @@ def broken_cosine_by_hand() -> None:
     train_by_hand(lambda share: 0.23 * (1 + math.cos(math.pi * share / 0.5)))
 
 
+def train_by_line(length: int, lowest: float = -math.inf) -> None:
+    task = Noisy(0.02)
+    scheduler = LambdaLR(task.optimizer, lambda step: max(lowest, 1 - step / length))
+    for _ in range(80):
+        task.step()
+        scheduler.step()
+
+
+def broken_line_below_zero() -> None:
+    train_by_line(40)
+
+
+def broken_line_below_zero_by_hand() -> None:
+    train_by_hand(lambda share: 0.05 * (0.6 - share))
+
+
+def healthy_line_that_ends_at_zero() -> None:
+    train_by_line(80)
+
+
+def healthy_line_above_zero() -> None:
+    train_by_line(60, lowest=0.01)
+
+
 def healthy_power() -> None:
     train_by_power(81)
 

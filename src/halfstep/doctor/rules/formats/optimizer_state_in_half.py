@@ -125,5 +125,5 @@ RULE = Rule(
     citations=("pytorch/torchtune#2254",),
     needs=frozenset({"static", "moments"}),
     judge=judge,
-    explains=("LEARNING_RATE_TOO_HIGH",),
+    explains=("GRADIENTS_VANISH", "LEARNING_RATE_TOO_HIGH"),
 )

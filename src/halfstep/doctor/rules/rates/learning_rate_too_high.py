@@ -148,7 +148,7 @@ def _is_better(smaller: Replay, plain: Replay | None) -> bool:
 
 def _at(step: StepNumbers) -> str:
     rate = step.learning_rate
-    return f"at a {'negative ' if rate < 0 else ''}learning rate of {rate:g}"
+    return f"at a learning rate of {rate:g}"
 
 
 def _change(evidence: Evidence, step: StepNumbers, factor: float = 1.0) -> tuple[str, ...]:
@@ -160,8 +160,6 @@ def _change(evidence: Evidence, step: StepNumbers, factor: float = 1.0) -> tuple
         factor: How many times larger the parameters became in few steps.
     """
     rate = step.learning_rate
-    if rate < 0:
-        return ("+ # end the schedule at 0: below 0, each step increases the loss",)
     optimizer = evidence.static.optimizers[step.optimizer]
     # An update is proportional to the rate, so a tenth is far from enough after an extreme growth.
     lower = rate / (10 if factor < EXTREME else 10 ** (2 + math.floor(math.log10(factor))))
@@ -187,6 +185,7 @@ RULE = Rule(
         "ATTENTION_LOGITS_OVERFLOW",
         "EPS_ABOVE_GRADIENTS",
         "EXP_OVERFLOW",
+        "GRADIENTS_VANISH",
         "SCHEDULE_MOVES_OVER_SKIPS",
         "UPDATE_NOT_FINITE",
     ),

@@ -1,6 +1,7 @@
 """A schedule without restarts moves past its end, and the training ends at a high learning rate.
 
-A cosine rises again after its length, and so does an even power of the share that is left.
+A cosine rises again after its length, and so does an even power of the share that is left. A
+straight line falls below 0.
 """
 
 from __future__ import annotations
@@ -23,13 +24,32 @@ _FEWEST = 20  # steps
 _LOW = 0.05  # of the largest rate
 _LEAP = 0.34  # of the largest rate; a restart rises at once
 _WORSE = 0.05  # of the loss at the lowest rate
+_ROUNDING = 1e-3
 _WINDOW = 8  # parts of the steps whose losses are compared
 _CYCLIC = frozenset({"CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR", _COSINE})
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a rate that has fallen and risen again, and that the last steps used."""
-    return _of_a_cosine(evidence) or _of_another(evidence)
+    return _below_zero(evidence) or _of_a_cosine(evidence) or _of_another(evidence)
+
+
+def _below_zero(evidence: Evidence) -> Finding | None:
+    """Find a rate that falls below 0, as a straight line does after its end."""
+    ledger = evidence.of(LearningRates)
+    for rates in ledger.optimizers:
+        if not rates.valley < -_ROUNDING * rates.largest < 0:
+            continue
+        schedule = next((each for each in ledger.schedules_of(rates.number) if each.moves), None)
+        length = f"all {schedule.moves} moves" if schedule else f"all {rates.steps} steps"
+        return Finding(
+            summary=f"the learning rate falls below 0, to {rates.valley:.3g} in step "
+            f"{rates.valley_at} of {rates.steps}: from 0 on, each step raises the loss",
+            facts=(f"the largest rate is {rates.largest:.3g}",),
+            change=(f"+ # plan the schedule for {length}, or keep the rate at 0 after its end",),
+            site=schedule.made if schedule else rates.written or rates.site,
+        )
+    return None
 
 
 def _of_a_cosine(evidence: Evidence) -> Finding | None:
@@ -105,4 +125,5 @@ RULE = Rule(
     needs=frozenset({"numbers", "rates"}),
     judge=judge,
     harmless=True,
+    explains=("LEARNING_RATE_TOO_HIGH",),
 )
