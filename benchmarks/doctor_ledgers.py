@@ -13,6 +13,12 @@ folder `later` are by a fourth author, when causes had been added for the others
 came after that: those in `causes` have 26 of doctor's own causes, drawn at random, each in a shape
 that its author chose without seeing the rules; those in `reported` have mistakes that users report.
 
+The programs in `shape_programs` have each of doctor's 166 causes once, by seven authors who had not
+seen the rules and were asked for shapes of which the writer of a check would not think first. Each
+author then mended doctor for what it had missed. After that, another author wrote those in the
+folder `ordinary` of `unseen_programs`: 30 causes, drawn at random, as people of some field come to
+them in ordinary work.
+
 The causes that count were added after the first run, by reading each finding. `first` in the result
 is the score of that run, before anything was mended; it is kept as it is.
 
@@ -20,6 +26,7 @@ is the score of that run, before anything was mended; it is kept as it is.
     python benchmarks/doctor_ledgers.py rates/b02                # a part is printed and not kept
     python benchmarks/doctor_ledgers.py --further                # those of further_programs
     python benchmarks/doctor_ledgers.py --unseen                 # those of unseen_programs
+    python benchmarks/doctor_ledgers.py --shapes                 # those of shape_programs
 
 A printed change is a change of lines: it has lines with "-" or "+" that are code, and no words.
 It is applied to a copy of the program, whose result is then nearer to the mended program's.
@@ -54,12 +61,22 @@ LEDGERS = ("gradients", "rates", "parameters", "modes")
 SETS = {
     "ledger_programs": LEDGERS,
     "further_programs": (*LEDGERS, "numerics"),
-    "unseen_programs": ("reports", "domains", "formats", "later", "causes", "reported"),
+    "unseen_programs": ("reports", "domains", "formats", "later", "causes", "reported", "ordinary"),
+    "shape_programs": (
+        "numerics",
+        "formats",
+        "scale",
+        "gradients",
+        "movement",
+        "data",
+        "dependence",
+    ),
 }
 KEPT = {
     "ledger_programs": "doctor_ledgers.json",
     "further_programs": "doctor_further.json",
     "unseen_programs": "doctor_unseen.json",
+    "shape_programs": "doctor_shapes.json",
 }
 LONGEST_S = 300
 PLACE = re.compile(r"@ .*:(\d+)$")
@@ -221,6 +238,7 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group()
     for each in ("further", "unseen"):
         which.add_argument(f"--{each}", action="store_const", const=f"{each}_programs", dest="set")
+    which.add_argument("--shapes", action="store_const", const="shape_programs", dest="set")
     parser.add_argument("part", nargs="?", default="", help="where the names begin, as rates/b")
     given = parser.parse_args()
     programs, chosen = given.set or "ledger_programs", given.part

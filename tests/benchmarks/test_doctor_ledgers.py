@@ -18,7 +18,12 @@ def script(monkeypatch):
 
 @pytest.mark.parametrize(
     ("programs", "broken", "healthy"),
-    [("ledger_programs", 48, 48), ("further_programs", 32, 20), ("unseen_programs", 111, 48)],
+    [
+        ("ledger_programs", 48, 48),
+        ("further_programs", 32, 20),
+        ("unseen_programs", 141, 58),
+        ("shape_programs", 166, 99),
+    ],
 )
 def test_each_ledger_has_its_programs(script, programs, broken, healthy):
     kinds = []
