@@ -234,7 +234,7 @@ def from_json(text: str | bytes) -> Evidence:
     Raises:
         ValueError: If it is not such a record.
     """
-    found = _adapter(Evidence).validate_json(text)
+    found: Evidence = _adapter(Evidence).validate_json(text)
     if not found.signals:
         raise ValueError("no signals: nothing was observed")
     return found
@@ -242,4 +242,4 @@ def from_json(text: str | bytes) -> Evidence:
 
 def as_plain(record: Any) -> Any:
     """Return evidence, or a part of it, as dicts, lists, strings and numbers."""
-    return _adapter(type(record)).dump_python(record, mode="json")
+    return _adapter(record.__class__).dump_python(record, mode="json")
