@@ -43,7 +43,7 @@ class Steps(Signal):
         self._optimizers, self._backwards = watched[Optimizers], watched[Backwards]
         self._scaling, self._measuring = watched[Scaling], watched[Measuring]
         self._hold_back = watched[HoldBack]
-        self._stepping: list[Inside] = []
+        self._stepping: list[Inside | None] = []
         self.framework: str | None = None
 
     def hooks(self) -> Iterator[Registration]:
@@ -64,8 +64,11 @@ class Steps(Signal):
         closure = kwargs.get("closure") or next((each for each in args[1:] if callable(each)), None)
         if closure is None:
             self._about_to_step(optimizer)
-        inside = watched.guard.inside()
-        inside.__enter__()
+        # An optimizer of the program may be wrong around its closure: it is heard as the loop is.
+        is_torch_s = type(optimizer).__module__.startswith("torch.")
+        inside = watched.guard.inside() if closure is None or is_torch_s else None
+        if inside is not None:
+            inside.__enter__()
         self._stepping.append(inside)
         if closure is None:
             return None
@@ -80,8 +83,7 @@ class Steps(Signal):
                 with watched.guard.outside():
                     result = closure()
             except BaseException:  # The step ends here, and torch does not call the other hook.
-                self._stepping.remove(inside)
-                inside.__exit__()
+                self._left()
                 raise
             if runs[0] == 0:
                 self._about_to_step(optimizer, closure=True)
@@ -91,6 +93,11 @@ class Steps(Signal):
         if "closure" in kwargs:
             return args, {**kwargs, "closure": told}
         return tuple(told if each is closure else each for each in args), kwargs
+
+    def _left(self) -> None:
+        inside = self._stepping.pop() if self._stepping else None
+        if inside is not None:
+            inside.__exit__()
 
     def _about_to_step(self, optimizer: Optimizer, *, closure: bool = False) -> None:
         watched, in_scaler = self.watched, self._scaling.steps
@@ -129,8 +136,7 @@ class Steps(Signal):
         del args, kwargs
         if not self.watched.is_here():
             return
-        if self._stepping:
-            self._stepping.pop().__exit__()
+        self._left()
         self._hold_back.release()
         if self._measuring.has_new_trouble:
             with self.watched.guard.own():

@@ -50,6 +50,58 @@ def broken_by_copies_for_an_evaluation() -> None:
         model.train()
 
 
+class SharpnessAware(torch.optim.Optimizer):
+    """Climbs before a second gradient, and returns to the weights before the climb, or the first.
+
+    Args:
+        params: The parameters.
+        keeps: Whether it keeps the first weights for all steps.
+    """
+
+    def __init__(self, params, *, keeps: bool) -> None:
+        super().__init__(params, {})
+        self.base = torch.optim.SGD(self.param_groups, lr=0.1)
+        self.param_groups = self.base.param_groups
+        self.keeps = keeps
+
+    @torch.no_grad()
+    def step(self, closure):
+        closure = torch.enable_grad()(closure)
+        loss = closure()
+        params = self.param_groups[0]["params"]
+        for each in params:
+            if not self.keeps or "before" not in self.state[each]:
+                self.state[each]["before"] = each.clone()
+            each.add_(each.grad, alpha=0.05)
+        closure()
+        for each in params:
+            each.copy_(self.state[each]["before"])
+        self.base.step()
+        return loss
+
+
+def train_sharpness_aware(*, keeps: bool) -> None:
+    model = classifier()
+    optimizer = SharpnessAware(model.parameters(), keeps=keeps)
+    for images, labels in batches(24):
+
+        def closure(images=images, labels=labels):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+def broken_in_an_optimizer_with_a_closure() -> None:
+    train_sharpness_aware(keeps=True)
+
+
+def healthy_optimizer_with_a_closure() -> None:
+    train_sharpness_aware(keeps=False)
+
+
 def healthy_folds_with_an_optimizer_each() -> None:
     train(each_epoch=True, fresh=True)
 
