@@ -95,6 +95,30 @@ def counter_around(mark: Mark) -> str:
     return counting.target.id if "range(" in ast.unparse(counting.iter) else ""
 
 
+def loop_run_again(mark: Mark | None) -> tuple[ast.For, str, ast.For] | None:
+    """Return the innermost loop around a line that is over a variable, and that another loop runs.
+
+    Args:
+        mark: The line.
+
+    Returns:
+        The inner loop, its variable, and the loop around it, which does not bind the variable; None
+        if there are none.
+    """
+    loops = [each for each in _around(mark) if isinstance(each, ast.For)]
+    if len(loops) < 2:
+        return None
+    outer, inner = loops[-2:]
+    over = inner.iter
+    while isinstance(over, ast.Call) and over.args:  # enumerate(...), a progress bar
+        over = over.args[0]
+    if not isinstance(over, ast.Name):
+        return None
+    nodes = [each for each in ast.walk(outer) if isinstance(each, ast.Name) and each.id == over.id]
+    is_bound = any(isinstance(each.ctx, ast.Store) for each in nodes)
+    return None if is_bound else (inner, over.id, outer)
+
+
 def following(mark: Mark | None) -> Mark | None:
     """Return the next statement in the block of a statement; None for the last one."""
     around = _around(mark)

@@ -33,6 +33,49 @@ def broken_beside_an_evaluation() -> None:
         training.evaluate(loader)
 
 
+def broken_generator() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8)
+    batches = (pair for pair in [*loader])
+    for _ in range(3):
+        for inputs, targets in batches:
+            training.step(inputs, targets)
+
+
+def broken_generator_beside_an_evaluation() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8)
+    batches = (pair for pair in [*loader])
+    for _epoch in [*range(4)]:
+        for _, (inputs, targets) in enumerate(batches):
+            training.step(inputs, targets)
+        training.evaluate([*loader])
+
+
+def healthy_generator_in_each_epoch() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8)
+    for _ in range(3):
+        batches = (pair for pair in [*loader])
+        for inputs, targets in batches:
+            training.step(inputs, targets)
+
+
+def healthy_one_pass_of_a_generator() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8)
+    batches = (pair for pair in [*loader])
+    for _ in range(1):
+        for inputs, targets in batches:
+            training.step(inputs, targets)
+
+
+def healthy_generator_without_end() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8)
+    batches = (pair for _ in iter(int, 1) for pair in [*loader])
+    for _ in range(3):
+        for place, (inputs, targets) in enumerate(batches):
+            training.step(inputs, targets)
+            if place == 7:
+                break
+
+
 def healthy_iterator_that_begins_again_at_its_end() -> None:
     training, loader = Training(), DataLoader(data(), batch_size=8)
     batches = iter(loader)

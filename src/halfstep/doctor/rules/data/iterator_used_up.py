@@ -5,15 +5,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.passes import PassLedger
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.signals.data.generators import UsedUpGenerators
+from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+_LATER = 2  # passes
+
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find iterators of data loaders that are used after their end."""
+    """Find iterators of data loaders, and generators, that are used after their end."""
+    return _of_a_loader(evidence) or _generator(evidence)
+
+
+def _generator(evidence: Evidence) -> Finding | None:
+    for each in evidence.of(UsedUpGenerators).found:
+        if each.later < _LATER and each.planned < _LATER:
+            continue
+        later = counted(each.later or each.planned - 1, "later pass", "later passes")
+        return Finding(
+            summary=f"{each.name} is a generator, which gives its items once: it was used up after "
+            f"{counted(each.steps, 'step')}, and {later} of the loop around it made none",
+            facts=("the variable is bound before this loop, and not again in it",),
+            change=(
+                f"+ # make it a list, {each.name} = list(...), or make it anew in each pass:",
+                *((f"  {each.site.text}",) if each.site else ()),
+            ),
+            confidence=CERTAIN if each.later >= _LATER else LIKELY,
+            site=each.site,
+        )
+    return None
+
+
+def _of_a_loader(evidence: Evidence) -> Finding | None:
     for line in evidence.of(PassLedger).lines:
         if not line.after_end:
             continue
@@ -36,7 +62,7 @@ RULE = Rule(
     name="an iterator that is used up",
     rows=(60,),
     citations=("pytorch/pytorch#6179", "hushell/pmf_cvpr22#41"),
-    needs=frozenset({"passes"}),
+    needs=frozenset({"generators", "passes"}),
     judge=judge,
     harmless=True,
 )
