@@ -90,15 +90,31 @@ def shifts(forwards: Forwards, found: Sequence[Tokens]) -> Iterator[Shift]:
     If a loss matches several inputs, and is causal in one of them, the others are meant to be seen.
     """
     for loss in dict.fromkeys(each.loss for each in found):
-        seen = [_seen(forwards, each) for each in found if each.loss is loss]
-        known = [each for each in seen if each is not None]
-        # The loss of a model may be given targets, too, on which the outputs do not depend.
-        used = [each for each in known if each.reach is not None and each.context]
-        if not used or len(known) < len(seen):
-            continue
-        shift = min((each.shift for each in used), key=_SHIFTS.index)
-        used = [each for each in used if each.shift == shift]
-        yield (min if shift > 0 else max)(used, key=lambda each: each.early)
+        seen: list[Shift | None] = []
+        for each in sorted(found, key=lambda each: _SHIFTS.index(each.shift)):
+            if each.loss is not loss:
+                continue
+            seen.append(one := _seen(forwards, each))
+            if one is not None and one.shift == _SHIFTS[0] and _is_used(one) and not one.early:
+                yield one  # No other input changes this.
+                break
+        else:
+            yield from _chosen(seen)
+
+
+def _is_used(one: Shift) -> bool:
+    """Return whether outputs depend on an input: a model may be given the targets of its loss."""
+    return one.reach is not None and one.context
+
+
+def _chosen(seen: Sequence[Shift | None]) -> Iterator[Shift]:
+    known = [each for each in seen if each is not None]
+    used = [each for each in known if _is_used(each)]
+    if not used or len(known) < len(seen):
+        return
+    shift = min((each.shift for each in used), key=_SHIFTS.index)
+    used = [each for each in used if each.shift == shift]
+    yield (min if shift > 0 else max)(used, key=lambda each: each.early)
 
 
 def _is_tokens(tensor: torch.Tensor) -> bool:
