@@ -164,6 +164,16 @@ def test_the_calls_by_which_torch_clips_are_one_norm_and_one_write(heard: Heard)
     assert evidence.loop.count("read") == evidence.loop.count("write") == 3
 
 
+def test_the_calls_that_clip_half_gradients_are_heard(heard: Heard) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4, dtype=torch.bfloat16)
+    with Watch():
+        heard.append(Counter())
+        model(torch.randn(8, 4, dtype=torch.bfloat16)).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    assert heard[0]["_foreach_norm"] + heard[0]["linalg_vector_norm"] > 0
+
+
 def test_a_closure_is_of_the_loop_and_the_rest_of_its_step_is_not(heard: Heard) -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
