@@ -25,6 +25,7 @@ FLOORS = {
     "errors": 0,
     "caller": 0,
     "callable_module": 0,
+    "lazy_dataclass": 0,
     "files": 0,
     "yaml_text": 0,
     "plurals": 0,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from halfstep.doctor.record.sites import Mark  # noqa: TC001  # pydantic reads it at run time
+from halfstep.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from halfstep.doctor.bundle.recording import Recording  # noqa: TC001  # pydanti
 from halfstep.doctor.record import Evidence, from_json
 from halfstep.errors import UserError
 from halfstep.files import parse_json, write_atomically
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,13 +9,14 @@ the list.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 
 from halfstep.doctor.bundle.caller import Caller  # noqa: TC001  # pydantic reads it at run time
 from halfstep.doctor.internals import is_of_files, is_operator
+from halfstep.lazy_dataclass import dataclass
 
 OPERATOR, RANDOM, ALIAS, SCALE = "operator", "random", "alias", "scale"
 _NAME = re.compile(r"\w+\.\w+\.\w+")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import linecache
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.blocks import begins, parsed
 from halfstep.doctor.record.source import difference, replaced
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

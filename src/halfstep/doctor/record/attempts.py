@@ -5,8 +5,9 @@ A part of the record of evidence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from halfstep.lazy_dataclass import dataclass
 
 CLOSE = 1e-3
 """The relative difference of a loss from that in fp32 that is due to rounding."""

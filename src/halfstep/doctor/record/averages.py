@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
+from halfstep.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,7 @@ def following(mark: Mark | None) -> Mark | None:
 
 def call_at(file: str, position: tuple[int | None, ...]) -> ast.Call | None:
     """Return the call at a position: its first and last line, first and last column."""
-    tree = parsed("".join(linecache.getlines(file)))
-    for each in ast.walk(tree) if tree else ():
+    for each in nodes_at(file, position[0] or 0):
         if isinstance(each, ast.Call):
             here = each.lineno, each.end_lineno, each.col_offset, each.end_col_offset
             if here == position:
@@ -144,22 +143,35 @@ def call_at(file: str, position: tuple[int | None, ...]) -> ast.Call | None:
 
 def function_at(file: str, line: int, name: str) -> ast.FunctionDef | None:
     """Return the definition of a function, by the line where it or its decorators begin."""
-    tree = parsed("".join(linecache.getlines(file)))
-    for each in ast.walk(tree) if tree else ():
-        if isinstance(each, ast.FunctionDef) and each.name == name:
-            first = min([each.lineno, *(one.lineno for one in each.decorator_list)])
-            if first == line:
-                return each
+    for each in nodes_at(file, line):
+        if isinstance(each, ast.FunctionDef) and each.name == name and _first_line(each) == line:
+            return each
     return None
+
+
+def nodes_at(file: str, line: int) -> Iterator[ast.AST]:
+    """Yield the nodes of a file that contain a line, outer ones first.
+
+    Only what contains the line is searched: files of libraries have 100,000 nodes.
+    """
+    tree = parsed("".join(linecache.getlines(file)))
+    level: list[ast.AST] = [tree] if tree else []
+    while level:
+        level = [
+            child
+            for node in level
+            for child in ast.iter_child_nodes(node)
+            if _first_line(child) <= line <= (getattr(child, "end_lineno", None) or line)
+        ]
+        yield from level
 
 
 def _around(mark: Mark | None) -> list[ast.stmt]:
     """Return the statements in the function of a line that contain it, outermost first."""
-    tree = parsed("".join(linecache.getlines(mark[0]))) if mark else None
-    if mark is None or tree is None:
+    if mark is None:
         return []
     found: list[ast.stmt] = []
-    for each in ast.walk(tree):  # Outer statements come first.
+    for each in nodes_at(mark[0], mark[1]):
         if isinstance(each, ast.stmt) and _has(each, mark[1]):
             found = [] if isinstance(each, _SCOPES) else [*found, each]
     # An "elif" is a statement of its own, but nothing can stand before it.
@@ -167,8 +179,9 @@ def _around(mark: Mark | None) -> list[ast.stmt]:
 
 
 def _blocks_of(mark: Mark) -> Iterator[list[ast.stmt]]:
+    """Yield the blocks around a line, outer ones first."""
     tree = parsed("".join(linecache.getlines(mark[0])))
-    for each in ast.walk(tree) if tree else ():
+    for each in (tree, *nodes_at(mark[0], mark[1])):
         for name in _BLOCKS:
             block = getattr(each, name, None)
             if isinstance(block, list):
@@ -183,6 +196,13 @@ def _is_apart(statement: ast.stmt, mark: Mark, names: set[str], without: Iterabl
         isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load) and each.id in names
         for each in ast.walk(statement)
     )
+
+
+def _first_line(node: ast.AST) -> int:
+    """Return the line where a node or its decorators begin; 0 if it has none."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    own: int = getattr(node, "lineno", 0)
+    return min([own, *(each.lineno for each in decorators)])
 
 
 def _has(statement: ast.stmt, line: int) -> bool:

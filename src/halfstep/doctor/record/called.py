@@ -5,9 +5,8 @@ A part of the record of evidence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
+from halfstep.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

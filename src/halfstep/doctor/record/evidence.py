@@ -8,7 +8,7 @@ a **signal**. A rule names the signals that it needs, and receives only these.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, field, fields, is_dataclass, replace
 from functools import cache
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -42,6 +42,7 @@ from halfstep.doctor.record.replayed import (
     TargetRange,
 )
 from halfstep.doctor.record.static import Environment, Static
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

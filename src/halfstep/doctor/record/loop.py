@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
 from halfstep.doctor.record.static import Fact  # noqa: TC001  # pydantic reads it at run time
+from halfstep.lazy_dataclass import dataclass
 from halfstep.plurals import counted
 
 

@@ -6,10 +6,11 @@ A part of the record of evidence.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
+from halfstep.lazy_dataclass import dataclass
 
 _FEWEST = 16  # losses
 

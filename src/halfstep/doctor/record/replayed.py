@@ -5,10 +5,9 @@ A part of the record of evidence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from halfstep.doctor.record.sites import Site, place
 from halfstep.formats import FORMATS
+from halfstep.lazy_dataclass import dataclass
 
 PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution")
 APART = 0.1

@@ -6,13 +6,13 @@ import io
 import linecache
 import sysconfig
 import tokenize
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from halfstep.doctor.internals import calling_frame
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType

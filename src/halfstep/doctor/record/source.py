@@ -8,9 +8,10 @@ import io
 import linecache
 import re
 import textwrap
-from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
+
+from halfstep.doctor.record.blocks import nodes_at
 
 if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
@@ -69,24 +70,12 @@ def statement(mark: Mark | None) -> str:
         return ""
     lines = linecache.getlines(mark[0])
     first = last = mark[1]
-    for begin, end in _simple_statements("".join(lines)):
-        if begin <= mark[1] <= end < begin + LINES:
-            first, last = begin, end
+    for each in nodes_at(mark[0], mark[1]):
+        if isinstance(each, ast.stmt) and not hasattr(each, "body"):
+            end = each.end_lineno or each.lineno
+            if end < each.lineno + LINES:
+                first, last = each.lineno, end
     return textwrap.dedent("".join(lines[first - 1 : last])).strip()
-
-
-@lru_cache(maxsize=16)  # a verdict asks for several statements of a file
-def _simple_statements(text: str) -> tuple[tuple[int, int], ...]:
-    """Return the first and last lines of a program's statements without a body, outer first."""
-    try:
-        nodes = [*ast.walk(ast.parse(text))]
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
-    return tuple(
-        (each.lineno, each.end_lineno or each.lineno)
-        for each in nodes
-        if isinstance(each, ast.stmt) and not hasattr(each, "body")
-    )
 
 
 def only_line_with(pattern: str, mark: Mark | None) -> Mark | None:

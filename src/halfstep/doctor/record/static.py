@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
 from halfstep.formats.limits import HALVES
+from halfstep.lazy_dataclass import dataclass
 
 Fact = bool | int | float | str | None
 

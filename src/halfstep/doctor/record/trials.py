@@ -6,8 +6,9 @@ A part of the record of evidence.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
+
+from halfstep.lazy_dataclass import dataclass
 
 SHARE = 0.05
 """The share of the improvement of the loss in these steps from which a loss of it counts."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES, Maker
 from halfstep.doctor.record.sites import Mark, site
 from halfstep.formats import format_name
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

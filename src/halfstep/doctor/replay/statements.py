@@ -12,13 +12,14 @@ import ast
 import builtins
 import linecache
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.replay.edits import edited
 from halfstep.doctor.tape.tape import Slot
 from halfstep.doctor.tensors.nesting import exchange
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,7 +10,7 @@ writes on purpose (masks) are not births, but an operator that makes NaN from th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +41,7 @@ from halfstep.doctor.tensors.operands import dead_rows, exact, floats, scalars_o
 from halfstep.doctor.tensors.summary import is_finite, summary
 from halfstep.formats import torch_dtype
 from halfstep.formats.dtypes import HALVES
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

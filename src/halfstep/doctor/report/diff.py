@@ -10,12 +10,13 @@ from __future__ import annotations
 import ast
 import linecache
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.blocks import begins, ends, following, is_alone, parsed
 from halfstep.doctor.record.scope import unbound
 from halfstep.doctor.record.sites import Site
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,7 @@ Placed = tuple[str, "Site | None"]
 """A line of a change, and its place in the program; added lines and places ("@ ") have none."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Piece:
     """A line of the program in a change, with the lines that are added before and after it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -14,6 +13,7 @@ from halfstep.doctor.tape.guard import Guard
 from halfstep.doctor.tape.listener import Listener
 from halfstep.doctor.tape.modules import ModuleStack
 from halfstep.doctor.tape.tape import Tape
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import MethodWrapperType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from halfstep.doctor.internals import push_function_mode, remove_function_mode
 from halfstep.doctor.tape.tape import RandomState, random_state
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import weakref
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from halfstep.doctor.tensors.nesting import exchange, is_in_graph, tensors_in
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 from halfstep.kernels import cpu_half
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

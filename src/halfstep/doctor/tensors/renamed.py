@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from halfstep.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

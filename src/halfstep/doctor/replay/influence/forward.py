@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +21,7 @@ from halfstep.doctor.record.sites import Mark, lines_below
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.tape.tape import Slot
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

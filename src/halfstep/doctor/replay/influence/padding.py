@@ -7,7 +7,6 @@ rows says so as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +14,7 @@ import torch
 from halfstep.doctor.record.influence import InvertedMask, Padding
 from halfstep.doctor.replay.influence.forward import OUTSIDE
 from halfstep.doctor.replay.influence.losses import losses, place
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

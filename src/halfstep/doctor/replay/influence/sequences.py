@@ -8,7 +8,6 @@ later tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +23,7 @@ from halfstep.doctor.replay.influence.extent import (
 )
 from halfstep.doctor.replay.influence.losses import losses, mask_of, place
 from halfstep.doctor.tensors.inexact import is_inexact
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

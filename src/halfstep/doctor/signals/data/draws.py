@@ -10,7 +10,6 @@ from __future__ import annotations
 import linecache
 import random
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -21,6 +20,7 @@ from torch import nn
 from halfstep.doctor.internals import drops_values
 from halfstep.doctor.record.sites import Mark, Site, calling_line, calling_lines, site
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

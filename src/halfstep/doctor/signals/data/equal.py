@@ -9,7 +9,7 @@ teacher. A few elements are copied; they are compared at the end of the program.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -24,6 +24,7 @@ from halfstep.doctor.signals.data.batches import Batches
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.samples import is_sampled
 from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

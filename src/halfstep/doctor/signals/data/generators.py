@@ -8,7 +8,7 @@ over epochs runs on, which is seen when it evaluates, or by its `range`.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import FrameType, GeneratorType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +16,7 @@ from halfstep.doctor.internals import calling_frame
 from halfstep.doctor.record.blocks import loop_run_again
 from halfstep.doctor.record.sites import Mark, Site, calling_lines, frame_at, site
 from halfstep.doctor.signals.signal import Signal
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from torch import nn

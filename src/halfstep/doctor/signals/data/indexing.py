@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict, defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.data.overlap import mixed
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.nesting import is_in_graph
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -37,6 +37,7 @@ from halfstep.doctor.record.sites import Mark, calling_line, library_here, site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.data.overlap import overlap, root_of
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

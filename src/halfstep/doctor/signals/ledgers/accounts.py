@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record.contributions import Contributions, Early, Foreign
 from halfstep.doctor.record.sites import site
 from halfstep.doctor.signals.frozen import frozen
 from halfstep.doctor.signals.ledgers.batches import Batches
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Fact

@@ -9,7 +9,7 @@ gradients are compared, before the first of these writes and at the step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -23,6 +23,7 @@ from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.signals.values.samples import is_sampled
 from halfstep.doctor.tape.listener import Call
 from halfstep.doctor.tensors.local import local
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

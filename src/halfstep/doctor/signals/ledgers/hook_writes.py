@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +23,7 @@ from halfstep.doctor.signals.signal import Hook, Registration, Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.signals.values.samples import is_sampled
 from halfstep.doctor.tensors.elements import some
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

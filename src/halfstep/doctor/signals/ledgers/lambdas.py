@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import dis
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +17,7 @@ from halfstep.doctor.record.classes import nodes_of
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

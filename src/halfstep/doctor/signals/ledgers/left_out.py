@@ -7,7 +7,7 @@ an accumulation, these are usual ones. The values stay on their device until the
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +15,7 @@ import torch
 
 from halfstep.doctor.record.sites import Mark, Site, site
 from halfstep.doctor.signals.signal import Signal
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

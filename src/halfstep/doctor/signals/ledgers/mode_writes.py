@@ -13,7 +13,7 @@ import contextlib
 import copy
 import functools
 import io
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -26,6 +26,7 @@ from halfstep.doctor.record.sites import Mark, Site, is_of_user, site
 from halfstep.doctor.signals.signal import Hook, Registration, Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.tensors.elements import some
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -23,6 +23,7 @@ from halfstep.doctor.tape.modules import unwrapped
 from halfstep.doctor.tensors.elements import some
 from halfstep.doctor.tensors.local import local
 from halfstep.formats import format_name
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

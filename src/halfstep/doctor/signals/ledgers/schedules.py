@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -22,6 +22,7 @@ from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.frozen import frozen
 from halfstep.doctor.signals.ledgers.rates import StepRates, value_of
 from halfstep.doctor.signals.signal import Hook, Signal, defining
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

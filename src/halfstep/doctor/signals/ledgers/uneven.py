@@ -7,7 +7,6 @@ program's end, and only the first calls are examined.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +14,7 @@ import torch
 
 from halfstep.doctor.record.sites import Mark, Site, site
 from halfstep.doctor.signals.signal import Signal
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@ heard. The comparisons stay on the device until the end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -19,6 +19,7 @@ from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.tensors.elements import some
 from halfstep.doctor.tensors.local import local
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,7 +11,7 @@ Parameters that the loop joins to one vector count as one parameter.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -34,6 +34,7 @@ from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.tensors.elements import some
 from halfstep.doctor.tensors.local import local
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

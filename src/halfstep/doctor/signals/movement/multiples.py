@@ -7,7 +7,6 @@ wrong factors is not. A few elements are compared on the device, and read at the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +17,7 @@ from halfstep.doctor.signals.ledgers.followers import address
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.tensors.elements import some
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

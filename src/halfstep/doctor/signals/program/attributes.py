@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import linecache
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -22,6 +21,7 @@ from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tape.modules import unwrapped
 from halfstep.doctor.tensors.elements import some
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

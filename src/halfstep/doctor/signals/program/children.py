@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.doctor.internals import set_target, target_of
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.files import write_atomically
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

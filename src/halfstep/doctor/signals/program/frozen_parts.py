@@ -7,7 +7,6 @@ its norms move their running statistics, or if its dropout is on.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -19,6 +18,7 @@ from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.ledgers.followers import address
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.modules import unwrapped
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

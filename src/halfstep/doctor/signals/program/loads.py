@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -24,6 +24,7 @@ from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.renamed import Renaming, renaming
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

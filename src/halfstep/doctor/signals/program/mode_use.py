@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +18,7 @@ from halfstep.doctor.record.blocks import begins, function_at
 from halfstep.doctor.record.sites import Site, is_of_user, site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.signal import Signal
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -19,6 +19,7 @@ from torch import nn
 from halfstep.doctor.record.blocks import call_at, following, loop, outermost
 from halfstep.doctor.record.sites import Mark, Site, calling_line, calling_lines, frame_at, site
 from halfstep.doctor.signals.signal import Signal
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -7,7 +7,6 @@ purpose. It hardly does so where an expression makes a new layer and repeats the
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
@@ -17,6 +16,7 @@ from halfstep.doctor.record.sites import Site, is_of_user, site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tape.modules import unwrapped
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

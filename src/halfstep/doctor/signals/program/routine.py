@@ -8,7 +8,6 @@ heard in a few of the following steps. The same is true of a line that computes 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +16,7 @@ from halfstep.doctor.signals.ledgers.followers import address
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.nesting import is_in_graph
 from halfstep.formats.dtypes import HALVES
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,7 +6,6 @@ Nothing is read while the program runs; a few small copies of targets are compar
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -16,6 +15,7 @@ from halfstep.doctor.internals import is_functorch_tensor
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.signals.values.samples import is_sampled
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

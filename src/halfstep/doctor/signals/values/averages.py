@@ -8,7 +8,6 @@ differs from the parameter and an update does not change the element, the update
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record import Average
@@ -18,6 +17,7 @@ from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.tensors.local import local
 from halfstep.formats import format_name
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     import torch

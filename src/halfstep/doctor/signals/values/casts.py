@@ -7,7 +7,7 @@ does not bring the lost digits back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,7 @@ from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tensors.summary import is_finite
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 import torch
@@ -13,6 +12,7 @@ from torch.nn import functional
 from halfstep.doctor.internals import is_functorch_tensor
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Signal
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from halfstep.doctor.signals.signal import Heard

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import weakref
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +20,7 @@ from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.signals.values.samples import is_sampled
 from halfstep.doctor.signals.values.unscaling import Unscaling
 from halfstep.doctor.tensors.local import local
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

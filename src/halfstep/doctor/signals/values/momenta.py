@@ -8,7 +8,7 @@ row are nearly those of two batches, so their difference shows how batches scatt
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -20,6 +20,7 @@ from halfstep.doctor.record.source import only_line_with, statement
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.signals.values.own_norms import OwnNorm, own_norms
 from halfstep.doctor.signals.values.samples import is_sampled
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

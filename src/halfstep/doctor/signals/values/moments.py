@@ -7,7 +7,6 @@ of fp16, so the average is 0, and an update divides by little more than eps.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -15,6 +14,7 @@ import torch
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.signals.values.samples import is_sampled
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

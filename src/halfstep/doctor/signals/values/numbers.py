@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from halfstep.doctor.signals.state.finite import sample_is_finite
 from halfstep.doctor.tensors.local import local
 from halfstep.doctor.tensors.summary import norm_dtype
 from halfstep.kernels.accelerators import recorded_event
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +27,7 @@ from halfstep.doctor.tensors.inexact import is_inexact, real_numbers
 from halfstep.doctor.tensors.unfilled import ALLOCATING
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,6 @@ between two values of such a weight, the loop makes steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from halfstep.doctor.record import OwnScale
 from halfstep.doctor.record.sites import Mark, site
 from halfstep.doctor.signals.frozen import frozen
 from halfstep.doctor.signals.signal import Signal
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched

@@ -6,13 +6,14 @@ do where the loss has changed by less than the distance to the next number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.formats import format_name
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from halfstep.doctor.signals.signal import Heard
