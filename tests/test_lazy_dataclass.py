@@ -22,7 +22,7 @@ def _classes(**options: Any) -> tuple[type[Any], type[Any]]:
             third: list[int] = field(default_factory=list)
 
             def total(self) -> int:
-                return self.first + len(self.third)
+                return int(self.first) + len(self.third)
 
         made.append(decorator(slots=True, **options)(Entry))
     return made[0], made[1]

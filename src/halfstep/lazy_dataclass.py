@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, FrozenInstanceError, field, fields, make_dataclass
+from dataclasses import MISSING, FrozenInstanceError, fields
 from dataclasses import dataclass as made_at_once
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -52,19 +52,33 @@ def _add(kind: type, name: str, function: Any) -> None:
 
 def _initializer(kind: type, *, frozen: bool) -> Any:
     def first(self: Any, *args: Any, **kwargs: Any) -> None:
-        own = [
-            (each.name, Any, field(default=each.default))
-            if each.default_factory is MISSING
-            else (each.name, Any, field(default_factory=each.default_factory))
-            for each in fields(kind)
-        ]
-        made = make_dataclass(kind.__name__, own, repr=False, eq=False, frozen=frozen)
-        init = vars(made)["__init__"]
-        init.__qualname__ = f"{kind.__qualname__}.__init__"
-        kind.__init__ = init  # type: ignore[misc]
-        init(self, *args, **kwargs)
+        kind.__init__ = _compiled(kind, frozen=frozen)  # type: ignore[misc]
+        kind.__init__(self, *args, **kwargs)  # type: ignore[misc]
 
     return first
+
+
+def _compiled(kind: type, *, frozen: bool) -> Any:
+    """Return the `__init__` of a data class; `dataclasses` has none without all of its class."""
+    given: dict[str, Any] = {"set_": object.__setattr__, "missing": MISSING}
+    parameters, lines = ["self"], []
+    for each in fields(kind):
+        value = name = each.name
+        if each.default_factory is not MISSING:
+            given[f"made_{name}"] = each.default_factory
+            parameters.append(f"{name}=missing")
+            value = f"made_{name}() if {name} is missing else {name}"
+        elif each.default is not MISSING:
+            given[f"default_{name}"] = each.default
+            parameters.append(f"{name}=default_{name}")
+        else:
+            parameters.append(name)
+        lines.append(f"set_(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+    body = "; ".join(lines or ["pass"])
+    exec(f"def __init__({', '.join(parameters)}): {body}", given)  # noqa: S102  # names of fields
+    init = given["__init__"]
+    init.__qualname__ = f"{kind.__qualname__}.__init__"
+    return init
 
 
 def _repr(self: Any) -> str:
