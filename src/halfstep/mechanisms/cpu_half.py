@@ -1,23 +1,20 @@
 """Half recipes on a CPU: kernels as fast as fp32, and the dtypes of autocast on a GPU.
 
 These are settings of the process. They are counted, and restored when the last engine closes.
-Half-precision weights add passes over memory to a step. With torch's SGD, one pass in C makes up
-for this time.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from halfstep.kernels import cpu_half as kernels
 from halfstep.kernels.cuda_policy import cuda_autocast_policy
 from halfstep.kernels.half_gaps import half_gaps_filled
 from halfstep.mechanisms.technique import Stage, Technique, device_types
-from halfstep.optim.one_pass import large_in_one_pass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -55,24 +52,17 @@ class CpuHalf(Technique):
 
     def __init__(self, *, autocast: bool) -> None:
         self._autocast = autocast
-        self._on_cpu = False
         self._held = ExitStack()
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Register the kernels and, if the recipe uses autocast, CUDA's autocast policy."""
         del optimizers
-        self._on_cpu = "cpu" in device_types(models)
-        if not self._on_cpu:
+        if "cpu" not in device_types(models):
             return
         self._held.enter_context(kernels.cpu_half())
         self._held.enter_context(half_gaps_filled())
         if self._autocast:
             self._held.enter_context(cuda_autocast_policy())
-
-    def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
-        """Update large parameters in one pass over memory, with the same bits."""
-        with large_in_one_pass(optimizer) if self._on_cpu else nullcontext():
-            take()
 
     def close(self) -> None:
         """Remove the kernels and the policy, unless another engine uses them."""

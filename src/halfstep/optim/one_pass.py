@@ -1,10 +1,7 @@
 """torch's SGD on large fp32 parameters: one pass over memory in C, instead of five.
 
 On a CPU, torch's SGD makes a pass for the weight decay, two for the momentum, one for Nesterov
-momentum and one for the weights. The tensors of a large model do not fit into a cache. Of the step
-of a ResNet-18 under a half recipe (16 images), with Nesterov momentum and weight decay, the single
-pass saves 4 to 5 % at 64 px and 8 % at 32 px; under bf16-sr, where it rounds too, 9 % at 64 px.
-With momentum alone it saves less than 1 %, and 5 % under bf16-sr.
+momentum and one for the weights. The tensors of a large model do not fit into a cache.
 
 The single pass gives the same bits as torch. It runs inside `optimizer.step()`, after the user's
 pre-hooks and before the post-hooks, so that all hooks see the same tensors as in a step of torch.
@@ -31,6 +28,15 @@ if TYPE_CHECKING:
 _STEP = torchs_step_of(SGD)
 
 
+def has_large(optimizer: Optimizer) -> bool:
+    """Tell whether an optimizer is torch's SGD and has a large fp32 parameter on the CPU."""
+    return type(optimizer) is SGD and any(
+        param.numel() >= LARGE and param.dtype == torch.float32 and param.device.type == "cpu"
+        for group in optimizer.param_groups
+        for param in group["params"]
+    )
+
+
 @contextmanager
 def large_in_one_pass(optimizer: Optimizer) -> Iterator[None]:
     """Make the steps in this context update large parameters in one pass, with the same bits.
@@ -40,8 +46,7 @@ def large_in_one_pass(optimizer: Optimizer) -> Iterator[None]:
             parameters that `updates` does not yield.
     """
     # A step that `torch.compile` replaced is excluded: each new hook would compile it again.
-    is_known = type(optimizer) is SGD and not is_replaced(optimizer, _STEP)
-    if not is_known or not _has_large(optimizer):
+    if not has_large(optimizer) or is_replaced(optimizer, _STEP):
         yield
         return
     updated: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -105,8 +110,3 @@ def updates(
                 param, grad, momentum
             ):
                 yield param, grad, momentum, settings
-
-
-def _has_large(optimizer: Optimizer) -> bool:
-    """Tell whether a parameter of the optimizer is large."""
-    return any(p.numel() >= LARGE for group in optimizer.param_groups for p in group["params"])

@@ -119,11 +119,6 @@ void sgd_fp32(
         int64_t size = count - start < BLOCK ? count - start : BLOCK;
         float *param = params + start, *buffer = momenta ? momenta + start : 0;
         const float *grad = grads + start;
-        for (int64_t i = 0; i < size; i += LINE) {
-            __builtin_prefetch(param + i + AHEAD, 1);
-            __builtin_prefetch(grad + i + AHEAD);
-            if (buffer) __builtin_prefetch(buffer + i + AHEAD, 1);
-        }
         if (buffer)
             for (int64_t i = 0; i < size; i++) param[i] = stepped(sgd, param[i], grad[i], buffer + i);
         else
