@@ -144,9 +144,9 @@ class Models(Signal):
         watched = self.watched
         if watched[Evaluations].take(result, watched.grammar.iteration):
             entry = self._entry(module, watched.registry.model(module), args, kwargs)
-            watched[Investigation].evaluation(
-                [entry], watched.registry.names(), watched.grammar.iteration
-            )
+            # After a step, the weights are those of the next iteration.
+            weights_of = watched.grammar.made
+            watched[Investigation].evaluation([entry], watched.registry.names(), weights_of)
 
 
 def _is_preparation(module: nn.Module, entry: Entry, made: list[torch.Tensor]) -> bool:

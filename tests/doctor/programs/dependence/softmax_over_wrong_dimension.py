@@ -49,6 +49,38 @@ def broken_width_of_an_image() -> None:
     segmented(-1)
 
 
+def tagged(dim: int, flat) -> None:
+    """Tag each of three positions; `flat` lays their scores out for the loss."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logarithms = functional.log_softmax(outputs.view(8, 3, 4), dim=dim)
+        tags = labels[:, None].expand(-1, 3)
+        return functional.nll_loss(*flat(logarithms, tags))
+
+    torch.manual_seed(0)
+    train(loss_of, layer=nn.Linear(6, 12))
+
+
+def in_rows(logarithms, tags):
+    return logarithms.reshape(-1, 4), tags.reshape(-1)
+
+
+def broken_positions_in_rows() -> None:
+    tagged(1, in_rows)
+
+
+def broken_positions_behind_the_classes() -> None:
+    tagged(1, lambda logarithms, tags: (logarithms.transpose(1, 2), tags))
+
+
+def healthy_positions_in_rows() -> None:
+    tagged(-1, in_rows)
+
+
+def healthy_positions_behind_the_classes() -> None:
+    tagged(2, lambda logarithms, tags: (logarithms.permute(0, 2, 1), tags))
+
+
 def by_hand(dims, *, pick):
     """Return a loss of scores, the logarithm of whose exponentials' sum is taken over `dims`."""
 

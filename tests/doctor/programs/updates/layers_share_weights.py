@@ -79,11 +79,12 @@ class Tied(nn.Module):
         return self.layers(images)
 
 
-def train(model) -> None:
+def train(model, use=None) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for images, labels in batches(10):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
+        outputs = use(model, images) if use else model(images)
+        nn.functional.cross_entropy(outputs, labels).backward()
         optimizer.step()
 
 
@@ -95,6 +96,16 @@ def broken() -> None:
 def mended() -> None:
     torch.manual_seed(0)
     train(Stack(nn.ModuleList([Block(WIDTH) for _ in range(DEPTH)])))
+
+
+def broken_in_a_model_that_is_used_by_a_method() -> None:
+    torch.manual_seed(0)
+    train(Stack(nn.ModuleList([Block(WIDTH)] * DEPTH)), use=Stack.forward)
+
+
+def healthy_model_that_is_used_by_a_method() -> None:
+    torch.manual_seed(0)
+    train(Stack(nn.ModuleList([Block(WIDTH) for _ in range(DEPTH)])), use=Stack.forward)
 
 
 def broken_in_pairs() -> None:

@@ -47,6 +47,31 @@ def broken_by_an_eps_of_zero() -> None:
     train_with_eps(lambda parameters: torch.optim.Adam(parameters, lr=1e-3, eps=0.0))
 
 
+class LayerRates(torch.optim.Optimizer):
+    """Scales the gradient of each layer by the ratio of two norms, of which one may be 0."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            ratio = parameter.norm() / parameter.grad.norm()
+            parameter.sub_(0.01 * ratio * parameter.grad)
+
+
+def broken_by_the_first_update_before_an_evaluation() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    nn.init.constant_(model[0].bias.data, -30.0)
+    optimizer = LayerRates(model.parameters(), {})
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            model(images)
+        model.train()
+
+
 def healthy_with_dead_units() -> None:
     train_with_eps(lambda parameters: torch.optim.Adam(parameters, lr=1e-3, eps=1e-8))
 

@@ -34,15 +34,15 @@ _SHAPES = frozenset(
 def wrong_softmaxes(forwards: Forwards) -> Iterator[WrongSoftmax]:
     """Yield the softmaxes over other dimensions than that of the classes."""
     for loss in losses(forwards.base):
-        for operator in _softmaxes(forwards.base, loss):
+        for operator, classes in _softmaxes(forwards.base, loss):
             shape, dim = operator.given[0].shape, int(operator.args[1])
             dim %= max(1, len(shape))
-            if len(shape) < 2 or len(set(shape[:2])) == 1 or dim == _classes(loss):
+            if len(shape) < 2 or len(set(shape[:2])) == 1 or dim == classes:
                 continue  # a matrix of each sample with each other one may be normalised either way
             if (loss.is_of_classes and operator.name == _LOG) or (
                 dim == 0 and len(shape) == 2 and _is_batch(forwards, loss, shape[0])
             ):
-                yield WrongSoftmax(dim, 1, loss.operator.name, place(operator))
+                yield WrongSoftmax(dim, classes, loss.operator.name, place(operator))
     yield from _by_hand(forwards.base)
 
 
@@ -94,13 +94,40 @@ def _is_batch(forwards: Forwards, loss: Loss, count: int) -> bool:
     return count_of_samples(loss, [*forwards.inputs.values()], ()) == count
 
 
-def _softmaxes(operators: Sequence[Operator], loss: Loss) -> Iterator[Operator]:
-    """Yield the softmaxes between which and a loss each element is computed by itself."""
-    number = loss.maker
+def _softmaxes(operators: Sequence[Operator], loss: Loss) -> Iterator[tuple[Operator, int]]:
+    """Yield the softmaxes between which and a loss each element is computed by itself.
+
+    With each comes the dimension of the classes in its result.
+    """
+    number, classes = loss.maker, _classes(loss)
     while number != OUTSIDE:
         operator = operators[number]
         if operator.name in {_LOG, _PLAIN}:
-            yield operator
+            yield operator, classes
         elif operator.name not in _ELEMENTWISE or len(operator.given) != 1:
-            return
+            before = _before_move(operator, classes)
+            if before is None:
+                return
+            classes = before
         number = operator.makers[0]
+
+
+def _before_move(operator: Operator, dim: int) -> int | None:
+    """Return which dimension of its input an operator moves to a place; None if it does not."""
+    if len(operator.given) != 1:
+        return None
+    given, made = operator.given[0].shape, operator.made[0].shape
+    before = None
+    if operator.name == "permute":
+        before = int(operator.args[1][dim])
+    elif operator.name == "t":
+        before = -1 - dim
+    elif operator.name == "transpose":
+        ends = [each % len(given) for each in operator.args[1:3]]
+        before = ends[1 - ends.index(dim)] if dim in ends else dim
+    elif operator.name in {"view", "_unsafe_view"}:
+        if given[: dim + 1] == made[: dim + 1]:
+            before = dim
+        elif dim == len(made) - 1 and given[-1:] == made[-1:]:
+            before = -1
+    return None if before is None else before % len(given)

@@ -6,6 +6,7 @@ purpose. It hardly does so where an expression makes a new layer and repeats the
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +22,12 @@ from halfstep.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.signals.watched import Watched
+
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_LOOKED_AT = 3  # the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +62,38 @@ class Repetitions:
 
 
 class RepeatedLayers(Signal):
-    """Compares the layers of each container when the watch ends."""
+    """Compares the layers of each container when the watch ends.
+
+    A model that the loop uses by other methods than its call is looked for once, in the step in
+    which it is known that an optimizer trains parameters of several modules.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._around: list[Repetition] = []
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Look for the model around the modules that are called."""
+        registry = self.watched.registry
+        if registry.optimizer(optimizer).steps != _LOOKED_AT:
+            return
+        owned = {id(each) for each in registry.moved_by(optimizer)}
+        known = [unwrapped(each) for each in registry.models.alive().values()]
+        parts = {id(each) for each in known if not owned.isdisjoint(map(id, each.parameters()))}
+        if len(parts) < 2 or any(owned <= {*map(id, each.parameters())} for each in known):
+            return
+        for each in gc.get_objects():
+            if issubclass(type(each), nn.Module) and owned <= {*map(id, each.parameters())}:
+                self._around += self._repeated(each, owned)
 
     def freeze(self) -> dict[str, Any]:
         """Return the repeated layers."""
         registry = self.watched.registry
         optimizers = registry.optimizers.alive().values()
         owned = {id(each) for one in optimizers for each in registry.moved_by(one)}
-        found = {
-            each.site: each
-            for model in registry.models.alive().values()
-            for each in self._repeated(unwrapped(model), owned)
-        }
+        models = map(unwrapped, registry.models.alive().values())
+        repeated = [each for model in models for each in self._repeated(model, owned)]
+        found = {each.site: each for each in (*self._around, *repeated)}
         return {Repetitions.signal: Repetitions(tuple(found.values()))}
 
     def _repeated(self, model: nn.Module, owned: set[int]) -> Iterator[Repetition]:
