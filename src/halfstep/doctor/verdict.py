@@ -58,14 +58,15 @@ class Rule:
         needs: The signals (fields of `Evidence`) that the rule reads; without one of them, the rule
             finds nothing.
         judge: A function that reads the evidence and returns a finding, or None.
+        also: Signals that the rule reads as well, if they were observed.
         explains: Codes of causes that are consequences of this cause and are then not reported.
         symptom: Whether the rule recognises only a symptom, which several causes can have. A
             symptom is reported only if no cause of inf or NaN is found.
         harmless: Whether the cause makes neither inf nor NaN, so that it explains no symptom.
-        trial: For a cause that only rounds the weights or their updates, and so may do no harm: a
-            function that returns how the last steps were taken with the cause and how they are
-            taken without it, or None if it does not apply. A certain finding then says what the
-            cause cost, or becomes a note; if this cannot be measured, it is possible.
+        trial: For a cause that may do no harm: a function that returns how the last steps were
+            taken with the cause and how they are taken without it, or None if it does not apply. A
+            certain finding then says what the cause cost, or becomes a note; if this cannot be
+            measured, it is possible. A rule that also reads "trials" decides by the result itself.
     """
 
     code: str
@@ -74,6 +75,7 @@ class Rule:
     citations: tuple[str, ...]
     needs: frozenset[str]
     judge: Callable[[Evidence], Finding | None]
+    also: frozenset[str] = frozenset()
     explains: tuple[str, ...] = ()
     symptom: bool = False
     harmless: bool = False
@@ -93,7 +95,7 @@ class Rule:
         """Return the finding, or None; the rule sees only the signals that it needs."""
         if not self.needs <= evidence.signals:
             return None
-        return self.judge(evidence.only(self.needs))
+        return self.judge(evidence.only(self.needs | self.also))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,13 @@ class Variation:
         rounded: The format to which the weights are rounded in between ("fp16"); "" for none.
         every: Number of steps from one such rounding to the next.
         exact: Whether the optimizer keeps the weights in fp32, whatever their format.
+        rate: The learning rate of the first group, and others in proportion; 0 for no other rates.
     """
 
     rounded: str = ""
     every: int = 1
     exact: bool = False
+    rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,8 +131,8 @@ class LastSteps:
     def _taken(self, variation: Variation, steps: int) -> tuple[float, float]:
         """Take the steps in one way; return the mean losses before and after them."""
         optimizer = OptimizerCopy(self._optimizer, exact=variation.exact)
-        if self._rate > 0:
-            optimizer.set_rate(self._rate)
+        if variation.rate or self._rate > 0:
+            optimizer.set_rate(variation.rate or self._rate, always=variation.rate > 0)
         first = self._loss(optimizer)
         for number in range(steps):
             if time.monotonic() > self._until:

@@ -77,11 +77,18 @@ class OptimizerCopy:
         others = {name: each for name, each in group.items() if name != "params"}
         return {**{name: self._copied(each) for name, each in others.items()}, "params": parameters}
 
-    def set_rate(self, rate: float) -> None:
-        """Give all groups a learning rate, if none of them has one above 0."""
-        if not any(float(each["lr"]) > 0 for each in self._copy.param_groups if "lr" in each):
-            for each in self._copy.param_groups:
-                each["lr"] = rate
+    def set_rate(self, rate: float, *, always: bool = False) -> None:
+        """Give all groups a learning rate.
+
+        Args:
+            rate: The rate of the first group; others are in proportion, unless it has none above 0.
+            always: Whether to do so if a group has a rate above 0.
+        """
+        groups = [each for each in self._copy.param_groups if "lr" in each]
+        now = [float(each["lr"]) for each in groups]
+        if always or not any(each > 0 for each in now):
+            for each, one in zip(groups, now, strict=True):
+                each["lr"] = rate * one / now[0] if now[0] > 0 else rate
 
     def leaves(self, form: torch.dtype | None = None) -> dict[int, torch.Tensor]:
         """Return the parameters for a forward pass, by identity of the originals.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def weighed(evidence: Evidence, watched: Watched) -> Evidence:
-    """Return the evidence with a trial of each cause that was found and names one.
+    """Return the evidence with a trial of each cause that names one and was found, or needs it.
 
     Args:
         evidence: The evidence of the run.
@@ -27,7 +27,8 @@ def weighed(evidence: Evidence, watched: Watched) -> Evidence:
         rule.code: ways
         for rule in rules()
         if rule.trial is not None
-        and rule.read(evidence) is not None
+        and rule.needs <= evidence.signals
+        and (Trials.signal in rule.also or rule.read(evidence) is not None)
         and (ways := rule.trial(evidence)) is not None
     }
     if not wanted:

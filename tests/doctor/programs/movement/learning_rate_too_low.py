@@ -76,3 +76,34 @@ def healthy_decay_to_almost_nothing() -> None:
 
 def healthy_few_steps() -> None:
     train(lambda weights: torch.optim.SGD(weights, lr=1e-6), steps=12)
+
+
+def falling(optimizer):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 64)
+
+
+def broken_under_a_schedule_that_falls() -> None:
+    torch.manual_seed(0)
+    scheduled(falling, rate=1e-4, steps=60)
+
+
+def mended_under_a_schedule_that_falls() -> None:
+    torch.manual_seed(0)
+    scheduled(falling, rate=3e-3, steps=60)
+
+
+def healthy_labels_that_cannot_be_learned() -> None:
+    torch.manual_seed(0)
+    model = classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for images, labels in batches(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), torch.randint_like(labels, 3)).backward()
+        optimizer.step()
+
+
+def healthy_second_phase_at_a_low_rate() -> None:
+    torch.manual_seed(0)
+    model = classifier()
+    for rate in (1e-2, 1e-5):
+        train(lambda weights, rate=rate: torch.optim.Adam(weights, lr=rate), model=model)

@@ -2,75 +2,89 @@
 
 from __future__ import annotations
 
-import math
-from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import with_argument
+from halfstep.doctor.record.standstill import standstill
+from halfstep.doctor.record.trials import Trials, Variation
 from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence, Sample
+    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record.standstill import Standstill
     from halfstep.doctor.record.static import OptimizerFacts
+    from halfstep.doctor.record.trials import Trial
 
-_FEWEST = 30  # steps
+_CODE = "LEARNING_RATE_TOO_LOW"
 _MOVES = 1e-3  # of the weights' norm, in all steps together, at one rate
 _MOVES_ON_SCHEDULE = 3e-3  # the same, at the rates of a schedule, of which few are sampled
+_TRIED = 3e-2  # the same, if steps at a higher rate are tried
 _SLOPE = 1e-4  # of a weight's norm: the gradient is not what is too small
-_FALLS = 0.9  # of the first losses
-_NEAR_ZERO = 1e-3  # a loss
 _GOOD = 1e-3  # a step's usual part of a weight's norm
+_TIMES = 30.0
+_BETTER = 5.0  # times
+_GAINS = 0.1  # of the loss
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find an optimizer of new weights whose steps are too short for what they should learn."""
     for number, optimizer in enumerate(evidence.static.optimizers):
-        course = evidence.numbers.course(number)
-        samples = [
-            each
-            for each in evidence.samples
-            if each.optimizer == number and each.gradient_zeros < 1 and each.relative_update
-        ]
-        rates = [each.learning_rate for each in evidence.numbers.steps if each.optimizer == number]
-        if course is None or optimizer.steps < _FEWEST or not samples or rates != sorted(rates):
-            continue  # A schedule that falls may have frozen the weights on purpose.
-        # Weights that were loaded may be good already, and so may a loss near zero.
-        if any(each.loaded for each in samples) or not course[1] >= _FALLS * course[0] > _NEAR_ZERO:
+        found = standstill(evidence.numbers, evidence.samples, number, optimizer.steps)
+        if found is None or found.slope < _SLOPE:
             continue
-        steps = {
-            iteration: [each for each in samples if each.iteration == iteration]
-            for iteration in sorted({each.iteration for each in samples})
-        }
-        updates = {place: _whole(each, "relative_update") for place, each in steps.items()}
-        slope = median(_whole(each, "relative_gradient") for each in steps.values())
+        rates = found.rates
         highest = rates[-1] if rates[-1] > rates[0] else None
         least = _MOVES if highest is None else _MOVES_ON_SCHEDULE
-        if _path(updates, optimizer.steps) <= least and slope >= _SLOPE:
-            return _finding(optimizer, course, [*updates.values()], slope, highest)
+        # A schedule that falls may have frozen the weights on purpose.
+        if rates == sorted(rates) and found.path <= least:
+            return _finding(optimizer, found, highest)
+        trial = next((each for each in evidence.of(Trials).found if each.code == _CODE), None)
+        if trial is not None and _is_better(trial):
+            return _tried(optimizer, found, trial)
     return None
 
 
-def _path(updates: dict[int, float], steps: int) -> float:
-    """Return the length of all steps together; each is as long as the longer sample beside it."""
-    first, last = min(updates), max(updates)
-    between = sum((b - a) * max(updates[a], updates[b]) for a, b in pairwise(updates))
-    return first * updates[first] + between + max(1, steps - last) * updates[last]
+def _trial(evidence: Evidence) -> tuple[Variation, Variation] | None:
+    """Return steps at the highest rate so far, and at a much higher one."""
+    if len(evidence.static.optimizers) != 1:  # The weights may have been trained before.
+        return None
+    steps = evidence.static.optimizers[0].steps
+    found = standstill(evidence.numbers, evidence.samples, 0, steps)
+    if found is None or found.slope < _SLOPE or found.path > _TRIED:
+        return None
+    rate = max(found.rates)
+    return (Variation(rate=rate), Variation(rate=_TIMES * rate)) if rate > 0 else None
 
 
-def _whole(samples: list[Sample], name: str) -> float:
-    """Return a relative size for all parameters together; one alone may be near 0."""
-    norm = math.hypot(*(each.norm for each in samples))
-    return math.hypot(*(getattr(each, name) * each.norm for each in samples)) / norm if norm else 0
+def _is_better(trial: Trial) -> bool:
+    """Tell whether only the steps at the higher rate make the loss fall."""
+    if trial.note:
+        return False
+    gain, better = trial.first - trial.with_cause, trial.first - trial.without
+    return better > max(_BETTER * gain, _GAINS * abs(trial.first))
 
 
-def _finding(
-    optimizer: OptimizerFacts,
-    course: tuple[float, float],
-    updates: list[float],
-    slope: float,
-    highest: float | None,
-) -> Finding:
+def _tried(optimizer: OptimizerFacts, found: Standstill, trial: Trial) -> Finding:
+    rate = max(found.rates)
+    tried = (
+        f"{trial.steps} more steps on the last batches at {rate:.2g} bring the loss from "
+        f"{trial.first:.4g} to {trial.with_cause:.4g}; at {_TIMES * rate:.2g}, to "
+        f"{trial.without:.4g}"
+    )
+    return Finding(
+        summary=f"{optimizer.steps} steps at a learning rate of {rate:.2g} or less move the "
+        f"weights by {found.path:.1%} of their norm in all, and teach little: the loss is "
+        f"{found.course[0]:.4g} at first and {found.course[1]:.4g} at the end",
+        facts=(tried,),
+        change=(f"+ # a higher learning rate; {_TIMES * rate:.1g}, for example, was tried",),
+        confidence=LIKELY,
+        site=optimizer.site,
+    )
+
+
+def _finding(optimizer: OptimizerFacts, found: Standstill, highest: float | None) -> Finding:
+    course, updates, slope = found.course, [*found.updates.values()], found.slope
     facts = (
         f"no sampled step changes them by more than {max(updates):.1e}; 1e-3 is usual",
         f"the gradients are not small: their norm is {slope:.1e} of that of the weights",
@@ -104,11 +118,13 @@ def _finding(
 
 
 RULE = Rule(
-    code="LEARNING_RATE_TOO_LOW",
+    code=_CODE,
     name="a learning rate that is too low to learn",
     rows=(59,),
     citations=("tegg89/SRCNN-Tensorflow#24", "leela-zero/leela-zero#1728"),
     needs=frozenset({"numbers", "samples", "static"}),
     judge=judge,
+    also=frozenset({Trials.signal}),
     harmless=True,
+    trial=_trial,
 )
