@@ -5,6 +5,7 @@ A part of the record of evidence.
 
 from __future__ import annotations
 
+from halfstep.doctor.record.hidden_write import HiddenWrite  # noqa: TC001  # at run time
 from halfstep.doctor.record.sites import Site, place
 from halfstep.formats import FORMATS
 from halfstep.lazy_dataclass import dataclass
@@ -370,6 +371,7 @@ class Precision:
         absorbed: The buffers that no longer change when the step adds to them.
         vanished: The lines of a backward of the program's own whose results are mostly 0 in fp16.
         averaged: The running means of batch norms, torch's or the program's own, in a half format.
+        hidden_writes: The writes that autograd does not notice, to values that the backward reads.
         note: The reason why there is no comparison; "" if there is one.
     """
 
@@ -386,6 +388,7 @@ class Precision:
     absorbed: tuple[Rounded, ...] = ()
     vanished: tuple[Rounded, ...] = ()
     averaged: tuple[Rounded, ...] = ()
+    hidden_writes: tuple[HiddenWrite, ...] = ()
     note: str = ""
 
     @property

@@ -153,6 +153,7 @@ class Replayer(Runs):
             absorbed=tracer.rounding.absorbed,
             vanished=tracer.rounding.vanished,
             averaged=tracer.rounding.averaged,
+            hidden_writes=tracer.hidden_writes.freeze(),
         )
         return precision, births
 

@@ -31,6 +31,7 @@ from halfstep.doctor.record import PRODUCTS, Birth, TensorSummary
 from halfstep.doctor.record.sites import Mark, lines_below, site
 from halfstep.doctor.replay.dependence import Dependence
 from halfstep.doctor.replay.headroom import Headroom
+from halfstep.doctor.replay.hidden_writes import HiddenWrites
 from halfstep.doctor.replay.lineage import Lineage
 from halfstep.doctor.replay.memory import Unfilled, is_whole, storage_key
 from halfstep.doctor.replay.products import Products
@@ -124,6 +125,7 @@ class Tracer(TorchDispatchMode):
         products: The half-precision matrix products of the forward.
         dependence: The parameters whose values the step depends on.
         rounding: The lines that lose most of what they compute in half precision.
+        hidden_writes: The writes that autograd does not notice.
         has_halves: Whether an operator was given or made a half-precision tensor.
     """
 
@@ -158,6 +160,7 @@ class Tracer(TorchDispatchMode):
         self.products = Products()
         self.dependence = Dependence(parameters or {})
         self.rounding = Rounding(names)
+        self.hidden_writes = HiddenWrites()
         self.has_halves = False
 
     def __torch_dispatch__(
@@ -180,6 +183,7 @@ class Tracer(TorchDispatchMode):
         given, made = tensors_in((args, kwargs)), tensors_in(result)
         self.has_halves |= any(each.dtype in HALVES for each in (*given, *made))
         self.rounding.take(op, func, args, kwargs, result, caller)
+        self.hidden_writes.take(op, func, args, given, caller)
         if not caller.node:
             self.dependence.take(op, given, made, caller, enabled=torch.is_grad_enabled())
         inputs = [each for each in given if is_inexact(each)]
