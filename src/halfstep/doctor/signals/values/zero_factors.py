@@ -1,0 +1,138 @@
+"""Weights of a loss's terms that are computed from the loop's counter, and are always 0."""
+
+from __future__ import annotations
+
+import ast
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from halfstep.doctor.record.blocks import nodes_at
+from halfstep.doctor.record.sites import Mark, Site, calling_line, frame_at, site
+from halfstep.doctor.signals.signal import Signal
+from halfstep.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType
+
+    from halfstep.doctor.signals.signal import Heard
+    from halfstep.doctor.signals.watched import Watched
+
+_COUNTING = frozenset({"range", "trange", "enumerate"})
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroFactor:
+    """A line that multiplies a scalar in an autograd graph by 0 each time.
+
+    Attributes:
+        count: How often.
+        factor: The source code of the factor.
+        counter: The variable of the loop that it is computed from.
+        site: The line.
+    """
+
+    count: int
+    factor: str
+    counter: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroFactors:
+    """All such lines whose factor is computed from the counter of a loop around it."""
+
+    signal: ClassVar[str] = "zero_factors"
+    lines: tuple[ZeroFactor, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Product:
+    """A product in the program: how often its number was 0, and whether it was another one."""
+
+    line: Mark
+    position: tuple[int | None, ...]
+    zeros: int = 0
+    varies: bool = False
+
+
+class Factors(Signal):
+    """Counts the products of scalars with numbers that are 0."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._products: dict[tuple[CodeType, int], _Product] = {}
+
+    def on_call(self, heard: Heard) -> None:
+        """Count a product of a loss's term with a number."""
+        args, result = heard.call.args, heard.result
+        if heard.name != "mul" or len(args) != 2 or type(args[1]) not in {int, float}:
+            return
+        if not isinstance(result, torch.Tensor) or not result.requires_grad or result.ndim:
+            return
+        line = calling_line()
+        frame = frame_at(line)
+        if line is None or frame is None:
+            return
+        key = frame.f_code, frame.f_lasti
+        product = self._products.get(key)
+        if product is None:
+            position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+            product = self._products[key] = _Product(line, position)
+        product.zeros += not args[1]
+        product.varies |= bool(args[1])
+
+    def freeze(self) -> dict[str, Any]:
+        """Return the lines that multiply by 0 only."""
+        lines = [
+            ZeroFactor(each.zeros, *found, site(each.line))
+            for each in self._products.values()
+            if not each.varies and (found := _planned(each)) is not None
+        ]
+        return {ZeroFactors.signal: ZeroFactors(tuple(lines))}
+
+
+def _planned(product: _Product) -> tuple[str, str] | None:
+    """Return the factor of a product that the counter of a loop gives, and the counter."""
+    around = [*nodes_at(product.line[0], product.line[1])]
+    counters = {name for each in around for name in _counters(each)}
+    of_counters = {
+        target.id: counter
+        for loop in around
+        if isinstance(loop, ast.For)
+        for each in ast.walk(loop)
+        if isinstance(each, ast.Assign)
+        for target in each.targets
+        if isinstance(target, ast.Name) and (counter := _uses(each.value, counters))
+    }
+    for each in around:
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult):
+            here = each.lineno, each.end_lineno, each.col_offset, each.end_col_offset
+            for factor in (each.left, each.right) if here == product.position else ():
+                counter = _uses(factor, counters)
+                if counter is None and isinstance(factor, ast.Name):
+                    counter = of_counters.get(factor.id)
+                if counter is not None:
+                    return ast.unparse(factor), counter
+    return None
+
+
+def _counters(node: ast.AST) -> Iterator[str]:
+    """Yield the variable that a loop counts with."""
+    if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Call):
+        return
+    called = node.iter.func
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    target = node.target
+    if name == "enumerate" and isinstance(target, ast.Tuple):
+        target = target.elts[0]
+    if name in _COUNTING and isinstance(target, ast.Name):
+        yield target.id
+
+
+def _uses(node: ast.expr, counters: set[str]) -> str | None:
+    """Return the counter that an expression uses; None if it uses none."""
+    names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+    return next((each for each in names if each in counters), None)
