@@ -201,6 +201,25 @@ class OutOfReach:
 
 
 @dataclass(frozen=True, slots=True)
+class CutChain:
+    """An autograd function of the program whose backward ignores the gradients that it is given.
+
+    Attributes:
+        name: Its class.
+        calls: How often the step calls it.
+        elements: Number of elements of the gradients that one call returns.
+        change: Its return statement with the gradient multiplied; "" if it is not known.
+        site: The line of its return statement.
+    """
+
+    name: str
+    calls: int
+    elements: int
+    change: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -214,6 +233,7 @@ class Influence:
         bootstraps: Targets that pass gradients on to the trained network.
         lost: Where the input is lost; None if it is not.
         reaches: The regressions with targets beyond the range of the predictions.
+        chains: Autograd functions whose backward ignores the gradients that it is given.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -227,4 +247,5 @@ class Influence:
     bootstraps: tuple[Bootstrap, ...] = ()
     lost: Lost | None = None
     reaches: tuple[OutOfReach, ...] = ()
+    chains: tuple[CutChain, ...] = ()
     note: str = ""

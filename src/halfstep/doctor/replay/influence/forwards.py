@@ -29,6 +29,7 @@ class Forwards:
         base: The operators of the forward as it is.
         inputs: The inputs of its models, by key.
         losses: The numbers of the operators that made the losses on which it calls backward.
+        ends: These losses, with their graphs.
         trainable: The names of the parameters that require gradients, by key of their storage.
         note: The reason why they are unknown; "" if they are known.
     """
@@ -41,6 +42,7 @@ class Forwards:
         self.base: list[Operator] = mode.operators
         self.inputs = mode.inputs
         self.losses = [mode.maker(each) for each in outcome.losses]
+        self.ends = outcome.losses
         self.trainable = replayer.trainable
         self.note = outcome.note
         self._mode = mode

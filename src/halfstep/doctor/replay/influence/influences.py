@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record.influence import Influence
 from halfstep.doctor.replay.influence.bootstraps import bootstraps
+from halfstep.doctor.replay.influence.chains import cut_chains
 from halfstep.doctor.replay.influence.constants import lost_input
 from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
@@ -63,6 +64,7 @@ class Influences(Signal):
             bootstraps=tuple(bootstraps(forwards, self._trained())),
             lost=lost_input(forwards),
             reaches=tuple(out_of_reach(forwards)),
+            chains=tuple(cut_chains(forwards)),
         )
 
     def _trained(self) -> set[int]:
