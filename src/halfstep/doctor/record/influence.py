@@ -220,6 +220,31 @@ class CutChain:
 
 
 @dataclass(frozen=True, slots=True)
+class LostWrites:
+    """A sum by index that loses terms, because the index repeats.
+
+    Attributes:
+        op: The operator that writes.
+        written: Number of elements that it writes.
+        places: Number of different places among them.
+        lost: The mean size of what is lost, over the places that lose terms.
+        size: The mean size of a term.
+        needed: Whether the terms require gradients.
+        is_of_rows: Whether they are rows that `index_add` adds.
+        at: Where it is written.
+    """
+
+    op: str
+    written: int
+    places: int
+    lost: float
+    size: float
+    needed: bool
+    is_of_rows: bool
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -234,6 +259,7 @@ class Influence:
         lost: Where the input is lost; None if it is not.
         reaches: The regressions with targets beyond the range of the predictions.
         chains: Autograd functions whose backward ignores the gradients that it is given.
+        writes: Sums by index that lose terms.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -248,4 +274,5 @@ class Influence:
     lost: Lost | None = None
     reaches: tuple[OutOfReach, ...] = ()
     chains: tuple[CutChain, ...] = ()
+    writes: tuple[LostWrites, ...] = ()
     note: str = ""

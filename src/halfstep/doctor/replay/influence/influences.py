@@ -9,6 +9,7 @@ from halfstep.doctor.replay.influence.bootstraps import bootstraps
 from halfstep.doctor.replay.influence.chains import cut_chains
 from halfstep.doctor.replay.influence.constants import lost_input
 from halfstep.doctor.replay.influence.forwards import Forwards
+from halfstep.doctor.replay.influence.lost_writes import lost_writes
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
 from halfstep.doctor.replay.influence.reach import out_of_reach
 from halfstep.doctor.replay.influence.samples import mixing
@@ -65,6 +66,7 @@ class Influences(Signal):
             lost=lost_input(forwards),
             reaches=tuple(out_of_reach(forwards)),
             chains=tuple(cut_chains(forwards)),
+            writes=tuple(lost_writes(forwards)),
         )
 
     def _trained(self) -> set[int]:
