@@ -19,6 +19,7 @@ from halfstep.doctor.replay.influence.terms import lost_terms
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.signals.program.fetches import Fetches
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.values.contracts import OPERATORS, ContractSignal, torch_call
 
 if TYPE_CHECKING:
     from halfstep.doctor.replay.replay import Replayer
@@ -46,6 +47,7 @@ class Influences(Signal):
     def _examined(self, forwards: Forwards) -> Influence:
         if forwards.note:
             return Influence(note=forwards.note)
+        self._examine_calls(forwards)
         tokens = token_losses(forwards)
         fetches = self.watched[Fetches]
         sequences = [each.tokens for each in tokens if each.axis == 1 and each.shift]
@@ -68,6 +70,16 @@ class Influences(Signal):
             chains=tuple(cut_chains(forwards)),
             writes=tuple(lost_writes(forwards)),
         )
+
+    def _examine_calls(self, forwards: Forwards) -> None:
+        """Examine the values of functions that modules call; the loop's own calls were heard."""
+        contracts = self.watched[ContractSignal]
+        for name, arguments, mark, enabled in forwards.calls:
+            contracts.take(name, arguments, mark, enabled)
+        for each in forwards.base:
+            if each.name in OPERATORS and each.caller.module_kind:
+                name = OPERATORS[each.name]
+                contracts.take(name, torch_call(name, each.args, {}), each.caller.user_line)
 
     def _trained(self) -> set[int]:
         """Return the keys of the storages of the parameters that optimizers update."""
