@@ -245,6 +245,27 @@ class LostWrites:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskedSelection:
+    """A minimum, a maximum or a topk that only finds what a mask has written.
+
+    Attributes:
+        op: The operator.
+        value: What it finds.
+        rows: In how many rows, which are all rows with other values.
+        is_lowest: Whether it selects the lowest values.
+        mask: Where the mask is applied.
+        at: The operator's place.
+    """
+
+    op: str
+    value: float
+    rows: int
+    is_lowest: bool
+    mask: Place
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -260,6 +281,7 @@ class Influence:
         reaches: The regressions with targets beyond the range of the predictions.
         chains: Autograd functions whose backward ignores the gradients that it is given.
         writes: Sums by index that lose terms.
+        selections: Selections that only find what a mask has written.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -275,4 +297,5 @@ class Influence:
     reaches: tuple[OutOfReach, ...] = ()
     chains: tuple[CutChain, ...] = ()
     writes: tuple[LostWrites, ...] = ()
+    selections: tuple[MaskedSelection, ...] = ()
     note: str = ""

@@ -13,6 +13,7 @@ from halfstep.doctor.replay.influence.lost_writes import lost_writes
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
 from halfstep.doctor.replay.influence.reach import out_of_reach
 from halfstep.doctor.replay.influence.samples import mixing
+from halfstep.doctor.replay.influence.selections import masked_selections
 from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
 from halfstep.doctor.replay.influence.terms import lost_terms
@@ -69,6 +70,7 @@ class Influences(Signal):
             reaches=tuple(out_of_reach(forwards)),
             chains=tuple(cut_chains(forwards)),
             writes=tuple(lost_writes(forwards)),
+            selections=tuple(masked_selections(forwards)),
         )
 
     def _examine_calls(self, forwards: Forwards) -> None:

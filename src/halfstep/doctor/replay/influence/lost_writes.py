@@ -29,7 +29,7 @@ _PUTS = frozenset({"_unsafe_index_put", "index_put", "index_put_"})
 _COPIES = frozenset({"index_copy", "index_copy_", "scatter", "scatter_"})
 _TAKES = frozenset({"_unsafe_index", "gather", "index", "index_select"})
 _SUMS = frozenset({"add", "add_", "sub", "sub_"})
-_SHAPES = frozenset({"_to_copy", "_unsafe_view", "alias", "clone", "expand", "reshape", "view"})
+_SHAPES = frozenset({"_to_copy", "_unsafe_view", "alias", "clone", "detach", "expand", "view"})
 
 
 def lost_writes(forwards: Forwards) -> Iterator[LostWrites]:
