@@ -21,6 +21,7 @@ from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.signals.program.fetches import Fetches
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.contracts import OPERATORS, ContractSignal, torch_call
+from halfstep.doctor.signals.values.whole_numbers import USES, WholeNumbers
 
 if TYPE_CHECKING:
     from halfstep.doctor.replay.replay import Replayer
@@ -49,6 +50,7 @@ class Influences(Signal):
         if forwards.note:
             return Influence(note=forwards.note)
         self._examine_calls(forwards)
+        self._examine_whole_numbers(forwards)
         tokens = token_losses(forwards)
         fetches = self.watched[Fetches]
         sequences = [each.tokens for each in tokens if each.axis == 1 and each.shift]
@@ -82,6 +84,17 @@ class Influences(Signal):
             if each.name in OPERATORS and each.caller.module_kind:
                 name = OPERATORS[each.name]
                 contracts.take(name, torch_call(name, each.args, {}), each.caller.user_line)
+
+    def _examine_whole_numbers(self, forwards: Forwards) -> None:
+        """Examine the whole numbers that modules make fp32."""
+        numbers = self.watched[WholeNumbers]
+        for each in forwards.base:
+            if not (each.caller.module_kind and each.made and each.given):
+                continue
+            if each.name == "_to_copy":
+                numbers.cast(each.given[0], each.made[0], each.caller.user_line)
+            elif each.name in USES:
+                numbers.used(each.name, each.args, each.values[0], each.caller.user_line)
 
     def _trained(self) -> set[int]:
         """Return the keys of the storages of the parameters that optimizers update."""
