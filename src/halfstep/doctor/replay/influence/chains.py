@@ -12,6 +12,7 @@ import ast
 import inspect
 import linecache
 import textwrap
+import tokenize
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -162,10 +163,10 @@ def _is_cut(one: _Run, other: _Run) -> bool:
 def _return(code: CodeType) -> tuple[int, ast.expr | None]:
     """Return the line of the last return statement of a function, and its value."""
     first = code.co_firstlineno
-    lines = inspect.getblock(linecache.getlines(code.co_filename)[first - 1 :])
     try:
+        lines = inspect.getblock(linecache.getlines(code.co_filename)[first - 1 :])
         tree = ast.parse(textwrap.dedent("".join(lines)))
-    except SyntaxError:
+    except (SyntaxError, tokenize.TokenError):  # a lambda
         return first, None
     found = [each for each in ast.walk(tree) if isinstance(each, ast.Return)]
     if not found:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfstep.doctor.record.influence import Influence
 from halfstep.doctor.replay.influence.bootstraps import bootstraps
@@ -24,8 +25,13 @@ from halfstep.doctor.signals.values.contracts import OPERATORS, ContractSignal, 
 from halfstep.doctor.signals.values.whole_numbers import USES, WholeNumbers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from halfstep.doctor.replay.replay import Replayer
     from halfstep.doctor.signals.watched import Watched
+
+Answer = TypeVar("Answer")
+_INCOMPARABLE = (RuntimeError, IndexError, TypeError)
 
 
 class Influences(Signal):
@@ -49,8 +55,9 @@ class Influences(Signal):
     def _examined(self, forwards: Forwards) -> Influence:
         if forwards.note:
             return Influence(note=forwards.note)
-        self._examine_calls(forwards)
-        self._examine_whole_numbers(forwards)
+        for examine in (self._examine_calls, self._examine_whole_numbers):
+            with suppress(*_INCOMPARABLE):
+                examine(forwards)
         tokens = token_losses(forwards)
         fetches = self.watched[Fetches]
         sequences = [each.tokens for each in tokens if each.axis == 1 and each.shift]
@@ -70,9 +77,9 @@ class Influences(Signal):
             bootstraps=tuple(bootstraps(forwards, self._trained())),
             lost=lost_input(forwards),
             reaches=tuple(out_of_reach(forwards)),
-            chains=tuple(cut_chains(forwards)),
-            writes=tuple(lost_writes(forwards)),
-            selections=tuple(masked_selections(forwards)),
+            chains=_answered(cut_chains, forwards),
+            writes=_answered(lost_writes, forwards),
+            selections=_answered(masked_selections, forwards),
         )
 
     def _examine_calls(self, forwards: Forwards) -> None:
@@ -105,3 +112,13 @@ class Influences(Signal):
     def freeze(self) -> dict[str, Any]:
         """Return what the loss depends on."""
         return {Influence.signal: self._found}
+
+
+def _answered(
+    question: Callable[[Forwards], Iterator[Answer]], forwards: Forwards
+) -> tuple[Answer, ...]:
+    """Return the answers to a question; none if torch cannot compare tensors of unusual kinds."""
+    try:
+        return tuple(question(forwards))
+    except _INCOMPARABLE:
+        return ()

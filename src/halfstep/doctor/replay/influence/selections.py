@@ -143,7 +143,7 @@ def _applied(operator: Operator) -> _Mask | None:
         written = given[1]
     elif operator.name == "where" and len(given) == 3 and at:
         constant = given[3 - at].detach()
-        if bool((constant == constant.flatten()[0]).all()):
+        if constant.numel() and bool((constant == constant.flatten()[0]).all()):
             written = given[0] if at == 2 else ~given[0]
     if written is None or written.dtype != torch.bool:
         return None

@@ -19,7 +19,7 @@ from halfstep.doctor.signals.signal import Signal
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
@@ -108,7 +108,8 @@ class WholeNumbers(Signal):
             if result.dtype == torch.float32:
                 self._made(name, args, result)
         elif self._followed and name in USES:
-            self.used(name, args, result, calling_line(), in_place=result is args[0])
+            kwargs, is_written = heard.call.kwargs, result is args[0]
+            self.used(name, args, result, calling_line(), kwargs, in_place=is_written)
 
     def _made(self, name: str, args: Sequence[Any], result: torch.Tensor) -> None:
         if name in _CASTS:
@@ -173,6 +174,7 @@ class WholeNumbers(Signal):
         args: Sequence[Any],
         result: torch.Tensor,
         mark: Mark | None,
+        kwargs: Mapping[str, Any] | None = None,
         *,
         in_place: bool = False,
     ) -> None:
@@ -183,6 +185,7 @@ class WholeNumbers(Signal):
             args: Its arguments.
             result: Its result.
             mark: The line.
+            kwargs: Its keyword arguments.
             in_place: Whether the result has replaced the first argument.
         """
         followed = [
@@ -191,6 +194,12 @@ class WholeNumbers(Signal):
         source = next((each for each in followed if each is not None), None)
         if source is None or self._used[mark] >= _LOOKS or mark in self._found:
             return
+        if name != "diff" and (len(args) < 2 or kwargs):
+            return
+        if kwargs is None and name in {"sub", "rsub"}:  # It may be a multiple that is subtracted.
+            one, other = args[:2] if name == "sub" else (args[1], args[0])
+            if not torch.equal(one - other, result):
+                return
         self._used[mark] += 1
         values = [
             each.double() if _is_tensor(each) and whole is None else each
@@ -201,7 +210,7 @@ class WholeNumbers(Signal):
             for each, whole in zip(values, followed, strict=True)
         ]
         if name == "diff":
-            exact = torch.diff(values[0], *args[1:])
+            exact = torch.diff(values[0], *args[1:], **(kwargs or {}))
         elif name in COMPARISONS:
             exact = getattr(torch, name)(*values)
         else:
