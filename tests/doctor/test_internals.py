@@ -69,6 +69,12 @@ def test_a_function_of_the_programs_own_is_known_while_it_runs_and_when_it_raise
     assert internals.raising_function(caught.tb) == "Doubled"
 
 
+def test_the_node_of_a_function_of_the_programs_own_has_its_class() -> None:
+    result = Doubled.apply(torch.ones(2, requires_grad=True))
+    assert internals.forward_class(result.grad_fn) is Doubled
+    assert internals.forward_class((result * 2).grad_fn) is None
+
+
 def test_the_scale_and_settings_of_both_kinds_of_scaler_are_read_alike() -> None:
     theirs = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
     assert internals.loss_scale_of(theirs) is None

@@ -165,6 +165,12 @@ def is_of_torch(kind: type[Any]) -> bool:
     return kind.__module__.partition(".")[0] == "torch"
 
 
+def forward_class(node: Any) -> type[Any] | None:
+    """Return the user-defined autograd function of a node in a graph; None for other nodes."""
+    kind: type[Any] | None = getattr(node, "_forward_cls", None)
+    return None if kind is None or is_of_torch(kind) else kind
+
+
 def raising_function(traceback: TracebackType | None) -> str:
     """Return the name of the innermost user-defined autograd function in a traceback, or ""."""
     found = ""

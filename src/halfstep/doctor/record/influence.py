@@ -201,6 +201,71 @@ class OutOfReach:
 
 
 @dataclass(frozen=True, slots=True)
+class CutChain:
+    """An autograd function of the program whose backward ignores the gradients that it is given.
+
+    Attributes:
+        name: Its class.
+        calls: How often the step calls it.
+        elements: Number of elements of the gradients that one call returns.
+        change: Its return statement with the gradient multiplied; "" if it is not known.
+        site: The line of its return statement.
+    """
+
+    name: str
+    calls: int
+    elements: int
+    change: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class LostWrites:
+    """A sum by index that loses terms, because the index repeats.
+
+    Attributes:
+        op: The operator that writes.
+        written: Number of elements that it writes.
+        places: Number of different places among them.
+        lost: The mean size of what is lost, over the places that lose terms.
+        size: The mean size of a term.
+        needed: Whether the terms require gradients.
+        is_of_rows: Whether they are rows that `index_add` adds.
+        at: Where it is written.
+    """
+
+    op: str
+    written: int
+    places: int
+    lost: float
+    size: float
+    needed: bool
+    is_of_rows: bool
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedSelection:
+    """A minimum, a maximum or a topk that only finds what a mask has written.
+
+    Attributes:
+        op: The operator.
+        value: What it finds.
+        rows: In how many rows, which are all rows with other values.
+        is_lowest: Whether it selects the lowest values.
+        mask: Where the mask is applied.
+        at: The operator's place.
+    """
+
+    op: str
+    value: float
+    rows: int
+    is_lowest: bool
+    mask: Place
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -214,6 +279,9 @@ class Influence:
         bootstraps: Targets that pass gradients on to the trained network.
         lost: Where the input is lost; None if it is not.
         reaches: The regressions with targets beyond the range of the predictions.
+        chains: Autograd functions whose backward ignores the gradients that it is given.
+        writes: Sums by index that lose terms.
+        selections: Selections that only find what a mask has written.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -227,4 +295,7 @@ class Influence:
     bootstraps: tuple[Bootstrap, ...] = ()
     lost: Lost | None = None
     reaches: tuple[OutOfReach, ...] = ()
+    chains: tuple[CutChain, ...] = ()
+    writes: tuple[LostWrites, ...] = ()
+    selections: tuple[MaskedSelection, ...] = ()
     note: str = ""

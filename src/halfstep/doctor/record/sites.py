@@ -71,6 +71,11 @@ def is_of_user(file: str) -> bool:
     return _kind(file) == _USER
 
 
+def is_transparent(file: str) -> bool:
+    """Return whether a source file is one of torch, of doctor or of the standard library."""
+    return _kind(file) == _TRANSPARENT
+
+
 def library_here() -> str:
     """Return the package that calls torch for the user's line, such as "lightning"; "" for none.
 

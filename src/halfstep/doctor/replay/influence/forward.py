@@ -16,9 +16,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep.doctor.bundle.caller import Caller
-from halfstep.doctor.internals import changes_inputs, current_node, tensors_written
+from halfstep.doctor.internals import (
+    calling_frame,
+    changes_inputs,
+    current_node,
+    tensors_written,
+)
 from halfstep.doctor.record.sites import Mark, lines_below
 from halfstep.doctor.replay.memory import storage_key
+from halfstep.doctor.signals.values.contracts import library_call
 from halfstep.doctor.tape.tape import Slot
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
 from halfstep.lazy_dataclass import dataclass
@@ -138,6 +144,8 @@ class Forward(TorchDispatchMode):
         changed: Where the results of each operator differ from those of `base`.
         inputs: The tensors without gradients that models are called with, by key: the identity of a
             tensor from outside the step, or the slot of one that the loop has computed.
+        calls: The calls inside of modules of library functions that need values of some kind: name,
+            arguments, line, and whether gradients are computed.
     """
 
     def __init__(
@@ -151,6 +159,7 @@ class Forward(TorchDispatchMode):
         self.operators: list[Operator] = []
         self.changed = Differences(base.operators if base else [])
         self.inputs: dict[Any, torch.Tensor] = {}
+        self.calls: list[tuple[str, dict[str, Any], Mark | None, bool]] = []
         self._mark: Mark | None = None
         self._makers: dict[Any, int] = {}
         self._bytes = 0
@@ -207,6 +216,8 @@ class Forward(TorchDispatchMode):
             raise MemoryError("the results of the forward are too large to be kept")
         number = len(self.operators)
         line, user_line = lines_below(self._boundary, self._mark)
+        if user_line != self._mark:
+            self._note_call(user_line)
         node = current_node()
         caller = Caller(*self._where(), line, user_line, node="" if node is None else node.name())
         makers = [self.maker(each) for each in given]
@@ -217,10 +228,25 @@ class Forward(TorchDispatchMode):
         for each in made:
             self._makers[_place(each)] = self._makers[storage_key(each)] = number
 
+    def _note_call(self, mark: Mark | None) -> None:
+        """Note the library function that calls an operator, once for all of its operators."""
+        called = library_call(calling_frame())
+        if called is None:
+            return
+        name, arguments = called
+        last = self.calls[-1] if self.calls else None
+        is_same = last is not None and last[0] == name and last[2] == mark
+        if not (is_same and last is not None and _first(last[1]) is _first(arguments)):
+            self.calls.append((name, arguments, mark, torch.is_grad_enabled()))
+
     def maker(self, tensor: torch.Tensor) -> int:
         """Return the number of the operator that made a tensor; `OUTSIDE` for none."""
         exact = self._makers.get(_place(tensor))
         return self._makers.get(storage_key(tensor), OUTSIDE) if exact is None else exact
+
+
+def _first(arguments: dict[str, Any]) -> Any:
+    return next(iter(arguments.values()), None)
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:

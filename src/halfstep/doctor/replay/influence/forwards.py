@@ -28,7 +28,9 @@ class Forwards:
     Attributes:
         base: The operators of the forward as it is.
         inputs: The inputs of its models, by key.
+        calls: The calls of library functions inside of its modules, see `Forward`.
         losses: The numbers of the operators that made the losses on which it calls backward.
+        ends: These losses, with their graphs.
         trainable: The names of the parameters that require gradients, by key of their storage.
         note: The reason why they are unknown; "" if they are known.
     """
@@ -40,7 +42,9 @@ class Forwards:
         outcome = replayer.forward(mode, {})
         self.base: list[Operator] = mode.operators
         self.inputs = mode.inputs
+        self.calls = mode.calls
         self.losses = [mode.maker(each) for each in outcome.losses]
+        self.ends = outcome.losses
         self.trainable = replayer.trainable
         self.note = outcome.note
         self._mode = mode

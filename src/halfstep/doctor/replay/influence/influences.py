@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfstep.doctor.record.influence import Influence
 from halfstep.doctor.replay.influence.bootstraps import bootstraps
+from halfstep.doctor.replay.influence.chains import cut_chains
 from halfstep.doctor.replay.influence.constants import lost_input
 from halfstep.doctor.replay.influence.forwards import Forwards
+from halfstep.doctor.replay.influence.lost_writes import lost_writes
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
 from halfstep.doctor.replay.influence.reach import out_of_reach
 from halfstep.doctor.replay.influence.samples import mixing
+from halfstep.doctor.replay.influence.selections import masked_selections
 from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
 from halfstep.doctor.replay.influence.terms import lost_terms
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.signals.program.fetches import Fetches
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.values.contracts import OPERATORS, ContractSignal, torch_call
+from halfstep.doctor.signals.values.whole_numbers import USES, WholeNumbers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from halfstep.doctor.replay.replay import Replayer
     from halfstep.doctor.signals.watched import Watched
+
+Answer = TypeVar("Answer")
+_INCOMPARABLE = (RuntimeError, IndexError, TypeError)
 
 
 class Influences(Signal):
@@ -44,6 +55,9 @@ class Influences(Signal):
     def _examined(self, forwards: Forwards) -> Influence:
         if forwards.note:
             return Influence(note=forwards.note)
+        for examine in (self._examine_calls, self._examine_whole_numbers):
+            with suppress(*_INCOMPARABLE):
+                examine(forwards)
         tokens = token_losses(forwards)
         fetches = self.watched[Fetches]
         sequences = [each.tokens for each in tokens if each.axis == 1 and each.shift]
@@ -63,7 +77,31 @@ class Influences(Signal):
             bootstraps=tuple(bootstraps(forwards, self._trained())),
             lost=lost_input(forwards),
             reaches=tuple(out_of_reach(forwards)),
+            chains=_answered(cut_chains, forwards),
+            writes=_answered(lost_writes, forwards),
+            selections=_answered(masked_selections, forwards),
         )
+
+    def _examine_calls(self, forwards: Forwards) -> None:
+        """Examine the values of functions that modules call; the loop's own calls were heard."""
+        contracts = self.watched[ContractSignal]
+        for name, arguments, mark, enabled in forwards.calls:
+            contracts.take(name, arguments, mark, enabled)
+        for each in forwards.base:
+            if each.name in OPERATORS and each.caller.module_kind:
+                name = OPERATORS[each.name]
+                contracts.take(name, torch_call(name, each.args, {}), each.caller.user_line)
+
+    def _examine_whole_numbers(self, forwards: Forwards) -> None:
+        """Examine the whole numbers that modules make fp32."""
+        numbers = self.watched[WholeNumbers]
+        for each in forwards.base:
+            if not (each.caller.module_kind and each.made and each.given):
+                continue
+            if each.name == "_to_copy":
+                numbers.cast(each.given[0], each.made[0], each.caller.user_line)
+            elif each.name in USES:
+                numbers.used(each.name, each.args, each.values[0], each.caller.user_line)
 
     def _trained(self) -> set[int]:
         """Return the keys of the storages of the parameters that optimizers update."""
@@ -74,3 +112,13 @@ class Influences(Signal):
     def freeze(self) -> dict[str, Any]:
         """Return what the loss depends on."""
         return {Influence.signal: self._found}
+
+
+def _answered(
+    question: Callable[[Forwards], Iterator[Answer]], forwards: Forwards
+) -> tuple[Answer, ...]:
+    """Return the answers to a question; none if torch cannot compare tensors of unusual kinds."""
+    try:
+        return tuple(question(forwards))
+    except _INCOMPARABLE:
+        return ()

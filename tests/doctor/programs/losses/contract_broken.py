@@ -1,0 +1,198 @@
+"""A loss of boxes gets centres and sizes, and needs corners."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torchvision import ops
+
+from doctor.loops import batches
+
+CODE = "ARGUMENTS_OF_ANOTHER_KIND"
+CENTRES = torch.tensor([0.6, 0.5, 0.2, 0.3])
+
+
+def train(loss_of, *, outputs: int = 4, count: int = 6) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, outputs)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(count):
+        optimizer.zero_grad()
+        loss_of(model(images), labels).backward()
+        optimizer.step()
+
+
+def boxes_of(labels: torch.Tensor) -> torch.Tensor:
+    """Return boxes as centres, widths and heights."""
+    return CENTRES + 0.05 * labels[:, None]
+
+
+def corners(boxes: torch.Tensor) -> torch.Tensor:
+    return ops.box_convert(boxes, "cxcywh", "xyxy")
+
+
+def broken() -> None:
+    train(
+        lambda outputs, labels: ops.generalized_box_iou_loss(
+            outputs.sigmoid(), boxes_of(labels), reduction="mean"
+        )
+    )
+
+
+def mended() -> None:
+    train(
+        lambda outputs, labels: ops.generalized_box_iou_loss(
+            corners(outputs.sigmoid()), corners(boxes_of(labels)), reduction="mean"
+        )
+    )
+
+
+class Criterion(nn.Module):
+    """A loss of boxes and their places, as a module."""
+
+    def forward(self, outputs, targets):
+        loss = ops.distance_box_iou_loss(outputs, targets, reduction="sum")
+        return loss + functional.l1_loss(outputs, targets)
+
+
+def broken_in_a_module() -> None:
+    criterion = Criterion()
+    train(lambda outputs, labels: criterion(outputs.sigmoid(), boxes_of(labels)))
+
+
+def broken_in_the_overlap_of_all_pairs() -> None:
+    def loss_of(outputs, labels):
+        outputs, targets = outputs.sigmoid(), boxes_of(labels)
+        with torch.no_grad():
+            sizes = torch.tensor([0.5, 0.5, 0.1, 0.1])
+            weights = 1 - ops.box_iou(outputs * sizes, targets).amax(1).clamp(0, 1)
+        return (weights[:, None] * (outputs - targets).abs()).mean()
+
+    train(loss_of)
+
+
+def signs(labels: torch.Tensor) -> torch.Tensor:
+    return (labels > 0).float()
+
+
+def broken_by_zeros_of_a_margin() -> None:
+    loss = nn.SoftMarginLoss()
+    train(lambda outputs, labels: loss(outputs[:, 0], signs(labels)))
+
+
+def broken_by_zeros_of_a_cosine() -> None:
+    def loss_of(outputs, labels):
+        return functional.cosine_embedding_loss(outputs, outputs.roll(1, 0), signs(labels))
+
+    train(loss_of)
+
+
+def broken_by_scaled_counts() -> None:
+    def loss_of(outputs, labels):
+        counts = labels - labels.float().mean()
+        return functional.poisson_nll_loss(outputs[:, 0], counts)
+
+    train(loss_of)
+
+
+def broken_by_boundaries_that_fall() -> None:
+    edges = torch.tensor([1.0, 0.3, -0.3, -1.0])
+
+    def loss_of(outputs, labels):
+        del labels
+        bins = torch.bucketize(outputs.detach()[:, 0].contiguous(), edges)
+        return functional.cross_entropy(outputs, bins.clamp(max=3))
+
+    train(loss_of)
+
+
+def broken_by_half_of_a_matrix() -> None:
+    mixed = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+
+    def loss_of(outputs, labels):
+        values = torch.linalg.eigvalsh(mixed + outputs.mT @ outputs)
+        return 0.001 * values.square().mean() + 0 * labels.sum()
+
+    train(loss_of)
+
+
+def healthy_signs() -> None:
+    loss = nn.HingeEmbeddingLoss()
+    train(lambda outputs, labels: loss(outputs[:, 0].abs(), 2 * signs(labels) - 1))
+
+
+def healthy_ranks_with_a_few_ties() -> None:
+    def loss_of(outputs, labels):
+        order = torch.ones(8).index_fill(0, torch.tensor([3]), 0)
+        return functional.margin_ranking_loss(outputs[:, 0], outputs[:, 1], order) + 0 * labels[0]
+
+    train(loss_of)
+
+
+def healthy_three_way_order() -> None:
+    def loss_of(outputs, labels):
+        order = labels.float() - 1
+        return functional.margin_ranking_loss(outputs[:, 0], outputs[:, 1], order, margin=0.1)
+
+    train(loss_of)
+
+
+def healthy_corners_that_a_model_confuses() -> None:
+    """The model predicts corners, and has not learned yet which is which."""
+    train(
+        lambda outputs, labels: ops.distance_box_iou_loss(
+            outputs, corners(boxes_of(labels)), reduction="mean"
+        )
+    )
+
+
+def healthy_empty_boxes() -> None:
+    """Boxes of padding are empty."""
+
+    def loss_of(outputs, labels):
+        targets = corners(boxes_of(labels)) * (labels > 0)[:, None]
+        return ops.generalized_box_iou_loss(corners(outputs.sigmoid()), targets, reduction="mean")
+
+    train(loss_of)
+
+
+def healthy_centres_that_the_function_knows() -> None:
+    def loss_of(outputs, labels):
+        outputs, targets = outputs.sigmoid(), boxes_of(labels)
+        with torch.no_grad():
+            overlap = ops.box_iou(outputs, targets, fmt="cxcywh").diagonal()
+        return ((1 - overlap)[:, None] * (outputs - targets).abs()).mean()
+
+    train(loss_of)
+
+
+def healthy_triangle() -> None:
+    """Only the triangle that is read is filled."""
+
+    def loss_of(outputs, labels):
+        values = torch.linalg.eigvalsh((outputs.mT @ outputs).tril())
+        return 0.001 * values.square().mean() + 0 * labels.sum()
+
+    train(loss_of)
+
+
+def healthy_boundaries_that_repeat() -> None:
+    edges = torch.tensor([-1.0, 0.0, 0.0, 1.0])
+
+    def loss_of(outputs, labels):
+        del labels
+        bins = torch.searchsorted(edges, outputs.detach()[:, 0].contiguous())
+        return functional.cross_entropy(outputs, bins.clamp(max=3))
+
+    train(loss_of)
+
+
+def healthy_order_of_a_sorter() -> None:
+    edges = torch.tensor([1.0, -1.0, 0.3, -0.3])
+
+    def loss_of(outputs, labels):
+        del labels
+        values = outputs.detach()[:, 0].contiguous()
+        bins = torch.searchsorted(edges, values, sorter=edges.argsort())
+        return functional.cross_entropy(outputs, bins.clamp(max=3))
+
+    train(loss_of)
