@@ -12,11 +12,9 @@ from halfstep.doctor.internals import node_number
 from halfstep.doctor.tensors.nesting import is_in_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     import torch
-
-    from halfstep.doctor.tape.listener import Call
 
 Item = TypeVar("Item")
 _CALLS = 16
@@ -62,9 +60,13 @@ class Makers(Generic[Item]):
         return made[0] if len(made) == 1 else None
 
 
-def compared(call: Call) -> tuple[Any, Any]:
-    """Return what a loss compares: its first argument and its targets; None for one it lacks."""
-    args, options = call.args, call.kwargs
+def compared(args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return what a loss compares: its first argument and its targets; None for one it lacks.
+
+    Args:
+        args: Positional arguments of the call.
+        options: Keyword arguments of the call.
+    """
     prediction = args[0] if args else options.get("input")
     return prediction, args[1] if len(args) > 1 else options.get("target")
 

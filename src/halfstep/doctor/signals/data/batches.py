@@ -153,7 +153,7 @@ class Batches(Signal):
         """Compare the batch of the targets with that of the inputs."""
         if not (heard.name in _LOSSES or heard.module is not None):
             return
-        prediction, target = compared(heard.call)
+        prediction, target = compared(heard.call.args, heard.call.kwargs)
         mine = self._inputs.take(prediction)
         its = self.batch_of(target) if isinstance(target, torch.Tensor) else None
         if mine is not None and its is not None and its[0] == mine[0]:

@@ -180,7 +180,7 @@ class Indexing(Signal):
         ):
             self._born[id(result)] = _weak(result), self._heard
         if heard.name in _LOSSES or heard.module is not None:
-            prediction, target = compared(heard.call)
+            prediction, target = compared(heard.call.args, heard.call.kwargs)
             mine = self._inputs.take(prediction)
             taken = self._of(target) if isinstance(target, torch.Tensor) else None
             if mine is not None and taken is not None and len(self._pairs) < TAKES:
