@@ -201,6 +201,23 @@ class OutOfReach:
 
 
 @dataclass(frozen=True, slots=True)
+class VisibleTargets:
+    """A loss whose targets are the visible tokens of an input, and never the masked ones.
+
+    Attributes:
+        token: The token that the program has written over others.
+        masked: How many of the input's tokens are this one.
+        counted: Number of targets that count.
+        site: The line of the loss.
+    """
+
+    token: int
+    masked: int
+    counted: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -214,6 +231,7 @@ class Influence:
         bootstraps: Targets that pass gradients on to the trained network.
         lost: Where the input is lost; None if it is not.
         reaches: The regressions with targets beyond the range of the predictions.
+        visible: The losses of masked tokens that count the visible ones.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -227,4 +245,5 @@ class Influence:
     bootstraps: tuple[Bootstrap, ...] = ()
     lost: Lost | None = None
     reaches: tuple[OutOfReach, ...] = ()
+    visible: tuple[VisibleTargets, ...] = ()
     note: str = ""
