@@ -41,7 +41,7 @@ _DRAWS = frozenset(
 )
 _CONSTANTS = frozenset({"zero_", "fill_", "constant_", "zeros_", "ones_", "eye_", "dirac_"})
 _MAKES = frozenset({"randn", "rand", "randn_like", "rand_like", "normal"})
-_TELLS = frozenset({"item", "tolist", "numpy", "equal", "allclose", "__bool__"})
+_TELLS = frozenset({"numpy", "equal", "allclose", "__bool__"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,11 @@ class Overwriting(Signal):
         for each in given if made or name in _TELLS else ():
             if changes or keys.get(address(each)) != each.numel():  # no other view of it
                 self._forget_unless_lost([each])
+
+    def on_read(self, tensor: torch.Tensor) -> None:
+        """Forget a loaded parameter whose values the loop reads."""
+        if self._loaded:
+            self._forget_unless_lost([tensor])
 
     def _copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         self._forget_unless_lost([source])
