@@ -218,6 +218,19 @@ class VisibleTargets:
 
 
 @dataclass(frozen=True, slots=True)
+class DetachedState:
+    """A recurrence over a sequence whose state is detached between every two steps.
+
+    Attributes:
+        steps: Number of steps; only the last one reaches a loss.
+        at: The operator that detaches the state before it.
+    """
+
+    steps: int
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -231,6 +244,7 @@ class Influence:
         bootstraps: Targets that pass gradients on to the trained network.
         lost: Where the input is lost; None if it is not.
         reaches: The regressions with targets beyond the range of the predictions.
+        states: The recurrences whose state is detached between every two steps.
         visible: The losses of masked tokens that count the visible ones.
         note: The reason why this is not known; "" if it is.
     """
@@ -246,4 +260,5 @@ class Influence:
     lost: Lost | None = None
     reaches: tuple[OutOfReach, ...] = ()
     visible: tuple[VisibleTargets, ...] = ()
+    states: tuple[DetachedState, ...] = ()
     note: str = ""

@@ -10,6 +10,7 @@ from halfstep.doctor.replay.influence.constants import lost_input
 from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
 from halfstep.doctor.replay.influence.reach import out_of_reach
+from halfstep.doctor.replay.influence.recurrences import detached_states
 from halfstep.doctor.replay.influence.samples import mixing
 from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
@@ -65,6 +66,7 @@ class Influences(Signal):
             bootstraps=tuple(bootstraps(forwards, self._trained())),
             lost=lost_input(forwards),
             reaches=tuple(out_of_reach(forwards)),
+            states=tuple(detached_states(forwards)),
             visible=tuple(visible_targets(forwards, self.watched[Replaced].over)),
         )
 
