@@ -174,3 +174,15 @@ def test_nodes_are_numbered_and_know_whether_they_make_a_scalar() -> None:
     assert internals.node_number(below) == expected
     assert internals.makes_scalar(total.grad_fn)
     assert not internals.makes_scalar(product.grad_fn)
+
+
+def test_a_node_knows_the_shape_of_its_result_and_its_saved_arguments() -> None:
+    inputs, weights = torch.randn(4, 3, requires_grad=True), torch.rand(4, 1)
+    errors = inputs.pow(2).mean(1, keepdim=True)
+    product = (errors * weights).grad_fn
+    assert internals.shape_made(product) == (4, 1)
+    assert internals.shape_made(errors.mean().grad_fn) == ()
+    assert internals.saved_by(product, "other") is weights
+    assert internals.saved_by(product, "nothing") is None
+    loss = nn.functional.mse_loss(inputs, torch.zeros(4, 3)).grad_fn
+    assert internals.saved_by(loss, "reduction") == 1

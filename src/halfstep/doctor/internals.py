@@ -97,6 +97,17 @@ def makes_scalar(node: Any) -> bool:
     return not node._input_metadata[0].shape
 
 
+def shape_made(node: Any) -> tuple[int, ...]:
+    """Return the shape of the result of a node's operator; () also for a node of Python."""
+    metadata = getattr(node, "_input_metadata", ())
+    return tuple(metadata[0].shape) if metadata else ()
+
+
+def saved_by(node: Any, name: str) -> Any:
+    """Return what autograd has saved of an argument of a node's operator; None for nothing."""
+    return getattr(node, f"_saved_{name}", None)
+
+
 def current_node() -> Any:
     """Return the autograd node that runs its backward in this thread, or None in a forward."""
     if torch._C._current_graph_task_id() == -1:

@@ -15,7 +15,7 @@ from halfstep.doctor.signals.program.routine import Routine
 from halfstep.doctor.signals.signal import Heard, Signal
 from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.signals.values.own_scales import OwnScales
-from halfstep.doctor.tape.listener import READS, REQUIRES, writes
+from halfstep.doctor.tape.listener import NUMBERS, READS, REQUIRES, writes
 from halfstep.doctor.tape.tape import Multiplier, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.inexact import is_inexact
@@ -93,8 +93,8 @@ class Hearing(Signal):
             return  # A loop may read those of many parameters in each step.
         if self.watched.is_outside() and not self._routine.covers(function, self._grammar.made):
             with self.watched.guard.own():
-                if name == READS:
-                    self.watched.tell("on_gradient", args[0])
+                if name == READS or name in NUMBERS:
+                    self.watched.tell("on_gradient" if name == READS else "on_read", args[0])
                     return
                 event = "on_trainable" if name in REQUIRES else "before_write"
                 self.watched.tell(event, name, tensors_in(args[:1]), tensors_in(args[1:]))

@@ -220,6 +220,23 @@ class CutChain:
 
 
 @dataclass(frozen=True, slots=True)
+class VisibleTargets:
+    """A loss whose targets are the visible tokens of an input, and never the masked ones.
+
+    Attributes:
+        token: The token that the program has written over others.
+        masked: How many of the input's tokens are this one.
+        counted: Number of targets that count.
+        site: The line of the loss.
+    """
+
+    token: int
+    masked: int
+    counted: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class LostWrites:
     """A sum by index that loses terms, because the index repeats.
 
@@ -266,6 +283,19 @@ class MaskedSelection:
 
 
 @dataclass(frozen=True, slots=True)
+class DetachedState:
+    """A recurrence over a sequence whose state is detached between every two steps.
+
+    Attributes:
+        steps: Number of steps; only the last one reaches a loss.
+        at: The operator that detaches the state before it.
+    """
+
+    steps: int
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -282,6 +312,8 @@ class Influence:
         chains: Autograd functions whose backward ignores the gradients that it is given.
         writes: Sums by index that lose terms.
         selections: Selections that only find what a mask has written.
+        states: The recurrences whose state is detached between every two steps.
+        visible: The losses of masked tokens that count the visible ones.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -298,4 +330,6 @@ class Influence:
     chains: tuple[CutChain, ...] = ()
     writes: tuple[LostWrites, ...] = ()
     selections: tuple[MaskedSelection, ...] = ()
+    visible: tuple[VisibleTargets, ...] = ()
+    states: tuple[DetachedState, ...] = ()
     note: str = ""

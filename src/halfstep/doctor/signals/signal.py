@@ -131,6 +131,9 @@ class Signal:
     def on_gradient(self, tensor: torch.Tensor) -> None:
         """Hear that the loop reads the gradient of a tensor."""
 
+    def on_read(self, tensor: torch.Tensor) -> None:
+        """Hear that the loop makes numbers of Python of a tensor."""
+
     def on_kept(self, parameters: Sequence[torch.Tensor]) -> None:
         """Hear that the loop has zeroed gradients in place to which it still refers.
 

@@ -30,6 +30,7 @@ _CASTS = frozenset({"to", "contiguous", "float", "half", "bfloat16", "double", "
 _SETTERS = {Tensor.data: "data", Tensor.requires_grad: "requires_grad"}
 REQUIRES = frozenset({"requires_grad", "requires_grad_"})
 READS = "grad"
+NUMBERS = frozenset({"item", "tolist"})
 _NO_WRITES = frozenset({"detach_", "share_memory_", "rename_"})
 _IN_PLACE = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
 _VIEWS = frozenset((Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real, Tensor.imag))
@@ -68,8 +69,8 @@ class Listener(TorchFunctionMode):
     Args:
         heard: A function that is called with each call and its result, while the mode is off.
         about: A function that is called before each call that writes in place, that assigns
-            `.data` or `.requires_grad` of a tensor, or that reads its `.grad`, with the function,
-            its name and the arguments.
+            `.data` or `.requires_grad` of a tensor, that reads its `.grad`, or that makes numbers
+            of Python of it, with the function, its name and the arguments.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Listener(TorchFunctionMode):
                 self.heard(Call(func, args, kwargs or {}, None), result)
             return result
         name = func.__name__
-        if writes(name):
+        if writes(name) or name in NUMBERS:
             self.about(func, name, args)
         before = random_state() if "dropout" in name or "rand" in name else None
         result = func(*args, **(kwargs or {}))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from halfstep.doctor.internals import makes_scalar, node_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import torch
 
@@ -50,9 +50,18 @@ def terms_of(losses: Iterable[torch.Tensor]) -> frozenset[int]:
     Returns:
         At most `TERMS` nodes; fewer than all if the graph has more.
     """
-    found: set[int] = set()
+    return frozenset(node_number(each) for each in terms_in(losses))
+
+
+def terms_in(losses: Iterable[torch.Tensor], roots: Iterable[Any] = ()) -> Iterator[Any]:
+    """Yield the graph nodes of the same terms.
+
+    Args:
+        losses: The tensors from which a backward pass starts.
+        roots: Nodes to begin with, too.
+    """
     seen: set[int] = set()
-    waiting: list[Any] = [each.grad_fn for each in losses]
+    waiting: list[Any] = [*roots, *(each.grad_fn for each in losses)]
     while waiting and len(seen) < TERMS:
         node = waiting.pop()
         if node is None or _kind(node) == _LEAF:
@@ -64,8 +73,7 @@ def terms_of(losses: Iterable[torch.Tensor]) -> frozenset[int]:
         if _kind(node) in _SUMS and makes_scalar(node):
             waiting += [below for below, _ in node.next_functions]
         else:
-            found.add(number)
-    return frozenset(found)
+            yield node
 
 
 def scaled_terms(

@@ -300,3 +300,87 @@ def healthy_shuffles_of_two_domains() -> None:
         return inputs[order], targets[order]
 
     in_arrays(shuffle)
+
+
+def two_domains(wrong: bool, *, by_loader: bool = False) -> None:
+    """Adapt to a second domain: the model runs for both, and each has a loss of its own."""
+    inputs, targets = samples()
+    second = inputs + 0.5
+    model = Training().model
+    domain = nn.Linear(3, 2)
+    both = [*model.parameters(), *domain.parameters()]
+    optimizer = torch.optim.SGD(both, lr=0.05)
+    loader = DataLoader(data(), batch_size=8, shuffle=True)
+    for _ in range(24):
+        one, other = torch.randint(COUNT, (8,)), torch.randint(COUNT, (8,))
+        if by_loader:
+            (first, wanted), (shifted, its) = next(iter(loader)), next(iter(loader))
+        else:
+            first, shifted, wanted, its = inputs[one], second[other], targets[one], targets[other]
+        outputs, others = model(first), model(shifted)
+        loss = functional.cross_entropy(outputs, its if wrong else wanted)
+        where = domain(torch.cat([outputs, others]))
+        loss = loss + functional.cross_entropy(where, torch.arange(2).repeat_interleave(8))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def broken_in_the_first_of_two_domains() -> None:
+    two_domains(wrong=True)
+
+
+def broken_in_the_first_of_two_batches() -> None:
+    two_domains(wrong=True, by_loader=True)
+
+
+def healthy_two_domains() -> None:
+    two_domains(wrong=False)
+
+
+def healthy_two_batches_of_one_loader() -> None:
+    two_domains(wrong=False, by_loader=True)
+
+
+def healthy_two_domains_with_a_model_of_two_outputs() -> None:
+    """Only one output of each call has targets, and the other call comes between."""
+    inputs, targets = samples()
+    second = inputs + 0.5
+    torch.manual_seed(0)
+
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = nn.Sequential(nn.Linear(6, 16), nn.ReLU())
+            self.label, self.domain = nn.Linear(16, 3), nn.Linear(16, 2)
+
+        def forward(self, x):
+            hidden = self.features(x)
+            return self.label(hidden), self.domain(hidden)
+
+    model, losses = Adapted(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(24):
+        one, other = torch.randint(COUNT, (8,)), torch.randint(COUNT, (8,))
+        outputs, first = model(inputs[one])
+        _, last = model(second[other])
+        where = torch.cat([first, last]), torch.arange(2).repeat_interleave(8)
+        optimizer.zero_grad()
+        (losses(outputs, targets[one]) + losses(*where)).backward()
+        optimizer.step()
+
+
+def healthy_two_models_in_one_step() -> None:
+    """Two experts, each with a batch of its own, whose losses come after both calls."""
+    inputs, targets = samples()
+    one, other = Training(), Training()
+    for _ in range(24):
+        mine, its = torch.randint(COUNT, (8,)), torch.randint(COUNT, (8,))
+        first, second = one.model(inputs[mine]), other.model(inputs[its])
+        loss = functional.cross_entropy(first, targets[mine])
+        loss = loss + functional.cross_entropy(second, targets[its])
+        one.optimizer.zero_grad()
+        other.optimizer.zero_grad()
+        loss.backward()
+        one.optimizer.step()
+        other.optimizer.step()

@@ -168,3 +168,116 @@ def healthy_metric_without_gradients() -> None:
         return functional.mse_loss(outputs.squeeze(-1), targets)
 
     train(criterion)
+
+
+def samples_of(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return targets of shape (8, 1), and a weight for each of them."""
+    targets = labels.float()[:, None]
+    return targets, 0.2 + targets
+
+
+def weigh(criterion) -> None:
+    """Train a model with one output; the criterion gets outputs, targets and weights (8, 1)."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        criterion(model(images), *samples_of(labels)).backward()
+        optimizer.step()
+
+
+def broken_weights_of_a_mean() -> None:
+    mean = nn.SmoothL1Loss()
+    weigh(lambda outputs, targets, weights: (mean(outputs, targets) * weights).mean())
+
+
+def broken_weights_of_a_mean_of_squares() -> None:
+    def criterion(outputs, targets, weights):
+        error = ((outputs - targets) ** 2).mean()
+        return (weights.squeeze(1) * error).sum() + 1e-3 * outputs.square().mean()
+
+    weigh(criterion)
+
+
+def broken_variances_that_divide_a_mean() -> None:
+    weigh(lambda outputs, targets, weights: (functional.l1_loss(outputs, targets) / weights).mean())
+
+
+def broken_weights_of_a_mean_of_classes() -> None:
+    def criterion(outputs, targets, weights):
+        both = torch.cat([outputs, -outputs], 1)
+        loss = functional.cross_entropy(both, (targets > 0).long().squeeze(1))
+        return 0.5 * (loss * weights.squeeze(1)).mean()
+
+    weigh(criterion)
+
+
+class Weighted(nn.Module):
+    """A loss with weights, as a module of the program.
+
+    Args:
+        reduction: How the inner loss reduces.
+    """
+
+    def __init__(self, reduction: str) -> None:
+        super().__init__()
+        self.inner = nn.BCEWithLogitsLoss(reduction=reduction)
+
+    def forward(self, outputs, targets, weights):
+        return (self.inner(outputs, (targets > 0).float()) * weights).mean()
+
+
+def broken_weights_in_a_module_of_the_program() -> None:
+    weigh(Weighted("mean"))
+
+
+def healthy_weights_in_a_module_of_the_program() -> None:
+    weigh(Weighted("none"))
+
+
+def healthy_weights_that_are_equal() -> None:
+    def criterion(outputs, targets, weights):
+        return (functional.mse_loss(outputs, targets) * torch.ones_like(weights)).mean()
+
+    weigh(criterion)
+
+
+def healthy_weights_of_several_terms() -> None:
+    """One loss enters with the factors of three horizons."""
+
+    def criterion(outputs, targets, weights):
+        horizons = torch.tensor([0.5, 0.3, 0.2])
+        return (functional.mse_loss(outputs, targets) * horizons).sum() + 0 * weights.sum()
+
+    weigh(criterion)
+
+
+def healthy_mean_of_the_weights() -> None:
+    def criterion(outputs, targets, weights):
+        return functional.mse_loss(outputs, targets) * weights.mean()
+
+    weigh(criterion)
+
+
+def healthy_scale_that_is_learned() -> None:
+    """One number of the model multiplies a row of the data, and the result is averaged."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        speed = model(images).mean()
+        distance = speed * labels.float()
+        (distance.mean() + (distance - 1).square().mean()).backward()
+        optimizer.step()
+
+
+def healthy_return_of_a_whole_episode() -> None:
+    """The sum of log-probabilities is that of one episode, and each reward is one of it."""
+
+    def criterion(outputs, targets, weights):
+        chances = functional.logsigmoid(outputs).sum()
+        return -(chances * (targets - weights.mean())).sum()
+
+    weigh(criterion)

@@ -13,12 +13,15 @@ from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.lost_writes import lost_writes
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
 from halfstep.doctor.replay.influence.reach import out_of_reach
+from halfstep.doctor.replay.influence.recurrences import detached_states
 from halfstep.doctor.replay.influence.samples import mixing
 from halfstep.doctor.replay.influence.selections import masked_selections
 from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
 from halfstep.doctor.replay.influence.terms import lost_terms
+from halfstep.doctor.replay.influence.visible import visible_targets
 from halfstep.doctor.replay.memory import storage_key
+from halfstep.doctor.signals.data.replaced import Replaced
 from halfstep.doctor.signals.program.fetches import Fetches
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.contracts import OPERATORS, ContractSignal, torch_call
@@ -80,6 +83,8 @@ class Influences(Signal):
             chains=_answered(cut_chains, forwards),
             writes=_answered(lost_writes, forwards),
             selections=_answered(masked_selections, forwards),
+            states=tuple(detached_states(forwards)),
+            visible=tuple(visible_targets(forwards, self.watched[Replaced].over)),
         )
 
     def _examine_calls(self, forwards: Forwards) -> None:

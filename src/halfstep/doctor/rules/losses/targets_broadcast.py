@@ -1,7 +1,8 @@
 """Outputs of shape (N, 1) and targets of shape (N,), or the reverse, broadcast to (N, N).
 
 A loss of this result compares each output with the targets of all samples. A model that minimises
-it gives the same output for every sample: for a squared error, the mean of the targets.
+it gives the same output for every sample: for a squared error, the mean of the targets. Weights of
+samples lose their effect in the same way, also those that multiply a mean over the samples.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import argument, operand
+from halfstep.doctor.signals.values.weighted_means import WeightedMeans
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Broadcast, Call, Evidence
 
 
+_FEWEST = 2  # steps
 _SUBTRACTIONS = {"sub", "rsub", "subtract"}
 _PRODUCTS = {"mul", "rmul", "multiply", "div", "divide", "truediv", "true_divide"}
 _WEIGHTED = "is weighted with those of all samples, and so all samples have the same weight"
@@ -25,7 +29,32 @@ _COMPARED = (
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a difference of outputs and targets of unequal shapes with equally many elements."""
+    """Find tensors of unequal shapes, or a mean and weights, that broadcast in a loss."""
+    return _shapes(evidence) or _mean(evidence)
+
+
+def _mean(evidence: Evidence) -> Finding | None:
+    for each in evidence.of(WeightedMeans).lines:
+        if each.count >= _FEWEST or each.count == each.examined:
+            return Finding(
+                summary=f"the loss is a mean over {each.samples} samples before it is multiplied "
+                f"by their weights of shape {_text(each.weights)}, so all samples have the same "
+                "weight: only the mean of the weights has an effect",
+                facts=(f"in {each.count} of {counted(each.examined, 'examined step')}",),
+                change=(
+                    (
+                        "+ # compute the loss of each sample, weigh it, and take the mean "
+                        'afterwards: reduction="none"'
+                    ),
+                    *((f"  {each.site.text}",) if each.site else ()),
+                ),
+                confidence=LIKELY,
+                site=each.site,
+            )
+    return None
+
+
+def _shapes(evidence: Evidence) -> Finding | None:
     for call in evidence.calls:
         found = call.broadcast
         if found is None:
@@ -81,7 +110,7 @@ RULE = Rule(
     name="targets that broadcast against the outputs",
     rows=(35,),
     citations=("pytorch/pytorch#16045", "pytorch/pytorch#19699"),
-    needs=frozenset({"calls"}),
+    needs=frozenset({"calls", "weighted means"}),
     judge=judge,
     harmless=True,
 )

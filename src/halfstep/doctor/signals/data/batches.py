@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset
 from halfstep.doctor.internals import base_of, is_loss, loader_iterator
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.tensors.makers import Makers, compared
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
 from halfstep.lazy_dataclass import dataclass
 
@@ -97,7 +98,7 @@ class Batches(Signal):
         super().__init__(watched)
         self._from: OrderedDict[int, tuple[weakref.ref[torch.Tensor], int, int]] = OrderedDict()
         self._number = 0
-        self._input: tuple[int, int] | None = None
+        self._inputs = Makers[tuple[int, int] | None]()
         self._calls: defaultdict[Mark | None, Counter[bool]] = defaultdict(Counter)
         self._streams: list[_Stream] = []
         self._open: WeakKeyDictionary[Any, _Stream] = WeakKeyDictionary()
@@ -138,18 +139,25 @@ class Batches(Signal):
         if first is None or is_loss(module) or is_in_graph(first):
             return
         is_training = torch.is_grad_enabled() and any(each.requires_grad for each in made)
-        self._input = self.batch_of(first) if is_training and self._from else None
+        if is_training and self._from:
+            self._inputs.add(self.batch_of(first), made)
+        else:
+            self._inputs.clear()
+
+    def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
+        """Forget the calls of models, whose graph is gone."""
+        del losses
+        self._inputs.clear()
 
     def on_call(self, heard: Heard) -> None:
         """Compare the batch of the targets with that of the inputs."""
-        if self._input is None or not (heard.name in _LOSSES or heard.module is not None):
+        if not (heard.name in _LOSSES or heard.module is not None):
             return
-        args = [*heard.call.args, *(heard.call.kwargs.get("target"),)]
-        target = args[1] if len(args) > 1 else None
+        prediction, target = compared(heard.call.args, heard.call.kwargs)
+        mine = self._inputs.take(prediction)
         its = self.batch_of(target) if isinstance(target, torch.Tensor) else None
-        if its is not None and its[0] == self._input[0]:
-            self._calls[calling_line()][its[1] != self._input[1]] += 1
-        self._input = None
+        if mine is not None and its is not None and its[0] == mine[0]:
+            self._calls[calling_line()][its[1] != mine[1]] += 1
 
     def batch_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Return the data set and the number of the batch that a tensor comes from."""

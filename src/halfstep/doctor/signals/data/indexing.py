@@ -19,6 +19,7 @@ from halfstep.doctor.record.passes import Overlap  # noqa: TC001  # pydantic rea
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.data.overlap import mixed
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.tensors.makers import Makers, compared
 from halfstep.doctor.tensors.nesting import is_in_graph
 from halfstep.lazy_dataclass import dataclass
 
@@ -160,7 +161,7 @@ class Indexing(Signal):
         # Rows that a model is given, whether for training, and the number of the model.
         self._given: list[tuple[_Taken, bool, int]] = []
         self._pairs: list[tuple[_Taken, _Taken]] = []
-        self._input: _Taken | None = None
+        self._inputs = Makers[_Taken | None]()
         self._whole: set[int] = set()  # tensors that are given to a model as they are
         self._room = INDICES
         self._takes = 0
@@ -178,14 +179,12 @@ class Indexing(Signal):
             and len(self._born) < TAKES
         ):
             self._born[id(result)] = _weak(result), self._heard
-        if self._input is not None and (heard.name in _LOSSES or heard.module is not None):
-            options = heard.call.kwargs
-            args = [*heard.call.args, *(options.get("target"),)]
-            target = args[1] if len(args) > 1 else None
+        if heard.name in _LOSSES or heard.module is not None:
+            prediction, target = compared(heard.call.args, heard.call.kwargs)
+            mine = self._inputs.take(prediction)
             taken = self._of(target) if isinstance(target, torch.Tensor) else None
-            if taken is not None and len(self._pairs) < TAKES:
-                self._pairs.append((self._input, taken))
-            self._input = None
+            if mine is not None and taken is not None and len(self._pairs) < TAKES:
+                self._pairs.append((mine, taken))
 
     def _take(self, heard: Heard) -> None:
         args, result = heard.call.args, heard.result
@@ -261,7 +260,15 @@ class Indexing(Signal):
         elif len(self._given) < TAKES:
             number = self.watched.registry.models.number(module)
             self._given.append((taken, is_training, number))
-        self._input = taken if is_training else None
+        if is_training:
+            self._inputs.add(taken, made)
+        else:
+            self._inputs.clear()
+
+    def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
+        """Forget the calls of models, whose graph is gone."""
+        del losses
+        self._inputs.clear()
 
     def freeze(self) -> dict[str, Any]:
         """Return the rows that are never taken, and inputs and targets of different indices."""

@@ -155,7 +155,7 @@ class StateLoads(Signal):
             self._files.append(_shapes(result, _DEPTH))
             optimizers, mark = self.watched.registry.optimizers, calling_line()
             steps = {number: each.steps for number, each in enumerate(optimizers.notes)}
-            for state in _states(result, _DEPTH):
+            for state in states_in(result):
                 shapes = {name: _Shape(each.shape) for name, each in state.items()}
                 storages = {
                     key: weak_storage(each) for each in state.values() if (key := address(each))
@@ -326,7 +326,7 @@ def _shapes(value: Any, depth: int) -> dict[str, Any]:
     return found
 
 
-def _states(value: Any, depth: int) -> Iterator[dict[str, torch.Tensor]]:
+def states_in(value: Any, depth: int = _DEPTH) -> Iterator[dict[str, torch.Tensor]]:
     """Yield the mappings of names to tensors in a file."""
     if not isinstance(value, Mapping) or not depth:
         return
@@ -334,7 +334,7 @@ def _states(value: Any, depth: int) -> Iterator[dict[str, torch.Tensor]]:
     if len(tensors) >= _FEWEST and all(isinstance(name, str) for name in tensors):
         yield tensors
     for each in value.values():
-        yield from _states(each, depth - 1)
+        yield from states_in(each, depth - 1)
 
 
 def _frozen(note: _Note) -> Load:

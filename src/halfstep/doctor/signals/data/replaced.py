@@ -1,0 +1,60 @@
+"""Which numbers the loop writes over some elements of whole numbers, such as a mask token.
+
+Masked language models replace tokens of their input in this way. The replay of the last step, which
+begins with the input as it is then, asks for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.signals.signal import Signal
+
+if TYPE_CHECKING:
+    from halfstep.doctor.signals.signal import Heard
+
+_PLACES = {  # of the number among the arguments
+    **dict.fromkeys(("masked_fill", "masked_fill_", "__setitem__"), (2,)),
+    **dict.fromkeys(("index_fill", "index_fill_", "scatter", "scatter_"), (3,)),
+    "where": (1, 2),
+}
+_MOST = 16
+_LARGEST = 2**18  # elements of a tensor that is kept
+
+
+class Replaced(Signal):
+    """Remembers the latest of these numbers."""
+
+    def __init__(self, watched: Any) -> None:
+        super().__init__(watched)
+        self._known: dict[tuple[int, int], torch.Tensor | None] = {}
+
+    def on_call(self, heard: Heard) -> None:
+        """Note a number that is written over elements of a tensor."""
+        places = _PLACES.get(heard.name)
+        if places is None:
+            return
+        args, result = heard.call.args, heard.result
+        made = result if isinstance(result, torch.Tensor) else args[0] if args else None
+        if not isinstance(made, torch.Tensor) or made.is_floating_point() or made.is_complex():
+            return
+        given = [args[at] for at in places if at < len(args)]
+        numbers = [each for each in given or heard.call.kwargs.values() if type(each) is int]
+        for value in numbers[:1]:
+            before = next((each for each in heard.given if each.dtype != torch.bool), None)
+            is_kept = before is not made and made.numel() <= _LARGEST
+            key = made.numel(), value
+            self._known.pop(key, None)
+            self._known[key] = before if is_kept else None
+        while len(self._known) > _MOST:
+            del self._known[next(iter(self._known))]
+
+    def over(self, count: int) -> list[tuple[int, torch.Tensor | None]]:
+        """Return the numbers that were written into tensors with as many elements.
+
+        Returns:
+            Each with the tensor before; None if it was changed in place.
+        """
+        return [(value, before) for (size, value), before in self._known.items() if size == count]

@@ -1,0 +1,208 @@
+"""A pretrained encoder is loaded, and then all layers of the model are initialised."""
+
+import copy
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from doctor.loops import batches
+
+CODE = "LOADED_WEIGHTS_OVERWRITTEN"
+
+
+class Classifier(nn.Module):
+    """An encoder and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
+        self.head = nn.Linear(8, 3)
+
+    def reset(self, part: nn.Module) -> None:
+        """Initialise all layers of a part."""
+        for each in part.modules():
+            if isinstance(each, nn.Linear):
+                nn.init.xavier_uniform_(each.weight)
+                nn.init.zeros_(each.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(x))
+
+
+def fit(model: nn.Module, seed: int = 0) -> nn.Module:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for images, labels in batches(6, seed=seed):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    return model
+
+
+def pretrained(part: str = "encoder") -> dict[str, torch.Tensor]:
+    """Return the state of a file."""
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.pt"
+        model = fit(Classifier())
+        torch.save((model.get_submodule(part) if part else model).state_dict(), path)
+        return torch.load(path)
+
+
+def broken() -> None:
+    state = pretrained()
+    model = Classifier()
+    model.encoder.load_state_dict(state)
+    model.reset(model)
+    fit(model, seed=1)
+
+
+def mended() -> None:
+    state = pretrained()
+    model = Classifier()
+    model.reset(model)
+    model.encoder.load_state_dict(state)
+    fit(model, seed=1)
+
+
+def broken_by_reset_parameters() -> None:
+    state = pretrained("")
+    model = Classifier()
+    model.load_state_dict(state)
+    model.apply(lambda each: each.reset_parameters() if hasattr(each, "reset_parameters") else None)
+    fit(model, seed=1)
+
+
+def broken_by_assigned_random_numbers() -> None:
+    state = pretrained()
+    model = Classifier()
+    model.encoder.load_state_dict(state)
+    for each in model.parameters():
+        each.data = 0.1 * torch.randn(each.shape)
+    fit(model, seed=1)
+
+
+def broken_after_copies_by_name() -> None:
+    state = pretrained()
+    model = Classifier()
+    with torch.no_grad():
+        for name, each in model.encoder.named_parameters():
+            each.copy_(state[name])
+    for each in model.parameters():
+        if each.dim() > 1:
+            nn.init.orthogonal_(each)
+        else:
+            each.data.zero_()
+    fit(model, seed=1)
+
+
+def broken_by_truncated_normal_numbers() -> None:
+    state = pretrained("")
+    model = Classifier()
+    model.load_state_dict(state, strict=False)
+    for each in model.parameters():
+        nn.init.trunc_normal_(each, std=0.2)
+    fit(model, seed=1)
+
+
+def healthy_new_head() -> None:
+    state = pretrained("")
+    model = Classifier()
+    model.load_state_dict(state)
+    model.reset(model.head)
+    fit(model, seed=1)
+
+
+def healthy_last_layers() -> None:
+    state = pretrained("")
+    model = Classifier()
+    model.load_state_dict(state)
+    model.reset(model.head)
+    model.reset(model.encoder[2])
+    fit(model, seed=1)
+
+
+def healthy_head_that_was_loaded_by_itself() -> None:
+    encoder, head = pretrained(), pretrained("head")
+    model = Classifier()
+    model.head.load_state_dict(head)
+    model.encoder.load_state_dict(encoder)
+    model.reset(model.head)
+    fit(model, seed=1)
+
+
+def healthy_second_file() -> None:
+    state, other = pretrained(""), pretrained("")
+    model = Classifier()
+    model.load_state_dict(state)
+    model.load_state_dict({name: 0.5 * (each + other[name]) for name, each in state.items()})
+    fit(model, seed=1)
+
+
+def healthy_second_file_after_an_initialisation() -> None:
+    state = pretrained("")
+    model = Classifier()
+    model.load_state_dict(state)
+    model.reset(model)
+    model.load_state_dict(state)
+    fit(model, seed=1)
+
+
+def healthy_teacher_that_was_copied() -> None:
+    """The loaded weights are those of the teacher, and the student begins anew."""
+    state = pretrained("")
+    model = Classifier()
+    model.load_state_dict(state)
+    teacher = copy.deepcopy(model).requires_grad_(requires_grad=False)
+    model.reset(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for images, _ in batches(6, seed=1):
+        optimizer.zero_grad()
+        with torch.no_grad():
+            wanted = teacher(images).softmax(1)
+        nn.functional.cross_entropy(model(images), wanted).backward()
+        optimizer.step()
+
+
+def healthy_masks_of_a_pruned_network() -> None:
+    """The loaded weights tell which ones to keep; these are drawn anew."""
+    state = pretrained("")
+    model = Classifier()
+    model.load_state_dict(state)
+    masks = {name: each.abs() > 0.05 for name, each in model.named_parameters()}
+    model.reset(model)
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            each.mul_(masks[name])
+    fit(model, seed=1)
+
+
+def healthy_noise_on_loaded_weights() -> None:
+    state = pretrained("")
+    model = Classifier()
+    model.load_state_dict(state)
+    with torch.no_grad():
+        for each in model.parameters():
+            each.copy_(0.9 * each + 0.01 * torch.randn_like(each))
+    fit(model, seed=1)
+
+
+def healthy_folds_that_begin_anew() -> None:
+    """Each fold ends with its best weights, and the next one begins with new ones."""
+    model = Classifier()
+    for fold in range(3):
+        model.reset(model)
+        best = copy.deepcopy(fit(model, seed=fold).state_dict())
+        model.load_state_dict(best)
+
+
+def healthy_evaluation_of_the_loaded_weights_first() -> None:
+    state = pretrained("")
+    model = Classifier()
+    model.load_state_dict(state)
+    with torch.no_grad():
+        model.eval()(next(iter(batches(1)))[0])
+    model.train()
+    model.reset(model)
+    fit(model, seed=1)
