@@ -79,17 +79,22 @@ def healthy_few_steps() -> None:
 
 
 def falling(optimizer):
-    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 64)
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 128)
 
 
 def broken_under_a_schedule_that_falls() -> None:
     torch.manual_seed(0)
-    scheduled(falling, rate=1e-4, steps=60)
+    scheduled(falling, rate=1e-4, steps=120)
 
 
 def mended_under_a_schedule_that_falls() -> None:
     torch.manual_seed(0)
-    scheduled(falling, rate=3e-3, steps=60)
+    scheduled(falling, rate=3e-3, steps=120)
+
+
+def healthy_short_run_under_a_schedule_that_falls() -> None:
+    torch.manual_seed(0)
+    scheduled(falling, rate=1e-4, steps=60)
 
 
 def healthy_labels_that_cannot_be_learned() -> None:

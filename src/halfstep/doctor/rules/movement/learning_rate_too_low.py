@@ -20,6 +20,7 @@ _CODE = "LEARNING_RATE_TOO_LOW"
 _MOVES = 1e-3  # of the weights' norm, in all steps together, at one rate
 _MOVES_ON_SCHEDULE = 3e-3  # the same, at the rates of a schedule, of which few are sampled
 _TRIED = 3e-2  # the same, if steps at a higher rate are tried
+_FEWEST_TRIED = 100  # steps: a shorter run may only be a first look
 _SLOPE = 1e-4  # of a weight's norm: the gradient is not what is too small
 _GOOD = 1e-3  # a step's usual part of a weight's norm
 _TIMES = 30.0
@@ -51,7 +52,7 @@ def _trial(evidence: Evidence) -> tuple[Variation, Variation] | None:
         return None
     steps = evidence.static.optimizers[0].steps
     found = standstill(evidence.numbers, evidence.samples, 0, steps)
-    if found is None or found.slope < _SLOPE or found.path > _TRIED:
+    if found is None or found.slope < _SLOPE or found.path > _TRIED or steps < _FEWEST_TRIED:
         return None
     rate = max(found.rates)
     return (Variation(rate=rate), Variation(rate=_TIMES * rate)) if rate > 0 else None
