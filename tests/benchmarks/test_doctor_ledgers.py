@@ -21,7 +21,7 @@ def script(monkeypatch):
     [
         ("ledger_programs", 48, 48),
         ("further_programs", 32, 20),
-        ("unseen_programs", 141, 58),
+        ("unseen_programs", 195, 78),
         ("shape_programs", 166, 99),
     ],
 )
