@@ -17,9 +17,9 @@ The programs in `shape_programs` have each of doctor's 166 causes once, by seven
 seen the rules and were asked for shapes of which the writer of a check would not think first. Each
 author then mended doctor for what it had missed. After that, another author wrote those in the
 folder `ordinary` of `unseen_programs`: 30 causes, drawn at random, as people of some field come to
-them in ordinary work. Those in `everyday` are the same by another author, with 30 other draws. Those
-in `beyond` are by an author who had the list of the causes, and was asked for mistakes that are in
-none of them.
+them in ordinary work. Those in `everyday` are the same by another author, with 30 other draws.
+Those in `beyond` are by an author who had the list of the causes, and was asked for mistakes that
+are in none of them.
 
 The causes that count were added after the first run, by reading each finding. `first` in the result
 is the score of that run, before anything was mended; it is kept as it is.
