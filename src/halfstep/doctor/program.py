@@ -7,6 +7,7 @@ goes to stderr, after the output of the program.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import runpy
 import signal
@@ -77,6 +78,9 @@ def run_program(
     code = 0
     if hint:  # Printed at the end again; now too, because the program may run for a long time.
         print(hint, file=sys.stderr)  # noqa: T201  # a command line
+    if not gc.get_freeze_count():
+        # Each collection looks at all objects, and nothing of torch's modules is garbage.
+        gc.freeze()
     watch.start()
     with Progress(lambda: watch.state):
         try:
