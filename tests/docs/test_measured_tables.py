@@ -169,10 +169,9 @@ def test_small_products(script):
     ours = [row for row in rows if row["variant"] == "halfstep"]
     ratios = {row["of"]: row["ratio"] for row in ours}
     assert len(ratios) == 10
-    # What the changelog says.
-    assert max(ratios.values()) <= 1
-    assert ratios["linear 32x64x10, fp16"] < 0.5
-    assert ratios["linear 32x64x10, bf16"] < 0.5
+    # What the page says above its table.
+    slower = {name for name, ratio in ratios.items() if ratio > 1.1}
+    assert slower == {"conv 2x3x8x8, 4 of 3x3, fp16"}
 
 
 def test_step_overhead(script):
@@ -191,16 +190,14 @@ def test_step_profile(script):
     # What the page says below its table.
     whole = taken["fp32"].total()
     assert of("fp32", "convolutions") > 0.5 * whole
-    assert taken["fp32"].most_common(3)[1][0] == "optimizer"
-    assert round(taken["fp32"]["optimizer"]) == 32
-    with_one_pass_too = result["recipes"]["fp32"]["milliseconds"]["median"] - 20
-    assert round(result["recipes"]["fp16"]["milliseconds"]["median"] / with_one_pass_too, 1) == 1.3
+    assert taken["fp32"].most_common(3)[2][0] == "optimizer"
+    passes = of("fp16", "casts") + of("fp16", "find inf and NaN")
+    assert round(passes) == 12
     for half in ("fp16", "o2"):
         assert of(half, "convolutions") == pytest.approx(of("fp32", "convolutions"), rel=0.15)
-        assert round(taken[half]["optimizer"]) == 12
-    assert of("fp16", "casts") == pytest.approx(of("o2", "casts"), rel=0.1)
+        assert taken[half]["optimizer"] == pytest.approx(taken["fp32"]["optimizer"], rel=0.1)
     small, large = (each["recipes"] for each in result["predicted"])
-    assert {row["predicted_bound"] for row in small.values()} == {"host"}
+    assert {small[half]["predicted_bound"] for half in ("fp16", "o2")} == {"host"}
     assert all(small[half]["predicted_speed_up"]["value"] < 1 for half in ("fp16", "o2"))
     bounds = {name: row["predicted_bound"] for name, row in large.items()}
     assert bounds == {"fp32": "compute", "fp16": "bandwidth", "o2": "bandwidth"}
