@@ -84,3 +84,13 @@ def test_wrong_arguments_are_errors_that_name_the_class() -> None:
             kind()
         with pytest.raises(TypeError, match="unexpected keyword argument 'fourth'"):
             kind(1, fourth=4)
+
+
+def test_any_name_of_a_field_is_allowed() -> None:
+    @lazy_dataclass.dataclass(frozen=True, slots=True)
+    class Count:
+        missing: int
+        set_: list[int] = field(default_factory=list)
+
+    assert Count(3).set_ == []
+    assert Count(3, [1]) == Count(3, [1]) != Count(2, [1])

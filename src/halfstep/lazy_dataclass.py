@@ -60,20 +60,20 @@ def _initializer(kind: type, *, frozen: bool) -> Any:
 
 def _compiled(kind: type, *, frozen: bool) -> Any:
     """Return the `__init__` of a data class; `dataclasses` has none without all of its class."""
-    given: dict[str, Any] = {"set_": object.__setattr__, "missing": MISSING}
+    given: dict[str, Any] = {"_set": object.__setattr__, "_missing": MISSING}
     parameters, lines = ["self"], []
     for each in fields(kind):
         value = name = each.name
         if each.default_factory is not MISSING:
-            given[f"made_{name}"] = each.default_factory
-            parameters.append(f"{name}=missing")
-            value = f"made_{name}() if {name} is missing else {name}"
+            given[f"_made_{name}"] = each.default_factory
+            parameters.append(f"{name}=_missing")
+            value = f"_made_{name}() if {name} is _missing else {name}"
         elif each.default is not MISSING:
-            given[f"default_{name}"] = each.default
-            parameters.append(f"{name}=default_{name}")
+            given[f"_default_{name}"] = each.default
+            parameters.append(f"{name}=_default_{name}")
         else:
             parameters.append(name)
-        lines.append(f"set_(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+        lines.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
     body = "; ".join(lines or ["pass"])
     exec(f"def __init__({', '.join(parameters)}): {body}", given)  # noqa: S102  # names of fields
     init = given["__init__"]

@@ -115,15 +115,10 @@ void sgd_fp32(
     float weight_decay, float momentum, float undamped, int32_t nesterov, float minus_lr
 ) {
     const struct sgd sgd = {weight_decay, momentum, undamped, minus_lr, nesterov};
-    for (int64_t start = 0; start < count; start += BLOCK) {
-        int64_t size = count - start < BLOCK ? count - start : BLOCK;
-        float *param = params + start, *buffer = momenta ? momenta + start : 0;
-        const float *grad = grads + start;
-        if (buffer)
-            for (int64_t i = 0; i < size; i++) param[i] = stepped(sgd, param[i], grad[i], buffer + i);
-        else
-            for (int64_t i = 0; i < size; i++) param[i] = stepped(sgd, param[i], grad[i], 0);
-    }
+    if (momenta)
+        for (int64_t i = 0; i < count; i++) params[i] = stepped(sgd, params[i], grads[i], momenta + i);
+    else
+        for (int64_t i = 0; i < count; i++) params[i] = stepped(sgd, params[i], grads[i], 0);
 }
 
 /* Takes a step of SGD on bf16 parameters with bf16 gradients, in fp32, and rounds the parameters
