@@ -15,19 +15,9 @@ from halfstep.doctor.signals.values.casts import Casts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfstep.doctor.signals.watched import Watched
-
 
 class Optimizers(Signal):
-    """Registers optimizers, and records the moves of their schedulers.
-
-    The optimizer of the last step is kept until the program makes another one, so that its last
-    steps can be taken again if it is a variable of a function that has returned.
-    """
-
-    def __init__(self, watched: Watched) -> None:
-        super().__init__(watched)
-        self._last: Optimizer | None = None
+    """Registers optimizers, and records the moves of their schedulers."""
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of the methods of optimizers, except `step`, and of schedulers."""
@@ -49,12 +39,7 @@ class Optimizers(Signal):
         self.watched.grammar.follow(optimizer, self.watched.registry.optimizers.number(optimizer))
         self.watched[Casts].trained(parameters_of(optimizer))
 
-    def after_step(self, optimizer: Optimizer) -> None:
-        """Keep the optimizer."""
-        self._last = optimizer
-
     def _on_made(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
-        self._last = None
         with self.watched.guard.own():
             self.watched.registry.optimizer(optimizer).mark = calling_line()
             self.add(optimizer)
