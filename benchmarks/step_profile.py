@@ -34,9 +34,8 @@ from halfstep.advise.predict.forecast import Forecaster
 from halfstep.advise.predict.gpus import gpu as find_gpu
 from halfstep.advise.subject import Subject
 from halfstep.kernels import weight_gradients
-from halfstep.kernels.native import half
+from halfstep.kernels.native import fused, half
 from halfstep.kernels.native.memory import freed_memory_kept
-from halfstep.optim import one_pass
 from halfstep.recipe import recipe as find_recipe
 from halfstep.train.environment import describe
 
@@ -81,7 +80,7 @@ PASSES_IN_C = (
     (half, "round_to_half"),
     (half, "widen"),
     (half, "unscale"),
-    (one_pass, "step_sgd"),
+    (fused.SGDOnArrays, "step"),
 )
 """Functions that call C code, which the profiler does not record by default."""
 
@@ -91,7 +90,7 @@ def kind(event: FunctionEvent) -> str:
     library, _, name = event.name.partition("::")
     if library == "halfstep":
         cast = RECAST if _stage(event) == UPDATE else f"{_stage(event)}: casts"
-        return {"unscale": UNSCALE, "step_sgd": OPTIMIZER}.get(name, cast)
+        return {"unscale": UNSCALE, "step": OPTIMIZER}.get(name, cast)
     if library != "aten" or name in CALLERS:
         return BETWEEN
     stage = _stage(event)

@@ -1,7 +1,8 @@
-"""torch's SGD on large fp32 parameters: one pass over memory in C, instead of five.
+"""torch's SGD on fp32 parameters in C: one pass over memory and one call, for all of them together.
 
 On a CPU, torch's SGD makes a pass for the weight decay, two for the momentum, one for Nesterov
-momentum and one for the weights. The tensors of a large model do not fit into a cache.
+momentum and one for the weights, and each is a call for every tensor. The calls take most of the
+time of small tensors; large tensors do not fit into a cache.
 
 The single pass gives the same bits as torch. It runs inside `optimizer.step()`, after the user's
 pre-hooks and before the post-hooks, so that all hooks see the same tensors as in a step of torch.
@@ -9,104 +10,186 @@ pre-hooks and before the post-hooks, so that all hooks see the same tensors as i
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from operator import is_
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.optim import SGD
 
-from halfstep.kernels.native.fused import SGDSettings, can_step_sgd, step_sgd
-from halfstep.kernels.rounding import LARGE
+from halfstep.kernels.native.fused import SGDOnArrays, SGDSettings, can_step_sgd
 from halfstep.optim.watched import has_dispatch_mode, is_replaced, torchs_step_of
 
 if TYPE_CHECKING:
     from collections import OrderedDict
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
 
 _STEP = torchs_step_of(SGD)
+_PLAIN = {(torch.Tensor, torch.float32, torch.strided)}
 
 
-def has_large(optimizer: Optimizer) -> bool:
-    """Tell whether an optimizer is torch's SGD and has a large fp32 parameter on the CPU."""
-    return type(optimizer) is SGD and any(
-        param.numel() >= LARGE and param.dtype == torch.float32 and param.device.type == "cpu"
-        for group in optimizer.param_groups
-        for param in group["params"]
-    )
+class OnePass:
+    """A context in which the steps of torch's SGD update fp32 parameters in one pass.
 
-
-@contextmanager
-def large_in_one_pass(optimizer: Optimizer) -> Iterator[None]:
-    """Make the steps in this context update large parameters in one pass, with the same bits.
+    The bits are those of torch. Parameters that `updates` does not yield are left to torch.
 
     Args:
-        optimizer: Any optimizer. If it is not torch's SGD, nothing changes. The same holds for the
-            parameters that `updates` does not yield.
+        optimizer: A `torch.optim.SGD`.
     """
-    # A step that `torch.compile` replaced is excluded: each new hook would compile it again.
-    if not has_large(optimizer) or is_replaced(optimizer, _STEP):
-        yield
-        return
-    updated: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def update(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._kept: list[_Kept | None] = []
+        self._updated: list[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = []
+        self._hooks: Sequence[RemovableHandle] = ()
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> OnePass | None:
+        """Return the context for an optimizer; None if it has nothing that C can update."""
+        has_any = type(optimizer) is SGD and any(
+            param.dtype == torch.float32 and param.is_cpu
+            for group in optimizer.param_groups
+            for param in group["params"]
+        )
+        return cls(optimizer) if has_any else None
+
+    def __enter__(self) -> None:
+        optimizer = self._optimizer
+        # A step that `torch.compile` replaced is excluded: each new hook would compile it again.
+        if is_replaced(optimizer, _STEP):
+            return
+        before = optimizer.register_step_pre_hook(self._update)
+        after = optimizer.register_step_post_hook(self._give_back)
+        hooks = cast("OrderedDict[int, Any]", optimizer._optimizer_step_post_hooks)  # noqa: SLF001
+        hooks.move_to_end(after.id, last=False)  # `register_step_post_hook` has no option for this
+        self._hooks = before, after
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = ()
+        self._give_back()
+
+    def _update(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if len(args) > 1 or kwargs:
             return  # the closure computes the gradients only inside the step
         if has_dispatch_mode():
             return  # the mode would not see the update
-        found = list(updates(optimizer, torch.float32))
-        for param, grad, momentum, settings in found:
-            step_sgd(param, grad, momentum, settings)
-            updated.append((param, grad))
-        for param, *_ in found:
-            param.grad = None  # torch's step skips parameters without a gradient
+        groups = self._optimizer.param_groups
+        if len(self._kept) != len(groups):
+            self._kept = [None] * len(groups)
+        for place, group in enumerate(groups):
+            settings = settings_of(group)
+            if settings is None:
+                continue
+            reached = [param for param in group["params"] if param.grad is not None]
+            kept = self._kept[place]
+            if kept is None or not kept.fits(reached, self._optimizer.state, settings):
+                kept = self._kept[place] = _Kept(reached, self._optimizer.state, settings)
+            if kept.params:
+                grads = [param.grad for param in kept.params]
+                kept.sgd.step(grads, settings)
+                self._updated.append((kept.params, grads))
+        for params, _ in self._updated:
+            for param in params:
+                param.grad = None  # torch's step skips parameters without a gradient
 
-    def give_back(*_: Any) -> None:
-        for param, grad in updated:
-            param.grad = grad
-        updated.clear()
+    def _give_back(self, *_: object) -> None:
+        for params, grads in self._updated:
+            for param, grad in zip(params, grads, strict=True):
+                param.grad = grad
+        self._updated.clear()
 
-    before = optimizer.register_step_pre_hook(update)
-    after = optimizer.register_step_post_hook(give_back)
-    hooks = cast("OrderedDict[int, Any]", optimizer._optimizer_step_post_hooks)  # noqa: SLF001
-    hooks.move_to_end(after.id, last=False)  # `register_step_post_hook` has no option for this
-    try:
-        yield
-    finally:
-        before.remove()
-        after.remove()
-        give_back()
+
+class _Kept:
+    """The parameters of a group that C updates, with what does not change from step to step.
+
+    Args:
+        reached: The parameters of the group that have a gradient.
+        state: The optimizer's state.
+        settings: The settings of the group.
+
+    Attributes:
+        params: The parameters.
+        sgd: Updates them.
+    """
+
+    def __init__(
+        self,
+        reached: Sequence[torch.Tensor],
+        state: Mapping[torch.Tensor, Any],
+        settings: SGDSettings,
+    ) -> None:
+        of_fp32 = [param for param in reached if param.dtype == torch.float32]
+        found = list(updates(of_fp32, state, settings))
+        self.params = [param for param, _ in found]
+        self._momenta = [momentum for _, momentum in found if momentum is not None]
+        self._reached = reached
+        self._strides = [param.stride() for param in self.params]
+        self.sgd = SGDOnArrays(self.params, self._momenta)
+
+    def fits(
+        self,
+        reached: Sequence[torch.Tensor],
+        state: Mapping[torch.Tensor, Any],
+        settings: SGDSettings,
+    ) -> bool:
+        """Tell whether the same parameters and momentum buffers are in the same memory.
+
+        The arguments are those of the constructor. The gradients must be as dense as before, too.
+        """
+        params, momenta = self.params, self._momenta
+        if not params or bool(settings.momentum) != bool(momenta):
+            return False
+        present = [state.get(p, {}).get("momentum_buffer") for p in params] if momenta else []
+        grads = [param.grad for param in params]
+        return (
+            _same(reached, self._reached)
+            and _same(present, momenta)
+            and self.sgd.is_in_place()
+            and {(type(grad), grad.dtype, grad.layout) for grad in grads} == _PLAIN
+            and [grad.stride() for grad in grads] == self._strides
+        )
+
+
+def _same(some: Sequence[object], others: Sequence[object]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
+def settings_of(group: dict[str, Any]) -> SGDSettings | None:
+    """Return the settings of a group of `torch.optim.SGD`; None for settings that C does not know.
+
+    Args:
+        group: One of `param_groups`.
+    """
+    if any(group[name] for name in ("maximize", "foreach", "differentiable", "fused")):
+        return None
+    numbers = {name: group[name] for name in ("lr", "momentum", "dampening", "weight_decay")}
+    if not all(isinstance(number, int | float) for number in numbers.values()):
+        return None
+    return SGDSettings(**numbers, nesterov=group["nesterov"])
 
 
 def updates(
-    optimizer: Optimizer, dtype: torch.dtype
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, SGDSettings]]:
+    params: Iterable[torch.Tensor], state: Mapping[torch.Tensor, Any], settings: SGDSettings
+) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
     """Find the parameters that the C code can update with the same bits as torch's SGD.
 
     With momentum, no parameter is found before the first step, which creates the momentum buffers.
 
     Args:
-        optimizer: A `torch.optim.SGD`.
-        dtype: Only parameters of this dtype are found.
+        params: Parameters with gradients.
+        state: The optimizer's state.
+        settings: The settings of their group.
 
     Yields:
-        A large parameter, its gradient, its momentum buffer or None, and the settings.
+        A parameter, and its momentum buffer or None.
     """
-    for group in optimizer.param_groups:
-        if any(group[name] for name in ("maximize", "foreach", "differentiable", "fused")):
-            continue
-        numbers = {name: group[name] for name in ("lr", "momentum", "dampening", "weight_decay")}
-        if not all(isinstance(number, int | float) for number in numbers.values()):
-            continue
-        settings = SGDSettings(**numbers, nesterov=group["nesterov"])
-        for param in group["params"]:
-            grad = param.grad
-            if param.numel() < LARGE or param.dtype != dtype or grad is None:
-                continue
-            momentum = optimizer.state.get(param, {}).get("momentum_buffer")
-            if bool(settings.momentum) == (momentum is not None) and can_step_sgd(
-                param, grad, momentum
-            ):
-                yield param, grad, momentum, settings
+    for param in params:
+        momentum = state.get(param, {}).get("momentum_buffer") if settings.momentum else None
+        if bool(settings.momentum) == (momentum is not None) and can_step_sgd(
+            param, param.grad, momentum
+        ):
+            yield param, momentum

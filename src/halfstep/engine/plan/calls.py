@@ -21,7 +21,6 @@ from halfstep.engine.closing.outcome import outcome_of
 from halfstep.engine.closing.result import OPEN, OptimizerStep, result_of
 from halfstep.engine.scales import SHARED, ScaleUpdate
 from halfstep.kernels import gradients
-from halfstep.optim.one_pass import large_in_one_pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -238,7 +237,7 @@ def _update_window(step: Step, window: Window) -> None:
     learns = window.learns
     if learns:
         window.about_to_step()
-    with window.guard, large_in_one_pass(optimizer) if window.has_large else nullcontext():
+    with window.guard, window.one_pass or nullcontext():
         if window.found_inf is not None and window in step.on_device:
             with skipping(optimizer, window.found_inf):
                 take()

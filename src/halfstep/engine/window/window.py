@@ -14,7 +14,7 @@ from halfstep.engine.guard import StepGuard
 from halfstep.engine.processes.shards import is_sharded, local
 from halfstep.engine.window.norm import GradientNorm, is_steady
 from halfstep.kernels import gradients
-from halfstep.optim.one_pass import has_large
+from halfstep.optim.one_pass import OnePass
 from halfstep.optim.zero import local_optimizer
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Window:
             remaining weight depends on the samples of all processes; else None.
         sharded: Whether a parameter is sharded, as of the last `refresh`.
         real_on_cpu: Whether all parameters are on the CPU and none is complex, likewise.
-        has_large: Whether the optimizer can update parameters in one pass, likewise.
+        one_pass: Context of the optimizer's steps if C can update its parameters, likewise.
         reached: The parameters that had a gradient when the window closed.
         grads: The gradients of `reached` as `collect` found them: the local part of each, and for
             a sparse gradient its values. They share memory with `.grad`.
@@ -81,7 +81,8 @@ class Window:
         self.average: WeightAverage | None = None
         self.unset: torch.Tensor | None = None
         self.params: list[torch.Tensor] = []
-        self.sharded = self.real_on_cpu = self.has_large = False
+        self.sharded = self.real_on_cpu = False
+        self.one_pass: OnePass | None = None
         self._techniques = techniques
         self._held: list[list[torch.Tensor]] = []
         self._closed = False
@@ -131,7 +132,7 @@ class Window:
         self.real_on_cpu = all(
             param.device.type == "cpu" and not param.is_complex() for param in params
         )
-        self.has_large = has_large(self.optimizer)
+        self.one_pass = OnePass.of(self.optimizer)
 
     def is_as_held(self) -> bool:
         """Tell whether the optimizer holds the same parameters as at the last `refresh`."""

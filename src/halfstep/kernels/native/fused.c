@@ -65,8 +65,7 @@ static void round_next(
             uint32_t bits = bits_of(value);
             uint32_t noise = tempered(drawn_next[i]) & 0xffffu;
             uint16_t drawn = (uint16_t)((bits + noise) >> 16);
-            int is_finite = (bits & 0x7f800000) != 0x7f800000;
-            rounded[done + i] = is_finite ? drawn : narrowed_bf16(value);
+            rounded[done + i] = is_finite(value) ? drawn : narrowed_bf16(value);
         }
     }
 }
@@ -109,16 +108,29 @@ static inline float stepped(struct sgd sgd, float value, float slope, float *buf
  * are rounded. */
 enum { BLOCK = 1024, AHEAD = 2048, LINE = 16 };
 
-/* Takes a step of SGD on fp32 parameters and gradients. `momenta` is null without momentum. */
+static void sgd_on_array(
+    struct sgd sgd, float *restrict param, const float *restrict grad, float *restrict buffer,
+    int64_t count
+) {
+    if (buffer)
+        for (int64_t i = 0; i < count; i++) param[i] = stepped(sgd, param[i], grad[i], buffer + i);
+    else
+        for (int64_t i = 0; i < count; i++) param[i] = stepped(sgd, param[i], grad[i], 0);
+}
+
+/* Takes a step of SGD on `count` elements of a list of fp32 parameters, from the element `first` of
+ * all parameters together. `momenta` is null without momentum. `ends` are cumulative sizes. */
 void sgd_fp32(
-    float *restrict params, const float *restrict grads, float *restrict momenta, int64_t count,
-    float weight_decay, float momentum, float undamped, int32_t nesterov, float minus_lr
+    float *const *params, const float *const *grads, float *const *momenta, const int64_t *ends,
+    int64_t first, int64_t count, float weight_decay, float momentum, float undamped,
+    int32_t nesterov, float minus_lr
 ) {
     const struct sgd sgd = {weight_decay, momentum, undamped, minus_lr, nesterov};
-    if (momenta)
-        for (int64_t i = 0; i < count; i++) params[i] = stepped(sgd, params[i], grads[i], momenta + i);
-    else
-        for (int64_t i = 0; i < count; i++) params[i] = stepped(sgd, params[i], grads[i], 0);
+    for (struct range range = {0}; next_range(&range, ends, &first, &count);) {
+        float *buffer = momenta ? momenta[range.array] + range.from : 0;
+        float *param = params[range.array] + range.from;
+        sgd_on_array(sgd, param, grads[range.array] + range.from, buffer, range.size);
+    }
 }
 
 /* Takes a step of SGD on bf16 parameters with bf16 gradients, in fp32, and rounds the parameters

@@ -9,13 +9,17 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from halfstep.kernels.native.compiled import at, in_threads, load
-from halfstep.kernels.native.half import HEADER, is_dense
+from halfstep.kernels.native.half import HEADER, is_dense, places
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SOURCE = Path(__file__).with_name("fused.c")
 _GENERATOR_BYTES = 5056
@@ -68,47 +72,67 @@ class SGDSettings:
 
 
 def can_step_sgd(param: torch.Tensor, grad: torch.Tensor, momentum: torch.Tensor | None) -> bool:
-    """Tell whether the functions below can update these tensors with the same bits as PyTorch.
+    """Tell whether the code below can update these tensors with the same bits as PyTorch.
 
     Args:
-        param: Weights: fp32 for `step_sgd`, bf16 for `step_sgd_stochastically`.
+        param: Weights: fp32 for `SGDOnArrays`, bf16 for `step_sgd_stochastically`.
         grad: The gradient of `param`, in the same format.
         momentum: The fp32 momentum buffer; None without momentum.
     """
-    buffers = () if momentum is None else (momentum,)
     if param.dtype == torch.float32:
-        known = all(map(is_dense, (param, grad, *buffers)))
-        known = known and len({each.stride() for each in (param, grad, *buffers)}) == 1
-        return known and library() is not None and _steps_as_torch()
+        # A step asks this for each parameter, so without loops.
+        return (
+            is_dense(param)
+            and is_dense(grad)
+            and grad.stride() == param.stride()
+            and (momentum is None or (is_dense(momentum) and momentum.stride() == param.stride()))
+            and library() is not None
+            and _steps_as_torch()
+        )
     # Contiguous tensors only, because random numbers are drawn in the order of the elements.
-    known = all(_is(each, torch.bfloat16) for each in (param, grad))
-    known = known and all(_is(each, torch.float32) for each in buffers)
+    known = _is(param, torch.bfloat16) and _is(grad, torch.bfloat16)
+    known = known and (momentum is None or _is(momentum, torch.float32))
     return known and library() is not None and _steps_as_torch() and _draws_as_torch()
 
 
-def step_sgd(
-    param: torch.Tensor, grad: torch.Tensor, momentum: torch.Tensor | None, settings: SGDSettings
-) -> None:
-    """Take a step of SGD on fp32 weights in one pass; `can_step_sgd` must have returned True.
+class SGDOnArrays:
+    """Steps of SGD on a list of fp32 weights, each in one pass and one call.
+
+    `can_step_sgd` must have returned True for each.
 
     Args:
-        param: Weights of any shape, updated in place.
-        grad: The gradient of `param`.
-        momentum: The momentum buffer, updated in place; None without momentum.
-        settings: The settings of the optimizer.
+        params: Weights of any shapes, updated in place.
+        momenta: Their momentum buffers, updated in place; empty without momentum.
     """
-    functions = library()
-    assert functions is not None, "its caller has asked"
-    places = [0 if each is None else each.data_ptr() for each in (param, grad, momentum)]
 
-    def part(first: int, count: int) -> None:
-        arrays = [ctypes.c_void_p(place + 4 * first if place else None) for place in places]
-        functions.sgd_fp32(*arrays, ctypes.c_int64(count), *settings.as_arguments())
+    def __init__(self, params: Sequence[torch.Tensor], momenta: Sequence[torch.Tensor]) -> None:
+        self._changed = [*params, *momenta]
+        self._places = [tensor.data_ptr() for tensor in self._changed]
+        self._arrays = places(params), places(momenta) if momenta else None
+        ends = list(accumulate([param.numel() for param in params]))
+        self._ends = (ctypes.c_int64 * len(ends))(*ends)
 
-    in_threads(part, param.numel(), param.numel())
-    torch.autograd.graph.increment_version(param)
-    if momentum is not None:
-        torch.autograd.graph.increment_version(momentum)
+    def is_in_place(self) -> bool:
+        """Tell whether weights and buffers are at the addresses where they were."""
+        return [tensor.data_ptr() for tensor in self._changed] == self._places
+
+    def step(self, grads: Sequence[torch.Tensor], settings: SGDSettings) -> None:
+        """Take a step.
+
+        Args:
+            grads: The gradients of the weights.
+            settings: The settings of the optimizer.
+        """
+        functions = library()
+        assert functions is not None, "its caller has asked"
+        (params, momenta), numbers = self._arrays, settings.as_arguments()
+        lists, elements = (params, places(grads), momenta, self._ends), self._ends[-1]
+
+        def part(first: int, count: int) -> None:
+            functions.sgd_fp32(*lists, ctypes.c_int64(first), ctypes.c_int64(count), *numbers)
+
+        in_threads(part, elements, elements)
+        torch.autograd.graph.increment_version(self._changed)
 
 
 def step_sgd_stochastically(
@@ -190,17 +214,17 @@ def _draws_as_torch() -> bool:
 
 @cache
 def _steps_as_torch() -> bool:
-    """Tell whether steps in C have the same bits as torch's; tested once, for two lengths."""
+    """Tell whether steps in C have the same bits as torch's; tested once, for some lengths."""
     functions = library()
     assert functions is not None, "its caller has asked"
     if not ctypes.c_int32.in_dll(functions, "has_fma").value:
         return False
     source = torch.Generator().manual_seed(1)
     settings = SGDSettings(0.1, 0.9, 0.1, 1e-3, nesterov=True)
-    for count in (7, 4096 + 23):
+    for count in (1, 7, 64, 4096 + 23):
         expected, grad, momentum = (torch.randn(count, generator=source) for _ in range(3))
         param, buffer = expected.clone(), momentum.clone()
-        step_sgd(param, grad, buffer, settings)
+        SGDOnArrays([param], [buffer]).step([grad], settings)
         # Without an optimizer, whose step would call global hooks of other code.
         slope = grad.add(expected, alpha=settings.weight_decay)
         momentum.mul_(settings.momentum).add_(slope, alpha=1 - settings.dampening)

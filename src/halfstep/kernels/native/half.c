@@ -127,23 +127,17 @@ PASSES(bf16)
 int32_t unscale(
     float *const *arrays, const int64_t *ends, int64_t first, int64_t count, float factor
 ) {
-    uint32_t found = 0;
-    int64_t array = 0, start = 0;
-    for (; count > 0; start = ends[array++]) {
-        if (ends[array] <= first) continue;
-        int64_t from = first - start;
-        int64_t size = ends[array] - first < count ? ends[array] - first : count;
-        float *values = arrays[array] + from;
-        for (int64_t block = 0; block < size; block += 4 * LINE) {
-            int64_t end = block + 4 * LINE < size ? block + 4 * LINE : size;
+    int found = 0;
+    for (struct range range = {0}; next_range(&range, ends, &first, &count);) {
+        float *values = arrays[range.array] + range.from;
+        for (int64_t block = 0; block < range.size; block += 4 * LINE) {
+            int64_t end = block + 4 * LINE < range.size ? block + 4 * LINE : range.size;
             for (int64_t i = block; i < end; i += LINE) __builtin_prefetch(values + i + AHEAD);
             for (int64_t i = block; i < end; i++) {
-                found |= (bits_of(values[i]) & 0x7f800000) == 0x7f800000;
+                found |= !is_finite(values[i]);
                 values[i] *= factor;
             }
         }
-        first += size;
-        count -= size;
     }
-    return (int32_t)found;
+    return found;
 }

@@ -89,8 +89,7 @@ def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: tor
     functions = library() if ends and ends[-1] >= MANY else None
     if functions is None or not all(map(is_dense, (*grads, inverse, found_inf))):
         return False
-    arrays = (ctypes.c_void_p * len(grads))(*(grad.data_ptr() for grad in grads))
-    c_ends = (ctypes.c_int64 * len(grads))(*ends)
+    arrays, c_ends = places(grads), (ctypes.c_int64 * len(grads))(*ends)
     factor = ctypes.c_float(inverse.item())
     found = []
 
@@ -102,6 +101,11 @@ def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: tor
     if any(found):
         found_inf.fill_(1.0)
     return True
+
+
+def places(tensors: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    """Return the addresses of tensors as a C array."""
+    return (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
 
 
 @cache
@@ -117,7 +121,7 @@ def is_dense(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.dtype == dtype
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
         and tensor.layout == torch.strided
         and (tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last))
     )

@@ -1,5 +1,5 @@
-/* Conversions of single half-precision numbers, for the files of this folder. Rounding is to the
- * nearest number, ties to even. */
+/* For the files of this folder: conversions of single half-precision numbers, where rounding is to
+ * the nearest number, ties to even, and ranges of lists of arrays. */
 
 #include <stdint.h>
 #include <string.h>
@@ -42,3 +42,26 @@ static inline float widened_fp16(uint16_t narrow) {
     uint32_t subnormal = bits_of(from_bits(0x3f000000 + size) - 0.5f);
     return from_bits(sign | (size < 0x400 ? subnormal : normal));
 }
+
+/* A range of the elements of one array in a list. */
+struct range {
+    int64_t array, from, size;
+};
+
+/* Sets `range` to the next range of a list of arrays and returns 1; returns 0 at the end. `first`
+ * and `count` are a range of the elements of all arrays together, of which this takes the first
+ * part. `ends` are cumulative array sizes. `range` starts with zeros. */
+static inline int next_range(
+    struct range *range, const int64_t *ends, int64_t *first, int64_t *count
+) {
+    if (*count <= 0) return 0;
+    while (ends[range->array] <= *first) range->array++;
+    int64_t left = ends[range->array] - *first;
+    range->from = *first - (range->array ? ends[range->array - 1] : 0);
+    range->size = left < *count ? left : *count;
+    *first += range->size;
+    *count -= range->size;
+    return 1;
+}
+
+static inline int is_finite(float value) { return (bits_of(value) & 0x7f800000) != 0x7f800000; }

@@ -21,7 +21,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep.kernels.native.fused import SGDSettings, step_sgd_stochastically
-from halfstep.kernels.rounding import round_compensated, round_stochastically
+from halfstep.kernels.rounding import LARGE, round_compensated, round_stochastically
 from halfstep.kernels.scratch import widened
 from halfstep.kernels.update.reference import exact, split
 from halfstep.mechanisms.technique import Stage, Technique
@@ -29,7 +29,7 @@ from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.eight_bit import Adam8
 from halfstep.optim.foreach import in_chunks
 from halfstep.optim.in_one_kernel import CORRECTIONS, InOneKernel
-from halfstep.optim.one_pass import updates
+from halfstep.optim.one_pass import settings_of, updates
 from halfstep.optim.watched import has_hooks
 
 if TYPE_CHECKING:
@@ -212,7 +212,17 @@ def _sgd_in_one_pass(optimizer: Optimizer) -> dict[torch.Tensor, SGDSettings]:
     """
     if type(optimizer) is not SGD or has_hooks(optimizer):
         return {}
-    return {param: settings for param, _, _, settings in updates(optimizer, torch.bfloat16)}
+    found: dict[torch.Tensor, SGDSettings] = {}
+    for group in optimizer.param_groups:
+        settings = settings_of(group)
+        large = [
+            param
+            for param in group["params"]
+            if param.dtype == torch.bfloat16 and param.numel() >= LARGE and param.grad is not None
+        ]
+        if settings is not None:
+            found |= {param: settings for param, _ in updates(large, optimizer.state, settings)}
+    return found
 
 
 @contextmanager
