@@ -72,7 +72,7 @@ class OnePass:
         self._hooks = ()
         self._give_back()
 
-    def _update(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _update(self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if len(args) > 1 or kwargs:
             return  # the closure computes the gradients only inside the step
         if has_dispatch_mode():
@@ -89,7 +89,7 @@ class OnePass:
             if kept is None or not kept.fits(reached, self._optimizer.state, settings):
                 kept = self._kept[place] = _Kept(reached, self._optimizer.state, settings)
             if kept.params:
-                grads = [param.grad for param in kept.params]
+                grads = _grads(kept.params)
                 kept.sgd.step(grads, settings)
                 self._updated.append((kept.params, grads))
         for params, _ in self._updated:
@@ -144,7 +144,7 @@ class _Kept:
         if not params or bool(settings.momentum) != bool(momenta):
             return False
         present = [state.get(p, {}).get("momentum_buffer") for p in params] if momenta else []
-        grads = [param.grad for param in params]
+        grads = _grads(params)
         return (
             _same(reached, self._reached)
             and _same(present, momenta)
@@ -152,6 +152,10 @@ class _Kept:
             and {(type(grad), grad.dtype, grad.layout) for grad in grads} == _PLAIN
             and [grad.stride() for grad in grads] == self._strides
         )
+
+
+def _grads(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [grad for param in params if (grad := param.grad) is not None]
 
 
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:
@@ -188,8 +192,10 @@ def updates(
         A parameter, and its momentum buffer or None.
     """
     for param in params:
-        momentum = state.get(param, {}).get("momentum_buffer") if settings.momentum else None
-        if bool(settings.momentum) == (momentum is not None) and can_step_sgd(
-            param, param.grad, momentum
-        ):
+        grad, momentum = param.grad, None
+        if settings.momentum:
+            momentum = state.get(param, {}).get("momentum_buffer")
+            if momentum is None:
+                continue
+        if grad is not None and can_step_sgd(param, grad, momentum):
             yield param, momentum
