@@ -15,7 +15,7 @@ import torch
 
 from halfstep.doctor.record.blocks import parsed
 from halfstep.doctor.signals.program.liveness import (
-    functions_in,
+    functions_among,
     inside,
     lines_binding,
     parameters,
@@ -94,12 +94,13 @@ def idle_in(file: str) -> tuple[Idle, ...]:
 
 class _File:
     def __init__(self, tree: ast.Module) -> None:
-        self._tree = tree
+        self._tree, nodes = tree, [*ast.walk(tree)]
+        self._scopes = functions_among(nodes)
         self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
-        for each in functions_in(tree):
+        for each in self._scopes:
             self._functions.setdefault(each.name, []).append(each)
         self._modules: dict[str, str] = {}  # names of modules, and of functions in them
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     whole = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -107,16 +108,16 @@ class _File:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 for alias in node.names:
                     self._modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-        called = {id(each.func) for each in ast.walk(tree) if isinstance(each, ast.Call)}
+        called = {id(each.func) for each in nodes if isinstance(each, ast.Call)}
         self._passed = {  # functions that are given to others, which expect some parameters
             _name(each)
-            for each in ast.walk(tree)
+            for each in nodes
             if isinstance(each, ast.Name | ast.Attribute) and id(each) not in called
         }
         self._pure: dict[int, bool] = {}
         self._tried = {
             id(inner)
-            for each in ast.walk(tree)
+            for each in nodes
             if isinstance(each, ast.Try)
             for statement in each.body
             for inner in ast.walk(statement)
@@ -124,7 +125,7 @@ class _File:
 
     def found(self) -> Iterator[Idle]:
         """Yield what has no effect."""
-        for scope in (self._tree, *functions_in(self._tree)):
+        for scope in (self._tree, *self._scopes):
             place = ("<module>", 0)
             if not isinstance(scope, ast.Module):
                 place = scope.name, _first_line(scope)
@@ -179,7 +180,7 @@ class _File:
 
     def _is_read_elsewhere(self, but: ast.stmt, together: tuple[str, ...], at: int) -> bool:
         """Return whether another statement unpacks the same fields, and reads this one."""
-        for scope in (self._tree, *functions_in(self._tree)):
+        for scope in (self._tree, *self._scopes):
             dead = unread(scope)
             for node in inside(scope):
                 if node is but or not isinstance(node, ast.For | ast.Assign | ast.comprehension):

@@ -10,7 +10,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _SCOPES = (*FUNCTIONS, ast.ClassDef)
@@ -195,11 +195,9 @@ def unpackings(target: ast.expr) -> Iterator[tuple[str, ...]]:
             yield from unpackings(each)
 
 
-def functions_in(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Return all functions of a file."""
-    return [
-        each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+def functions_among(nodes: Iterable[ast.AST]) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Return the functions among the nodes of a file."""
+    return [each for each in nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def lines_binding(scope: Scope, name: str) -> list[int]:
