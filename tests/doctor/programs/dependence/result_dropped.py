@@ -94,6 +94,31 @@ def broken_by_a_method_that_is_not_called() -> None:
     train(after=clear)
 
 
+def broken_by_an_attribute_that_freezes_nothing() -> None:
+    model = classifier()
+    for parameter in model[0].parameters():
+        parameter.require_grad = False
+    train(model)
+
+
+def broken_by_a_rate_that_nothing_reads() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, (images, labels) in enumerate(batches(6)):
+        if step == 3:
+            optimizer.lr = 0.01
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def healthy_marks_of_parameters() -> None:
+    model = classifier()
+    for parameter in model.parameters():
+        parameter.is_small = parameter.numel() < 20
+    train(model)
+
+
 def healthy_set_of_numbers() -> None:
     seen = set()
 

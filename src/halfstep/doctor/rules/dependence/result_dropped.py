@@ -1,7 +1,8 @@
-"""A statement without an effect: the result of an operator is dropped, or a method is not called.
+"""A statement without an effect: a result is dropped, or a method or attribute is not meant so.
 
 Operators such as `masked_fill()` and `clamp()` return a new tensor; only their twins with "_" at
-the end of the name change the tensor itself.
+the end of the name change the tensor itself. A method without brackets is not called, and an
+attribute of another name, such as `require_grad`, is one that torch does not know.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import difference
 from halfstep.doctor.signals.program.effects import DROPPED, UNCALLED
-from halfstep.doctor.signals.program.idle import Unused, UnusedValues
+from halfstep.doctor.signals.program.idle import ATTRIBUTE, Unused, UnusedValues
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -26,6 +27,17 @@ def judge(evidence: Evidence) -> Finding | None:
                 "nothing happens",
                 facts=("a method without brackets is a value, which the statement drops",),
                 change=difference(each.statement, f"{each.statement}()"),
+                confidence=CERTAIN,
+                site=each.site,
+            )
+        if each.kind == ATTRIBUTE:
+            return Finding(
+                summary=f"this statement sets {each.name}, which torch does not know and "
+                f"nothing reads: {each.given[0]} stays as it is",
+                facts=("Python adds any attribute to an object without an error",),
+                change=difference(
+                    each.statement, each.statement.replace(f".{each.name}", f".{each.given[0]}", 1)
+                ),
                 confidence=CERTAIN,
                 site=each.site,
             )

@@ -27,6 +27,7 @@ from halfstep.doctor.signals.program.effects import (
     VALUE,
     idle_in,
 )
+from halfstep.doctor.signals.program.mistyped import mistyped
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.samples import is_sampled
 from halfstep.doctor.tensors.nesting import is_in_graph
@@ -48,6 +49,7 @@ _Value = tuple[torch.Tensor, dict[str, torch.Tensor]]
 _HELD = 4  # values of a name
 _ELEMENTS = 2**18  # of a value that is held
 _LINES = 4096
+ATTRIBUTE = "attribute"
 LENGTHS, MASK, FLAGS, WHOLE, REAL = "lengths", "mask", "flags", "whole numbers", "numbers"
 
 
@@ -56,11 +58,13 @@ class Unused:
     """A value that nothing reads, or a statement without an effect, that runs in the training.
 
     Attributes:
-        kind: The kind of `Idle`.
+        kind: The kind of `Idle`, or "attribute" for one that is set on a parameter or an optimizer
+            and has no effect.
         name: The name of the value, of the operator whose result is dropped, or of the method.
         function: The function around it; "" for none.
         fellows: The names beside it that are read.
-        given: For a dropped result, the variable to which it can be assigned.
+        given: For a dropped result, the variable to which it can be assigned; for an attribute,
+            the one that has an effect.
         is_overwritten: Whether the name gets another value before anything could read it.
         holds: What a field or a parameter holds: "lengths" of padded samples, a "mask" of padding,
             "flags" that are 0 or 1, other "whole numbers", or other "numbers".
@@ -208,7 +212,29 @@ class UnusedSignal(Signal):
         for file in sorted({file for file, _ in self._lines}):
             if is_of_user(file):
                 found += [each for idle in idle_in(file) for each in self._unused(file, idle)]
-        return {UnusedValues.signal: UnusedValues(tuple(found))}
+        return {UnusedValues.signal: UnusedValues((*found, *self._mistyped()))}
+
+    def _mistyped(self) -> Iterator[Unused]:
+        registry, files = self.watched.registry, {file for file, _ in self._lines}
+        models, optimizers = registry.models.alive(), registry.optimizers.alive()
+        for name, meant, file, line in mistyped(
+            models.values(), optimizers.values(), sorted(filter(is_of_user, files))
+        ):
+            mark = file, line, ""
+            yield Unused(
+                kind=ATTRIBUTE,
+                name=name,
+                function="",
+                fellows=(),
+                given=(meant,),
+                is_overwritten=False,
+                holds="",
+                shape=(),
+                partner="",
+                is_drawn_again=False,
+                statement=statement(mark),
+                site=site(mark),
+            )
 
     def _unused(self, file: str, idle: Idle) -> Iterator[Unused]:
         first, last = idle.lines
