@@ -83,6 +83,7 @@ class Models(Signal):
             notes.calls += 1
             notes.training_calls += torch.is_grad_enabled()
             if torch.is_grad_enabled():
+                watched.tell("on_given", module, args, kwargs)
                 entry = self._open(module, notes, args, kwargs)
                 before = notes.versions(module)
             self._ran = [] if notes.is_looked_at else None

@@ -183,6 +183,9 @@ class Signal:
             made: The tensors in its result.
         """
 
+    def on_given(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Hear that the loop is about to call a module with gradients, or that a replay does."""
+
     def on_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
         """Hear that the loop has called a model without gradients."""
 

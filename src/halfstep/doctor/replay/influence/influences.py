@@ -23,6 +23,7 @@ from halfstep.doctor.replay.influence.visible import visible_targets
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.signals.data.replaced import Replaced
 from halfstep.doctor.signals.program.fetches import Fetches
+from halfstep.doctor.signals.program.idle import UnusedSignal
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.contracts import OPERATORS, ContractSignal, torch_call
 from halfstep.doctor.signals.values.whole_numbers import USES, WholeNumbers
@@ -58,6 +59,8 @@ class Influences(Signal):
     def _examined(self, forwards: Forwards) -> Influence:
         if forwards.note:
             return Influence(note=forwards.note)
+        marks = ((each.caller.user_line, each.name) for each in forwards.base)
+        self.watched[UnusedSignal].ran(marks)
         for examine in (self._examine_calls, self._examine_whole_numbers):
             with suppress(*_INCOMPARABLE):
                 examine(forwards)

@@ -1,0 +1,129 @@
+"""A training is resumed, and its best loss begins again."""
+
+import copy
+import math
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier
+
+CODE = "ENTRY_NOT_RESTORED"
+
+
+class Session:
+    def __init__(self) -> None:
+        self.model = classifier()
+        self.mean = copy.deepcopy(self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        self.best = math.inf
+        self.kept = None
+
+    def run(self, steps: int = 4) -> None:
+        for images, labels in batches(steps):
+            loss = nn.functional.cross_entropy(self.model(images), labels)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            with torch.no_grad():
+                for one, other in zip(self.mean.parameters(), self.model.parameters(), strict=True):
+                    one.lerp_(other, 0.1)
+            value = loss.item()
+            self.best = min(self.best, value)
+
+    def states(self):
+        return {"net": self.model.state_dict(), "opt": self.optimizer.state_dict()}
+
+    def resume(self, path, read) -> None:
+        file = torch.load(path)
+        self.model.load_state_dict(file["net"])
+        self.optimizer.load_state_dict(file["opt"])
+        read(self, path)
+
+
+class Forgetting(Session):
+    def save(self, path) -> None:
+        torch.save({**self.states(), "best_loss": self.best}, path)
+
+
+class Averaging(Session):
+    def save(self, path) -> None:
+        torch.save({**self.states(), "mean_of_weights": self.mean.state_dict()}, path)
+
+
+class Complete(Session):
+    def save(self, path) -> None:
+        both = {"least_loss": self.best, "mean": self.mean.state_dict()}
+        torch.save({**self.states(), **both}, path)
+
+    def resume(self, path, read) -> None:
+        file = torch.load(path)
+        self.model.load_state_dict(file["net"])
+        self.optimizer.load_state_dict(file["opt"])
+        self.best = file["least_loss"]
+        self.mean.load_state_dict(file["mean"])
+        read(self, path)
+
+
+class Informing(Session):
+    """What it saves besides the states is for people."""
+
+    def save(self, path) -> None:
+        rate, width = 0.05, 16
+        torch.save({**self.states(), "rate": rate, "width": width, "name": "net"}, path)
+
+
+def nothing(session, path) -> None:
+    del session, path
+
+
+def resumed(kind, steps: int = 4, read=nothing) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "last.pt")
+        first = kind()
+        first.run()
+        first.save(path)
+        second = kind()
+        second.resume(path, read)
+        second.run(steps)
+
+
+def broken() -> None:
+    resumed(Forgetting)
+
+
+def mended() -> None:
+    resumed(Complete)
+
+
+def broken_by_an_average_that_begins_again() -> None:
+    resumed(Averaging)
+
+
+def healthy_information_for_people() -> None:
+    resumed(Informing)
+
+
+def healthy_load_for_an_evaluation() -> None:
+    resumed(Forgetting, steps=0)
+
+
+def returned(kind) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        session = kind()
+        session.run()
+        session.save(Path(folder, "last.pt"))
+        session.run()
+        session.resume(Path(folder, "last.pt"), nothing)
+        session.run()
+
+
+def healthy_return_to_the_last_weights() -> None:
+    """The best loss of the session is still there, and may be a later one."""
+    returned(Forgetting)
+
+
+def healthy_average_that_goes_on() -> None:
+    returned(Averaging)
