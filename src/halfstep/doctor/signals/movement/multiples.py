@@ -11,8 +11,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch.nn.utils.spectral_norm import SpectralNorm
 
+from halfstep.doctor.internals import spectral_vectors
 from halfstep.doctor.record.sites import Mark, Site, site
 from halfstep.doctor.signals.ledgers.followers import address
 from halfstep.doctor.signals.signal import Signal
@@ -158,16 +158,11 @@ def is_new(norm: Any) -> bool:
 
 def _not_of_length_one(model: nn.Module) -> Iterator[float]:
     """Yield the lengths other than 1 of the left vectors of spectral norms, one for each norm."""
-    for each in model.modules():
-        hooks = each._forward_pre_hooks.values()
-        names = [f"{one.name}_u" for one in hooks if isinstance(one, SpectralNorm)]
-        names += ["_u"] if type(each).__name__ == "_SpectralNorm" else []
-        for name in names:
-            vector = getattr(each, name, None)
-            if isinstance(vector, torch.Tensor):
-                length = float(torch.linalg.vector_norm(vector.detach().double()))
-                if abs(length - 1) > _LENGTH:
-                    yield length
+    for module in model.modules():
+        for vector in spectral_vectors(module):
+            length = float(torch.linalg.vector_norm(vector.detach().double()))
+            if abs(length - 1) > _LENGTH:
+                yield length
 
 
 def _lengths(start: torch.Tensor, trained: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
