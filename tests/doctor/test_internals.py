@@ -186,3 +186,14 @@ def test_a_node_knows_the_shape_of_its_result_and_its_saved_arguments() -> None:
     assert internals.saved_by(product, "nothing") is None
     loss = nn.functional.mse_loss(inputs, torch.zeros(4, 3)).grad_fn
     assert internals.saved_by(loss, "reduction") == 1
+
+
+@pytest.mark.parametrize(
+    "spectral", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm]
+)
+def test_the_vectors_of_spectral_norms_have_a_length_of_one(spectral) -> None:
+    layer = spectral(nn.Linear(5, 4))
+    found = [one for each in layer.modules() for one in internals.spectral_vectors(each)]
+    assert [each.shape for each in found] == [(4,)]
+    assert float(found[0].norm()) == pytest.approx(1.0)
+    assert internals.spectral_vectors(nn.Linear(5, 4)) == []

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn, overrides
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils import checkpoint
 from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch
@@ -342,6 +344,15 @@ def norms_and_losses() -> tuple[type[nn.Module], ...]:
 def is_loss(module: nn.Module) -> bool:
     """Return whether a module is one of torch's losses."""
     return isinstance(module, nn.modules.loss._Loss)
+
+
+def spectral_vectors(module: nn.Module) -> list[torch.Tensor]:
+    """Return the left vectors of the power iterations of a module's own spectral norms."""
+    hooks = [each for each in module._forward_pre_hooks.values() if isinstance(each, SpectralNorm)]
+    names = [f"{each.name}_u" for each in hooks]
+    names += ["_u"] if isinstance(module, _SpectralNorm) else []
+    found = [getattr(module, each, None) for each in names]
+    return [each for each in found if isinstance(each, torch.Tensor)]
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:

@@ -63,6 +63,7 @@ class AveragedModel:
         norms: Number of its layers with running statistics.
         ran: Whether it has run in training mode, which computes its own statistics.
         site: The last line that evaluated it in evaluation mode; None without one.
+        vectors: The lengths of the vectors of its spectral norms that are not 1, one for each norm.
     """
 
     number: int
@@ -72,6 +73,7 @@ class AveragedModel:
     norms: int
     ran: bool
     site: Site | None
+    vectors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,12 @@ LOW = 1e-3
 """The share of its peak below which a learning rate is almost 0."""
 
 
+def assigned_name(text: str) -> str:
+    """Return the variable or attribute to which a statement assigns; "" if unknown."""
+    found = re.match(r"([\w.]+)(?:\s*:[^=]+)?\s*=(?!=)", text)
+    return found[1] if found else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Rates:
     """The learning rates of one optimizer in its steps.
@@ -119,6 +125,7 @@ class Schedule:
         made_by: Source text of the statement that made it; "" if unknown.
         site: The line that moved it last; None if the loop itself never did.
         later: The statement that follows the innermost loop around this line; None without one.
+        unused: Whether it has a name, and no line of the program calls its `step` or passes it on.
     """
 
     optimizer: int
@@ -140,12 +147,12 @@ class Schedule:
     made_by: str = ""
     site: Site | None = None
     later: Site | None = None
+    unused: bool = False
 
     @property
     def name(self) -> str:
         """The variable or attribute to which the program assigns the scheduler; "" if unknown."""
-        found = re.match(r"([\w.]+)(?:\s*:[^=]+)?\s*=(?!=)", self.made_by)
-        return found[1] if found else ""
+        return assigned_name(self.made_by)
 
 
 @dataclass(frozen=True, slots=True)

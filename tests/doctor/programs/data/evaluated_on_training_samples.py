@@ -113,3 +113,17 @@ def healthy_policy() -> None:
             training.model(states[step])
         batch = torch.cat([states[each] for each in torch.randint(step, (8,)).tolist()])
         training.step(batch, batch.argmax(1) % 3)
+
+
+def healthy_frozen_part_in_the_training() -> None:
+    """The first steps train the head alone; the evaluation has samples of its own."""
+    torch.manual_seed(0)
+    data, labels = torch.randn(200, 6), torch.randint(3, (200,))
+    body, head = torch.nn.Linear(6, 16), torch.nn.Linear(16, 3)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.05)
+    for step in range(24):
+        rows = torch.randint(0, 160, (32,))
+        body.requires_grad_(step % 2 == 0)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(head(body(data[rows])), labels[rows]).backward()
+        optimizer.step()

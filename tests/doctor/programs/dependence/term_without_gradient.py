@@ -166,3 +166,57 @@ def healthy_constant_of_a_likelihood() -> None:
         return error / (2 * spread**2) + spread.log()
 
     train(loss_of)
+
+
+def train_two(loss_of) -> None:
+    """Train two models in turn; the loss of the second one is a plain one."""
+    first, second = classifier(), classifier()
+    one = torch.optim.SGD(first.parameters(), lr=0.05)
+    two = torch.optim.SGD(second.parameters(), lr=0.05)
+    for images, labels in batches(8):
+        one.zero_grad()
+        loss_of(first(images), second(images), labels).backward()
+        one.step()
+        two.zero_grad()
+        functional.cross_entropy(second(images), labels).backward()
+        two.step()
+
+
+def broken_number_in_another_loss_than_the_last() -> None:
+    def loss_of(outputs, others, labels):
+        spread = outputs.square().mean().item()
+        return functional.cross_entropy(outputs, labels) + 0.1 * spread
+
+    train_two(loss_of)
+
+
+def healthy_numbers_that_are_printed() -> None:
+    def loss_of(outputs, others, labels):
+        spread = outputs.square().mean()
+        assert spread.item() >= 0
+        return functional.cross_entropy(outputs, labels) + 0.1 * spread + 0.5
+
+    train_two(loss_of)
+
+
+def healthy_number_of_a_loss_with_a_backward_of_its_own() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(8):
+        optimizer.zero_grad()
+        outputs = model(images)
+        penalty = 0.1 * outputs.square().mean()
+        penalty.backward(retain_graph=True)
+        loss = functional.cross_entropy(outputs, labels) + penalty.item()
+        loss.backward()
+        optimizer.step()
+        head = functional.cross_entropy(model(images), labels)
+        head.backward()
+
+
+def healthy_weight_of_a_term() -> None:
+    def loss_of(outputs, others, labels):
+        loss = functional.cross_entropy(outputs, labels)
+        return loss + outputs.square().mean() * (0.1 / loss.item())
+
+    train_two(loss_of)

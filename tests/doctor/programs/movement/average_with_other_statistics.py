@@ -128,3 +128,36 @@ def healthy_functional_call_with_buffers() -> None:
 
 def healthy_weights_of_the_start() -> None:
     in_a_shell(starts=True)
+
+
+def train_with_spectral_norms(spectral, update) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(spectral(nn.Linear(6, 16)), nn.ReLU(), spectral(nn.Linear(16, 3)))
+    averaged = copy.deepcopy(model).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for images, labels in batches(24):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        update(averaged, model)
+    with torch.no_grad():
+        averaged(images)
+
+
+@torch.no_grad()
+def parameters_and_copies(average, model) -> None:
+    parameters(average, model)
+    for value, other in zip(average.buffers(), model.buffers(), strict=True):
+        value.copy_(other)
+
+
+def broken_in_vectors_of_spectral_norms() -> None:
+    train_with_spectral_norms(nn.utils.parametrizations.spectral_norm, state)
+
+
+def broken_in_vectors_of_hooks() -> None:
+    train_with_spectral_norms(nn.utils.spectral_norm, state)
+
+
+def healthy_copies_of_vectors() -> None:
+    train_with_spectral_norms(nn.utils.parametrizations.spectral_norm, parameters_and_copies)

@@ -90,3 +90,15 @@ def healthy_low_limit() -> None:
 
 def healthy_limit_that_is_rarely_reached() -> None:
     train(5.0)
+
+
+def broken_by_values_with_momentum() -> None:
+    def write(parameters) -> None:
+        for each in parameters:
+            each.grad.clamp_(-1e-3, 1e-3)
+
+    written(write, factor=200.0, rate=2e-4)
+
+
+def healthy_values_of_a_loss_that_falls() -> None:
+    written(lambda parameters: torch.nn.utils.clip_grad_value_(parameters, 1e-3), rate=10.0)

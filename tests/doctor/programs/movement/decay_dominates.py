@@ -88,3 +88,21 @@ def healthy_random_classes() -> None:
 
 def healthy_small_penalty() -> None:
     train(lambda weights: torch.optim.SGD(weights, lr=0.1), penalty=1e-4)
+
+
+def broken_by_a_penalty_in_a_loss_that_falls() -> None:
+    train(lambda weights: torch.optim.SGD(weights, lr=0.1), penalty=1.0)
+
+
+def healthy_decay_before_norms() -> None:
+    """The weights before a norm shrink, and their gradients grow."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Linear(6, 32, bias=False), nn.BatchNorm1d(32, affine=False), nn.ReLU()),
+        *(nn.Linear(32, 3, bias=False), nn.BatchNorm1d(3, affine=False)),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.6)
+    for images, labels in batches(40):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()

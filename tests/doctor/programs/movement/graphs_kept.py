@@ -6,6 +6,8 @@ from torch import nn
 from doctor.loops import batches, classifier
 
 CODE = "GRAPHS_KEPT"
+KEPT: list = []
+"""Lives on after a program, as variables of a script do."""
 
 
 def train(take, *, steps: int = 12) -> None:
@@ -156,3 +158,23 @@ def healthy_sum_of_terms() -> None:
             loss = loss + 1e-4 * each.square().sum()
         loss.backward()
         optimizer.step()
+
+
+def broken_in_a_list_of_a_short_program() -> None:
+    losses = KEPT
+    losses.clear()
+    train(losses.append, steps=44)
+
+
+def healthy_list_of_numbers_of_a_short_program() -> None:
+    train(lambda loss: KEPT.append(loss.item()), steps=44)
+
+
+def healthy_last_losses_of_a_short_program() -> None:
+    KEPT.clear()
+
+    def take(loss) -> None:
+        KEPT.append(loss)
+        del KEPT[:-4]
+
+    train(take, steps=44)

@@ -71,3 +71,21 @@ def healthy_high_rate_with_a_momentum() -> None:
 
 def healthy_smoothing_that_forgets_at_once() -> None:
     train(lambda weights: torch.optim.RMSprop(weights, 0.001, alpha=0.0, eps=1e-3))
+
+
+def broken_by_betas_of_language_models() -> None:
+    train(lambda weights: torch.optim.AdamW(weights, lr=0.001, betas=(0.98, 0.9)))
+
+
+def healthy_longer_memory_of_gradients() -> None:
+    train(lambda weights: torch.optim.Adam(weights, lr=0.001, betas=(0.95, 0.9)))
+
+
+def broken_by_a_momentum_in_place_of_a_rate_that_falls() -> None:
+    def make(weights):
+        optimizer = torch.optim.SGD(weights, 0.9, 0.05)
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.1
+        return optimizer
+
+    train(make)

@@ -276,3 +276,13 @@ def healthy_policy_gradient_inside_a_model() -> None:
         optimizer.zero_grad()
         (functional.mse_loss(values, reward) - (score * reward).mean()).backward()
         optimizer.step()
+
+
+def broken_beside_a_prior_of_the_same_shape() -> None:
+    def draw(mean, std):
+        sample = distributions.Normal(mean, std).sample()
+        prior = distributions.Normal(torch.zeros_like(sample), torch.ones_like(sample))
+        distributions.kl_divergence(distributions.Normal(mean, std), prior)
+        return sample
+
+    train(draw)

@@ -8,10 +8,12 @@ from doctor.loops import batches, classifier
 CODE = "EPS_ABOVE_GRADIENTS"
 
 
-def train(*, divisor: float = 1.0, eps: float = 1e-8, rate: float = 1e-3, kind=None) -> None:
+def train(
+    *, divisor: float = 1.0, eps: float = 1e-8, rate: float = 1e-3, kind=None, steps: int = 12
+) -> None:
     model = classifier()
     optimizer = (kind or torch.optim.Adam)(model.parameters(), lr=rate, eps=eps)
-    for images, labels in batches(12):
+    for images, labels in batches(steps):
         optimizer.zero_grad()
         (nn.functional.cross_entropy(model(images), labels) / divisor).backward()
         optimizer.step()
@@ -39,3 +41,11 @@ def healthy_large_eps_with_a_large_rate() -> None:
 
 def healthy_small_gradients_with_a_smaller_eps() -> None:
     train(divisor=5e12, eps=1e-20)
+
+
+def broken_by_an_eps_near_the_gradients() -> None:
+    train(eps=3.0, rate=3e-5, steps=24)
+
+
+def healthy_eps_near_the_gradients() -> None:
+    train(eps=3.0, rate=0.3, steps=24)

@@ -326,3 +326,62 @@ def healthy_batches_of_a_warm_up_that_is_thrown_away() -> None:
         if number in (0, 2, 5):  # such as a batch whose gradients are too large
             continue
         optimizer.step()
+
+
+def two_tasks(before) -> None:
+    """Train a body with two heads; `before(number, body, head)` runs before each backward."""
+    torch.manual_seed(0)
+    body, heads = nn.Linear(6, 16), [nn.Linear(16, 3), nn.Linear(16, 3)]
+    weights = [*body.parameters(), *heads[0].parameters(), *heads[1].parameters()]
+    optimizer = torch.optim.SGD(weights, lr=0.05)
+    for images, labels in batches(8):
+        for number, head in enumerate(heads):
+            before(number, body, head)
+            nn.functional.cross_entropy(head(body(images)), (labels + number) % 3).backward()
+        optimizer.step()
+
+
+def broken_in_a_part_that_tasks_share() -> None:
+    def before(number, body, head) -> None:
+        body.zero_grad()
+        head.zero_grad()
+
+    two_tasks(before)
+
+
+def healthy_heads_that_are_cleared_alone() -> None:
+    def before(number, body, head) -> None:
+        head.zero_grad()
+        if number == 0:
+            body.zero_grad()
+
+    two_tasks(before)
+
+
+def healthy_gradients_of_a_part_that_are_used_first() -> None:
+    kept: list = []
+
+    def before(number, body, head) -> None:
+        if number == 1:
+            kept.append([each.grad.clone() for each in body.parameters()])
+        body.zero_grad()
+        head.zero_grad()
+
+    two_tasks(before)
+
+
+def healthy_part_of_another_loss() -> None:
+    """The generator's pass leaves gradients in the critic, which its own pass must not use."""
+    torch.manual_seed(0)
+    maker, critic = nn.Linear(4, 6), nn.Linear(6, 1)
+    optimizer = torch.optim.SGD([*maker.parameters(), *critic.parameters()], lr=0.01)
+    for images, _ in batches(8):
+        made = maker(torch.randn(8, 4))
+        optimizer.zero_grad()
+        nn.functional.softplus(-critic(made)).mean().backward()
+        critic.zero_grad()
+        loss = nn.functional.softplus(-critic(images)) + nn.functional.softplus(
+            critic(made.detach())
+        )
+        loss.mean().backward()
+        optimizer.step()

@@ -188,3 +188,41 @@ def healthy_attack_after_training() -> None:
         images = images.detach().requires_grad_()
         (nn.functional.cross_entropy(model(images), labels) * 20).backward()
         images = images + images.grad.sign()
+
+
+def bounded(*, kept: bool, bound: float = 2.0) -> None:
+    """Train without the steps whose gradients have a norm above a bound."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for number, (images, labels) in enumerate(batches(60)):
+        loss = nn.functional.cross_entropy(model(images), labels)
+        if number % 9 == 8:
+            loss = loss.detach() + 1.5 * (loss - loss.detach())
+        if not kept:
+            optimizer.zero_grad()
+        loss.backward()
+        norm = sum(each.grad.square().sum() for each in model.parameters()).sqrt()
+        if norm > bound:
+            continue
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def broken_by_a_bound_for_the_norm() -> None:
+    bounded(kept=True)
+
+
+def healthy_bound_for_the_norm() -> None:
+    bounded(kept=False)
+
+
+def healthy_windows_that_end_by_chance() -> None:
+    """The norm is read in each pass, and decides nothing."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for number, (images, labels) in enumerate(batches(60)):
+        nn.functional.cross_entropy(model(images), labels).backward()
+        assert sum(each.grad.square().sum() for each in model.parameters()).sqrt() > 0
+        if number % 5 not in {1, 3}:
+            optimizer.step()
+            optimizer.zero_grad()

@@ -188,3 +188,23 @@ def healthy_cosine_that_goes_on_a_little() -> None:
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * BATCHES - 5)
 
     train(each_batch=True, make=make)
+
+
+def train_with_milestones(*lengths: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [*lengths], gamma=0.1)
+    for images, labels in batches(80):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def broken_by_milestones_in_epochs() -> None:
+    train_with_milestones(2, 3, 5, 8)
+
+
+def healthy_milestones_in_steps() -> None:
+    train_with_milestones(30, 45, 60, 75)

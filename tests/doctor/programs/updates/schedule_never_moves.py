@@ -187,3 +187,27 @@ def healthy_rate_that_the_loop_sets_itself() -> None:
 
 def healthy_constant() -> None:
     train(lambda optimizer: ConstantLR(optimizer, 1.0, total_iters=1))
+
+
+def advance(plan, number: int) -> None:
+    if number % 100 == 99:
+        plan.step()
+
+
+def unused(*, passed_on: bool, shown: bool = False) -> None:
+    """Train with a scheduler for another length than that of the program."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    annealing = StepLR(optimizer, 7)
+    every_hundredth = StepLR(optimizer, 7) if passed_on else None
+    for number, (images, labels) in enumerate(batches(24)):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        if passed_on:
+            advance(every_hundredth, number)
+    assert not shown or annealing.get_last_lr()
+
+
+def broken_without_any_move() -> None:
+    unused(passed_on=False, shown=True)

@@ -34,7 +34,7 @@ def _for_all_later_steps(evidence: Evidence) -> Finding | None:
             continue
         if not account.same_line or evidence.loop.discarded.count:
             continue
-        if account.finite and not _decides(evidence, account):
+        if account.finite and not (_decides(evidence, account) or _bounds(evidence, account)):
             continue
         name = optimizer_name(evidence.loop, account.number)
         what = "inf or NaN in them stays there" if not account.finite else "they only grow"
@@ -74,7 +74,7 @@ def _for_the_next_step(evidence: Evidence) -> Finding | None:
                     f"step nor a clearing; {counted(found.steps, 'later step')} used the gradients"
                 ),
                 (
-                    f"the {found.what} of {found.high} of {found.compared} was far above all those "
+                    f"the {found.what} of {found.high} of {found.compared} was above all those "
                     f"before, such as {found.value:.4g} after at most {found.before:.4g}"
                 ),
             ),
@@ -106,6 +106,14 @@ def _decides(evidence: Evidence, account: Contributions) -> bool:
         if event.kind in {"read", "zero"} and event.facts.get("optimizer") == account.number
     }
     return not last.complete and bool(looks)
+
+
+def _bounds(evidence: Evidence, account: Contributions) -> bool:
+    """Return whether the loop leaves out each step whose gradient norm is above those of others."""
+    return any(
+        each.number == account.number and each.what != "loss" and each.high == each.compared > 0
+        for each in evidence.of(LeftOutLedger).optimizers
+    )
 
 
 RULE = Rule(

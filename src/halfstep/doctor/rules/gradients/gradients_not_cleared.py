@@ -93,5 +93,8 @@ RULE = Rule(
     citations=("docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad",),
     needs=frozenset({"contributions", "loop"}),
     judge=judge,
-    explains=("LEARNING_RATE_TOO_HIGH", "NOT_FINITE", "SCALE_COLLAPSED", "ACTIVATIONS_TOO_LARGE"),
+    explains=(
+        *("ACTIVATIONS_TOO_LARGE", "INPUT_LOST", "LEARNING_RATE_TOO_HIGH", "NOT_FINITE"),
+        "SCALE_COLLAPSED",
+    ),
 )

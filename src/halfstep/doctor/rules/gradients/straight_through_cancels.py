@@ -45,5 +45,6 @@ RULE = Rule(
     citations=("zalandoresearch/pytorch-vq-vae#6",),
     needs=frozenset({"cancelling"}),
     judge=judge,
+    explains=("GRADIENTS_VANISH", "PART_WITHOUT_GRADIENT"),
     harmless=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.averages import AveragedModel, AverageLedger
@@ -22,6 +23,15 @@ def judge(evidence: Evidence) -> Finding | None:
         if model.site is None or model.updates == 0:
             continue
         name = names.of(model.number).name or "averaged_model"
+        if model.vectors:
+            return _finding(
+                model,
+                f"{counted(len(model.vectors), 'spectral norm')} of {name} "
+                f"{'has' if len(model.vectors) == 1 else 'have'} a vector of length "
+                f"{median(model.vectors):.3g} in place of 1: an average of such vectors is none, "
+                "and the norm divides the weights by a wrong number",
+                _copied(name),
+            )
         if model.norms and len(model.stale) == model.norms:
             return _finding(
                 model,

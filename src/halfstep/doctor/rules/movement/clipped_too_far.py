@@ -37,8 +37,9 @@ def judge(evidence: Evidence) -> Finding | None:
     for shrinking in evidence.of(ClippingLines).shrinking:
         factors = [before / now for before, now in shrinking.norms if 0 < now < before < math.inf]
         is_always = len(factors) == len(shrinking.norms) >= _FEWEST and min(factors) >= _FACTOR
-        # The factor may only undo that of the loss, as in a scaler of the loop's own.
-        if is_always and moves and median(moves) <= _SMALL:
+        # A product may only undo that of the loss, as in a scaler of the loop's own.
+        is_bound = "clamp" in shrinking.by or "clip" in shrinking.by
+        if is_always and moves and (is_bound or median(moves) <= _SMALL):
             return _shrunk(shrinking, factors, course, median(moves))
     return None
 

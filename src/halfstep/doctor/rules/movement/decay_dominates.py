@@ -18,6 +18,8 @@ _SHRUNK = 0.5  # of the norm before the first step
 _LARGE = 2.0  # times its smallest norm: at that size, decay and gradients may be in balance
 _MOST = 0.7  # of the sum of all norms is theirs: some biases begin near 0, or must stay
 _FALLS = 0.9  # of the first losses
+_VANISHED = 0.1  # of the norm before the first step
+_NEARLY_ALL = 0.9  # of the sum of all norms
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -25,20 +27,30 @@ def judge(evidence: Evidence) -> Finding | None:
     for number, optimizer in enumerate(evidence.static.optimizers):
         course = evidence.numbers.course(number)
         steps = sorted({each.iteration for each in evidence.samples if each.optimizer == number})
-        if course is None or len(steps) < _FEWEST or course[1] < _FALLS * course[0]:
+        if course is None or len(steps) < _FEWEST:
             continue
+        # A loss with a penalty falls with the weights.
+        falls = course[1] < _FALLS * course[0]
+        if falls and not _calms(evidence, number):
+            continue
+        left, most = (_VANISHED, _NEARLY_ALL) if falls else (_SHRUNK, _MOST)
         cosines = _while_shrinking([s for s in evidence.samples if s.optimizer == number])
         inward = {name: median(its) for name, its in cosines.items() if median(its) >= _INWARD}
         mine = [each for each in evidence.growth.parameters if each.parameter in cosines]
         shrunk = [
-            each
-            for each in mine
-            if each.parameter in inward and each.after <= _SHRUNK * each.before
+            each for each in mine if each.parameter in inward and each.after <= left * each.before
         ]
         before, after = sum(each.before for each in shrunk), sum(each.after for each in shrunk)
-        if shrunk and before >= _MOST * sum(each.before for each in mine):
+        if shrunk and before >= most * sum(each.before for each in mine):
             return _finding(optimizer, course, (before, after), median(inward.values()))
     return None
+
+
+def _calms(evidence: Evidence, number: int) -> bool:
+    """Return whether the gradients have become smaller; those of weights before a norm grow."""
+    norms = [each.gradient_norm for each in evidence.numbers.steps if each.optimizer == number]
+    known = [each for each in norms if each is not None]
+    return bool(known) and known[-1] <= known[0]
 
 
 def _while_shrinking(samples: list[Sample]) -> dict[str, list[float]]:
@@ -83,8 +95,13 @@ def _finding(
             change = (f"+ # give {optimizer.kind} a smaller weight_decay, such as 1e-4",)
     return Finding(
         summary=f"the weights shrink from a norm of {norms[0]:.3g} to {norms[1]:.3g}, because "
-        "their decay is much stronger than the gradient of the loss, which does not fall: it is "
-        f"{losses[0]:.3g} at first and {losses[1]:.3g} at the end",
+        "their decay is much stronger than the gradient of the loss"
+        + (
+            ""
+            if losses[1] < _FALLS * losses[0]
+            else f", which does not fall: it is {losses[0]:.3g} at first and {losses[1]:.3g} at "
+            "the end"
+        ),
         facts=tuple(facts),
         change=change,
         confidence=LIKELY,

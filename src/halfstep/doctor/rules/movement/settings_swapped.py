@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.rates import LearningRates
 from halfstep.doctor.record.source import with_positional
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
     from halfstep.doctor.record.static import OptimizerFacts
 
-_LONG, _SHORT = 0.99, 0.95  # betas: a long memory of gradients, a short one of their squares
+_LONGER = 4.9  # times: the memory of gradients, compared with that of their squares
 _DECAY = 0.02  # a dampening below it is a weight decay in the place of the dampening
 _SMOOTHING = ("alpha", "rho", "beta2")  # of squared gradients: near 1, or 0 without any
 _NO_SMOOTHING, _NO_EPS = 0.01, 0.5  # a smoothing below, an eps above: each may be the other
@@ -22,9 +23,10 @@ _BETAS = re.compile(r"betas\s*=\s*\(([^(),]+),\s*([^(),]+)\)")
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find betas in the wrong order, and settings that only make sense in another's place."""
-    for optimizer in evidence.static.optimizers:
+    for number, optimizer in enumerate(evidence.static.optimizers):
         if optimizer.steps:
-            finding = _betas(optimizer) or _dampening(optimizer) or _exchanged(optimizer)
+            given = evidence.of(LearningRates).of(number).given
+            finding = _betas(optimizer) or _dampening(optimizer) or _exchanged(optimizer, given)
             if finding is not None:
                 return finding
     return None
@@ -35,7 +37,8 @@ def _betas(optimizer: OptimizerFacts) -> Finding | None:
     if not (isinstance(first, float) and isinstance(second, float)):
         return None
     # Lion's betas have another meaning, and so have those of an optimizer with three.
-    if first < _LONG or second > _SHORT or "beta3" in optimizer.settings:
+    is_longer = 0 < second < 1 and 1 - second >= _LONGER * (1 - first)
+    if not is_longer or "beta3" in optimizer.settings:
         return None
     if "Adam" not in optimizer.kind:
         return None
@@ -91,13 +94,19 @@ def _dampening(optimizer: OptimizerFacts) -> Finding | None:
     )
 
 
-def _exchanged(optimizer: OptimizerFacts) -> Finding | None:
-    """Find two settings each of which is out of its range, and within the other's."""
+def _exchanged(optimizer: OptimizerFacts, given: tuple[float, ...]) -> Finding | None:
+    """Find two settings each of which is out of its range, and within the other's.
+
+    Args:
+        optimizer: The optimizer, with its settings at the end.
+        given: The learning rates with which it was made.
+    """
     settings = {
         name: float(value)
         for name, value in optimizer.settings.items()
         if isinstance(value, float | int)
     }
+    settings["lr"] = next(iter(given), settings.get("lr", 0.0))
     eps, rate, momentum = (settings.get(name, 0.0) for name in ("eps", "lr", "momentum"))
     for name in _SMOOTHING:
         if 0 < settings.get(name, 0.0) < _NO_SMOOTHING and _NO_EPS < eps < 1:
@@ -132,7 +141,7 @@ RULE = Rule(
     name="settings of an optimizer in each other's places",
     rows=(58,),
     citations=("mila-iqia/blocks#1159", "pytorch/pytorch#137356", "NVIDIA/warp#1143"),
-    needs=frozenset({"static"}),
+    needs=frozenset({"rates", "static"}),
     judge=judge,
     harmless=True,
 )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.rates import Schedule
 
 _EARLY = 0.25  # of the steps
-_GONE = 1e-6  # of the highest learning rate; a last rate above it may be intended
+_GONE = 1e-6  # of the highest learning rate; above it, the loss must have come to rest
 _STEPS = 20
 _LOSSES = 5
 _COSINE = "CosineAnnealingLR"
@@ -69,10 +69,10 @@ def _falls(evidence: Evidence) -> Finding | None:
             continue
         highest, last, site = rates.peaks[0], optimizer.largest_rate, moved[0].site
         # A scheduler that is meant to end, or to freeze parameters, sets the rate to 0.
-        gone = last is not None and 0 < last <= _GONE * highest
-        if not (gone and 0 <= rates.low_from <= _EARLY * rates.steps):
+        if not (last and 0 <= rates.low_from <= _EARLY * rates.steps):
             continue
-        if not _stays([each for each in evidence.numbers.steps if each.optimizer == number]):
+        steps = [each for each in evidence.numbers.steps if each.optimizer == number]
+        if not _stays(steps) or not (last <= _GONE * highest or _rests(steps, rates.low_from)):
             continue
         mine = [*ledger.schedules_of(number)]
         lengths = with_length(mine[0], mine[0].moves) if len(mine) == 1 else ()

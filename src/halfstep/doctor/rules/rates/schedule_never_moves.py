@@ -88,10 +88,18 @@ def _stands(schedule: Schedule, ledger: LearningRates, data: PassLedger) -> Find
         return _finding(
             schedule, f"its length is {schedule.planned} moves, one for each step", rates.site
         )
+    why, unit = _reason(schedule, data)
+    return _finding(schedule, why, None, unit) if why else None
+
+
+def _reason(schedule: Schedule, data: PassLedger) -> tuple[str, str]:
+    """Return why a scheduler was to move, and after what; "" if it may stand on purpose."""
     if schedule.planned in {*map(_whole_passes, data.lines)} - {0}:
-        why = f"its length is {schedule.planned} moves, one for each pass over the data"
-        return _finding(schedule, why, None, "pass over the data")
-    return None
+        what = "pass over the data"
+        return f"its length is {schedule.planned} moves, one for each {what}", what
+    if schedule.unused:
+        return "no line of the program calls its step()", "unit of its plan, a step or an epoch"
+    return "", ""
 
 
 def _whole_passes(line: LoaderPasses) -> int:

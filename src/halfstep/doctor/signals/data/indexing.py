@@ -43,6 +43,7 @@ _LOSSES = frozenset(
         *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
     }
 )
+_NO_MODEL = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +259,9 @@ class Indexing(Signal):
             if known is not None and known[0]() is first:
                 self._whole.add(known[1])
         elif len(self._given) < TAKES:
-            number = self.watched.registry.models.number(module)
+            # A frozen part in a training is no evaluation.
+            is_known = is_training or not (torch.is_grad_enabled() and module.training)
+            number = self.watched.registry.models.number(module) if is_known else _NO_MODEL
             self._given.append((taken, is_training, number))
         if is_training:
             self._inputs.add(taken, made)

@@ -106,7 +106,7 @@ class RowSamples(Signal):
             self._training.append(rows)
             self._last = rows
             self._since += 1
-        else:
+        elif not (torch.is_grad_enabled() and module.training):  # a frozen part in a training
             self._evaluations.append(rows)
 
     def _loaded(self, inputs: Sequence[torch.Tensor]) -> frozenset[int]:

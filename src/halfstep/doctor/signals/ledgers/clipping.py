@@ -77,11 +77,13 @@ class ShrinkingLine:
 
     Attributes:
         optimizer: Number of the optimizer that uses them.
+        by: Name of the function that writes.
         norms: In some steps, the norm of a few gradients before the write, and at the step.
         site: The line.
     """
 
     optimizer: int
+    by: str
     norms: tuple[tuple[float, float], ...]
     site: Site | None
 
@@ -115,9 +117,9 @@ class Clipping(Signal):
         super().__init__(watched)
         self._lines: dict[Mark | None, _Line] = {}
         self._probes: list[torch.Tensor] = []  # of the optimizer of the next step, if it is sampled
-        self._first: Mark | None = None
+        self._first: tuple[Mark | None, str] = None, ""  # the line of the first write, and its name
         self._norms: dict[int, torch.Tensor] = {}
-        self._shrinking: dict[tuple[int, Mark | None], list[torch.Tensor]] = {}
+        self._shrinking: dict[tuple[int, Mark | None, str], list[torch.Tensor]] = {}
         # Since the last backward: versions of parameters before their step, and late lines.
         self._versions: dict[int, int] = {}
         self._late: list[_Line] = []
@@ -189,14 +191,14 @@ class Clipping(Signal):
         self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
     ) -> None:
         """Measure gradients before the loop writes them."""
-        del name, values
+        del values
         if not self._probes:
             return
         gradients = {id(each.grad): place for place, each in enumerate(self._probes)}
         for each in written:
             place = gradients.get(id(each))
             if place is not None and place not in self._norms and each.layout is torch.strided:
-                self._first = self._first if self._norms else calling_line()
+                self._first = self._first if self._norms else (calling_line(), name)
                 self._norms[place] = torch.linalg.vector_norm(local(each).detach())
 
     def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
@@ -211,7 +213,7 @@ class Clipping(Signal):
                 for place in self._norms
                 if (gradient := self._probes[place].grad) is not None
             ]
-            line = self._shrinking.setdefault((number, self._first), [])
+            line = self._shrinking.setdefault((number, *self._first), [])
             if len(now) == len(self._norms) and len(self._shrinking) <= _LINES:
                 norms = [torch.stack(each).norm() for each in ([*self._norms.values()], now)]
                 line.append(torch.stack(norms))
@@ -265,9 +267,9 @@ class Clipping(Signal):
         )
         shrinking = tuple(
             ShrinkingLine(
-                number, tuple((float(each[0]), float(each[1])) for each in norms), site(mark)
+                number, by, tuple((float(each[0]), float(each[1])) for each in norms), site(mark)
             )
-            for (number, mark), norms in self._shrinking.items()
+            for (number, mark, by), norms in self._shrinking.items()
         )
         return {ClippingLines.signal: ClippingLines(lines, shrinking)}
 

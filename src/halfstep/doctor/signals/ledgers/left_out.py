@@ -1,7 +1,8 @@
 """Backward passes whose step the loop leaves out, and whose gradients the next step uses.
 
-A loop leaves out a step because of a loss or a gradient norm far above those before. In a window of
-an accumulation, these are usual ones. The values stay on their device until the program's end.
+A loop leaves out a step because of a loss or a gradient norm far above those before, or because of
+a bound between all those that it leaves out and all others. In a window of an accumulation, these
+are usual ones. The values stay on their device until the program's end.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ RECENT = 16
 OPEN = 64
 KEPT = 64
 _FEWEST = 4  # steps, before one number of backward passes is the usual one
+_FEWEST_LEFT = 4  # to find a bound
+_FEWEST_USED = 8
 _NORMS = frozenset({"linalg_vector_norm", "norm", "vector_norm"})
+_COMPARES = frozenset({"gt", "ge", "lt", "le", "__gt__", "__ge__", "__lt__", "__le__"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,8 @@ class LeftOut:
         steps: Number of steps that used such backward passes, too.
         passes: Number of these backward passes, also those that no step has used.
         compared: Number of them that were compared with those before.
-        high: Number of these whose loss, or gradient norm, was far above all of those before.
+        high: Number of these whose loss, or gradient norm, was far above all of those before; all
+            of them, if each was above those of all others.
         value: The loss or norm of the first such one.
         before: The highest one of those before.
         what: "loss" or "gradient norm".
@@ -135,7 +140,7 @@ class LeavingOut(Signal):
         self._loss = self.watched.tape.entries[-1].value if alone else None
 
     def on_call(self, heard: Heard) -> None:
-        """Remember the last norm that the loop computes after a backward."""
+        """Remember the last norm that the loop computes after a backward, or a number it reads."""
         if (
             heard.name in _NORMS
             and isinstance(heard.result, torch.Tensor)
@@ -144,6 +149,16 @@ class LeavingOut(Signal):
             for account in self._accounts.values():
                 if account.open:
                     account.open[-1].norm = heard.result.detach()
+        elif heard.name in _COMPARES and heard.given:
+            self.on_read(heard.given[0])
+
+    def on_read(self, tensor: torch.Tensor) -> None:
+        """Take a number that the loop reads or compares for the norm, if it computes none else."""
+        if tensor.dim() or tensor.requires_grad or not tensor.is_floating_point():
+            return
+        for account in self._accounts.values():
+            if account.open and account.open[-1].norm is None:
+                account.open[-1].norm = tensor.detach()
 
     def on_event(self, kind: str, mark: Mark | None, facts: Mapping[str, Fact]) -> None:
         """Book an action of the loop."""
@@ -197,6 +212,15 @@ def _frozen(number: int, account: _Account) -> LeftOut:
                 pairs.append((what, read(value), [*map(read, before)]))
         compared += bool(pairs)
         high += [each for each in pairs if _is_far(*each[1:])][:1]
+    norms = [read(each.norm) for each, _ in account.kept if each.norm is not None]
+    others = {id(one): one for _, its in account.kept for one in its}.values()
+    below = [read(each.norm) for each in others if each.norm is not None]
+    if (
+        len(norms) == len(account.kept) >= _FEWEST_LEFT
+        and len(below) >= _FEWEST_USED
+        and min(norms) > max(below)
+    ):
+        compared, high = len(norms), [("norm", each, below) for each in norms]
     what, value, before = high[0] if high else ("loss", 0.0, [0.0])
     return LeftOut(
         number=number,

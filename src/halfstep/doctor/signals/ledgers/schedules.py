@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -16,9 +17,10 @@ from torch.optim.lr_scheduler import (
 
 from halfstep.doctor.internals import last_part
 from halfstep.doctor.record.blocks import begins, following, loop
-from halfstep.doctor.record.rates import LearningRates, Schedule
-from halfstep.doctor.record.sites import Mark, calling_line, site
+from halfstep.doctor.record.rates import LearningRates, Schedule, assigned_name
+from halfstep.doctor.record.sites import Mark, calling_line, is_of_user, site
 from halfstep.doctor.record.source import statement
+from halfstep.doctor.record.uses import attributes_of
 from halfstep.doctor.signals.frozen import frozen
 from halfstep.doctor.signals.ledgers.rates import StepRates, value_of
 from halfstep.doctor.signals.signal import Hook, Signal, defining
@@ -185,7 +187,19 @@ class Schedules(Signal):
             made_by=statement(schedule.made),
             site=site(schedule.mark),
             later=site(_after_loop(schedule.mark)),
+            unused=schedule.mark is None and _is_unused(schedule.made),
         )
+
+
+def _is_unused(made: Mark | None) -> bool:
+    """Return whether no line of the program moves the scheduler of a line, or passes it on."""
+    name = assigned_name(statement(made)).rpartition(".")[2]
+    if made is None or not name:
+        return False
+    modules = {getattr(each, "__file__", None) or "" for each in [*sys.modules.values()]}
+    files = {made[0], *(each for each in modules if each.endswith(".py") and is_of_user(each))}
+    used = attributes_of(name, sorted(files))
+    return used is not None and "step" not in used
 
 
 def _after_loop(mark: Mark | None) -> Mark | None:

@@ -390,6 +390,7 @@ class Averaging(Signal):
                     len(norms),
                     model in self._ran,
                     site(self._evaluated.get(model)),
+                    self.watched[Multiples].vectors(number),
                 )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LOSSES = 24  # the first losses, which are looked for later
 LATER = 64  # backward passes after the first one
+_SHORT = 40  # the fewest backward passes of a program that ends before
 _SUMS = 256
 ADDS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 _APPENDED = r"\.append\(\s*[\w.]*loss\w*\s*\)"
@@ -128,13 +129,19 @@ class KeepingGraphs(Signal):
             self._sums.pop(id(each), None)
             if len(self._losses) < LOSSES:
                 self._losses.append(weakref.ref(each))
-        if self._count == LATER:
-            alive = [reference() for reference in self._losses]
-            self._alive = sum(each is not None and is_in_graph(each) for each in alive)
+        if self._count <= LATER:
             self._backward = calling_line()
+        if self._count == LATER:
+            self._look()
+
+    def _look(self) -> None:
+        alive = [reference() for reference in self._losses]
+        self._alive = sum(each is not None and is_in_graph(each) for each in alive)
 
     def freeze(self) -> dict[str, Any]:
         """Return what keeps graphs."""
+        if _SHORT <= self._count < LATER:
+            self._look()
         is_list = self._alive > self._longest
         mark = only_line_with(_APPENDED, self._backward) if is_list else self._mark
         return {KeptGraphs.signal: KeptGraphs(self._longest, self._by, self._alive, site(mark))}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from halfstep.doctor.internals import spectral_vectors
 from halfstep.doctor.record.sites import Mark, Site, site
 from halfstep.doctor.signals.ledgers.followers import address
 from halfstep.doctor.signals.signal import Signal
@@ -34,6 +35,7 @@ _ALONG = 0.9  # cosine between the weights of a copy and the trained ones
 _UNIFORM = 0.1  # of a multiple: its spread over the parameters
 _SCALED = 0.2  # its distance from 1
 _APART = 1e-4  # of the trained weights
+_LENGTH = 0.02  # by which a vector of a spectral norm differs from its length of 1
 _OUTSIDE = 0.1  # of the norms that a parameter had: weights between them may be earlier ones
 
 
@@ -72,6 +74,7 @@ class Multiples(Signal):
         self._trained: set[int] = set()
         self._lengths: list[tuple[int, Mark | None, torch.Tensor]] = []
         self._stale: dict[int, tuple[str, ...]] = {}
+        self._lengthened: dict[int, tuple[float, ...]] = {}
 
     def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
         """Copy a few elements of some matrices before the first step."""
@@ -108,6 +111,7 @@ class Multiples(Signal):
                 self._lengths.append((number, mark, torch.stack(lengths)))
                 stale = [name for name, norm in norms_of(module) if is_new(norm)]
                 self._stale[number] = tuple(stale)
+                self._lengthened[number] = tuple(_not_of_length_one(module))
                 return
 
     def near(self) -> dict[int, tuple[str, ...]]:
@@ -125,6 +129,10 @@ class Multiples(Signal):
                 for _, now, copy, product, moved, behind in lengths.tolist()
             )
         }
+
+    def vectors(self, number: int) -> tuple[float, ...]:
+        """Return the lengths of vectors of spectral norms in the last evaluation, other than 1."""
+        return self._lengthened.get(number, ())
 
     def freeze(self) -> dict[str, Any]:
         """Return the models; reads the comparisons."""
@@ -146,6 +154,15 @@ def norms_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def is_new(norm: Any) -> bool:
     """Return whether a norm layer has the running statistics of its construction."""
     return not bool(norm.running_mean.any()) and bool((norm.running_var == 1).all())
+
+
+def _not_of_length_one(model: nn.Module) -> Iterator[float]:
+    """Yield the lengths other than 1 of the left vectors of spectral norms, one for each norm."""
+    for module in model.modules():
+        for vector in spectral_vectors(module):
+            length = float(torch.linalg.vector_norm(vector.detach().double()))
+            if abs(length - 1) > _LENGTH:
+                yield length
 
 
 def _lengths(start: torch.Tensor, trained: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ it is drawn with `rsample()` there, and its gradient is read.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -35,6 +36,7 @@ _LINES = 16
 _NAMES = 16
 _TRACKED = 256
 _NORMAL = "normal"
+_SHAPES_ONLY = re.compile(r".*_like$|new_.*")
 _COMPARES = frozenset({"sub", "rsub", "__sub__", "__rsub__", "subtract", "kl_div", "cross_entropy"})
 
 
@@ -193,7 +195,7 @@ class DrawSignal(Signal):
 
     def on_call(self, heard: Heard) -> None:
         """Follow a sample through a call of the loop."""
-        if self._tracked:
+        if self._tracked and not _SHAPES_ONLY.match(heard.name):
             made = [each for each in tensors_in(heard.result) if each.is_floating_point()]
             compares = heard.name in _COMPARES or heard.name.lower().endswith("loss")
             self._follow(heard.given, made, compares=compares)

@@ -3,17 +3,22 @@
 In sampled steps, results without gradients are followed that the loop computes from tensors in an
 autograd graph, from parameters, or with a trainable model under `torch.no_grad()`. Such a result is
 a lost term if it is added to a scalar on which the loop then calls backward.
+
+So is a number that the loop reads from such a tensor. Which number of a sum it is shows in its
+values: in several steps it is the same multiple of what was read, and what was read changes.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import Counter, deque
+from math import isclose, isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
-from halfstep.doctor.internals import is_functorch_tensor
+from halfstep.doctor.internals import is_functorch_tensor, node_number
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.samples import is_sampled
@@ -33,6 +38,10 @@ _FORGETS = frozenset({"zeros_like", "ones_like", "empty_like", "full_like", "new
 _NODES = 64
 _RESULTS = 256
 _FEWEST = 2  # steps
+_READ = 64  # numbers in a step
+_PASSED = 256
+_FEWEST_NUMBERS = 3  # steps
+_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +49,10 @@ class LostLine:
     """A line at which terms lose their gradients.
 
     Attributes:
-        how: "detach", "no_grad", "create_graph", or the function whose result has no gradients.
+        how: "number", "detach", "no_grad", "create_graph", or the function whose result has no
+            gradients.
         count: Number of sampled steps with such a term.
-        examined: Number of sampled steps.
+        examined: Number of sampled steps with a backward pass of the same line.
         site: The line.
     """
 
@@ -69,6 +79,15 @@ class _Cut:
     nodes: tuple[Any, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A number that the loop has read: its line, its value, and the node of its tensor."""
+
+    mark: Mark | None
+    value: float
+    node: Any
+
+
 class Losing(Signal):
     """Follows results that have lost their gradients."""
 
@@ -76,11 +95,16 @@ class Losing(Signal):
         super().__init__(watched)
         self._steps = 1
         self._on = True
-        self._examined = 0
+        self._examined: Counter[Mark | None] = Counter()
         self._cuts: dict[int, tuple[weakref.ref[torch.Tensor], _Cut]] = {}
         self._sums: list[tuple[Any, _Cut]] = []
         self._models, self._trained = 0, set[int]()
-        self._lines: dict[tuple[str, Mark | None], int] = {}
+        self._lines: Counter[tuple[str, Mark | None, Mark | None]] = Counter()
+        self._reads: list[_Read] = []
+        self._added: list[tuple[Any, Mark | None, float]] = []
+        self._numbers: dict[tuple[Mark | None, Mark | None], list[tuple[float, float]]] = {}
+        self._trains: set[Mark | None] = set()  # lines whose numbers have a backward of their own
+        self._passed: deque[tuple[int, str]] = deque(maxlen=_PASSED)  # nodes of backward passes
 
     def on_call(self, heard: Heard) -> None:
         """Follow results of the loop's calls."""
@@ -88,10 +112,22 @@ class Losing(Signal):
             return
         result = heard.result
         if isinstance(result, torch.Tensor) and result.requires_grad:
-            if self._cuts and result.numel() == 1 and heard.name in _SUMS:
+            if (self._cuts or self._reads) and result.numel() == 1 and heard.name in _SUMS:
                 self._add(result, heard.given)
+                self._add_number(result, heard.call.args)
         elif heard.name not in _FORGETS:
             self._follow(heard)
+
+    def on_read(self, tensor: torch.Tensor) -> None:
+        """Note a number that the loop reads, as the loop waits for it anyway."""
+        if not self._on or len(self._reads) >= _READ or tensor.numel() != 1:
+            return
+        if is_in_graph(tensor) and tensor.is_floating_point():
+            value = float(tensor.detach())
+            if _key(tensor.grad_fn) in self._passed:
+                self._trains.add(calling_line())
+            elif value and isfinite(value):
+                self._reads.append(_Read(calling_line(), value, tensor.grad_fn))
 
     def on_model(
         self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
@@ -105,16 +141,35 @@ class Losing(Signal):
 
     def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
         """Look up the terms in the sums of the losses."""
+        roots = [each.grad_fn for each in losses if each.grad_fn is not None]
+        self._passed.extend(map(_key, _graph(roots) if self._on else roots))
         if self._on:
-            roots = [each.grad_fn for each in losses if each.grad_fn is not None]
             reached = {*_graph(roots)} if self._sums else set()
             found = {(cut.how, cut.mark) for node, cut in self._sums if node in reached}
-            for key in found:
-                self._lines[key] = self._lines.get(key, 0) + 1
-            self._examined += 1
+            mark = calling_line()
+            self._lines.update((how, at, mark) for how, at in found)
+            self._examined[mark] += 1
+            if self._reads:
+                self._compare({*_graph(roots)})
             self._cuts, self._sums, self._models = {}, [], 0
+            self._reads, self._added = [], []
         self._steps += 1
-        self._on = is_sampled(self._steps)
+        # Two passes in a row: those of two losses may alternate.
+        self._on = is_sampled(self._steps) or is_sampled(self._steps - 1)
+
+    def _add_number(self, result: torch.Tensor, args: Sequence[Any]) -> None:
+        numbers = [each for each in args[:2] if isinstance(each, float) and each]
+        if self._reads and numbers:
+            self._added.append((result.grad_fn, calling_line(), numbers[0]))
+
+    def _compare(self, reached: set[Any]) -> None:
+        """Note, for each number that a loss adds, what was read before."""
+        self._trains |= {each.mark for each in self._reads if each.node in reached}
+        for node, mark, number in self._added:
+            if node in reached:
+                for each in self._reads:
+                    pairs = self._numbers.setdefault((each.mark, mark), [])
+                    pairs.append((each.value, number))
 
     def _follow(self, heard: Heard) -> None:
         made = tensors_in(heard.result)
@@ -169,11 +224,29 @@ class Losing(Signal):
     def freeze(self) -> dict[str, Any]:
         """Return the lines."""
         lines = tuple(
-            LostLine(how, count, self._examined, site(mark))
-            for (how, mark), count in self._lines.items()
+            LostLine(how, count, self._examined[backward], site(mark))
+            for (how, mark, backward), count in self._lines.items()
             if count >= _FEWEST
         )
+        lines += tuple(
+            LostLine("number", len(pairs), len(pairs), site(mark))
+            for (mark, _), pairs in self._numbers.items()
+            if mark not in self._trains and _are_multiples(pairs)
+        )
         return {LostLines.signal: LostLines(lines)}
+
+
+def _key(node: Any) -> tuple[int, str]:
+    """Return what tells a node: numbers count anew in each thread that makes nodes."""
+    return node_number(node), type(node).__name__
+
+
+def _are_multiples(pairs: Sequence[tuple[float, float]]) -> bool:
+    """Return whether numbers are one multiple of what was read, which changes."""
+    if len({value for value, _ in pairs}) < _FEWEST_NUMBERS:
+        return False
+    ratio = pairs[0][1] / pairs[0][0]
+    return all(isclose(ratio * value, number, rel_tol=_ROUNDING) for value, number in pairs)
 
 
 def _how(heard: Heard, made: Sequence[torch.Tensor]) -> str:
