@@ -122,14 +122,16 @@ class Padding:
         token: The token that fills up the input.
         target: The target at these positions.
         share: Their share of the targets that count.
-        declared: How the program itself marks the token: "padding_idx", "mask" or "".
+        declared: How the program itself marks it: "padding_idx", "mask" or "pad_sequence".
+        is_of_classes: Whether torch's loss of classes gets the targets.
         site: The line of the loss.
     """
 
     token: int
-    target: int
+    target: float
     share: float
     declared: str
+    is_of_classes: bool
     site: Site | None
 
 

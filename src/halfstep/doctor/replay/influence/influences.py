@@ -21,6 +21,7 @@ from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
 from halfstep.doctor.replay.influence.terms import lost_terms
 from halfstep.doctor.replay.influence.visible import visible_targets
 from halfstep.doctor.replay.memory import storage_key
+from halfstep.doctor.signals.data.padded import PaddedBatches
 from halfstep.doctor.signals.data.replaced import Replaced
 from halfstep.doctor.signals.program.fetches import Fetches
 from halfstep.doctor.signals.signal import Signal
@@ -69,7 +70,7 @@ class Influences(Signal):
             for each in forwards.inputs.values()
             if each.ndim > 1 and fetches.has_samples_first(each)
         ]
-        inputs = padded(forwards)
+        inputs = padded(forwards, self.watched[PaddedBatches].latest())
         return Influence(
             mixing=mixing(forwards, sequences),
             shifts=tuple(shifts(forwards, tokens)),

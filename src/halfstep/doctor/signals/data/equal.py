@@ -196,9 +196,9 @@ class EqualInputSignal(Signal):
                 self._take(key, one.inputs, other.inputs)
         for number, call in enumerate(self._calls[:_CALLS]):
             inputs = [each for each in call.inputs[:_CALLS] if _is_input(each)]
-            for (i, one), (j, other) in combinations(enumerate(inputs), 2):
-                if call.trains and one.shape == other.shape and one is not other:
-                    self._take((i, j, call.mark, None, False, False), [one], [other])
+            for (i, first), (j, second) in combinations(enumerate(inputs), 2):
+                if call.trains and first.shape == second.shape and first is not second:
+                    self._take((i, j, call.mark, None, False, False), [first], [second])
             parts = self._joined.get(id(call.inputs[0]))
             if parts is not None and call.trains and not _drops(call.module):
                 first, second, mark = parts

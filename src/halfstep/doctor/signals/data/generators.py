@@ -13,6 +13,7 @@ import gc
 from collections.abc import Iterator
 from dataclasses import field
 from itertools import islice
+from operator import length_hint
 from types import FrameType, GeneratorType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 _LINES = 16
 _WRAPPERS = (zip, map, filter, enumerate, islice)
-_ITEMS = tuple(type(iter(each)) for each in ([], (), range(0), {}, {}.values(), {}.items()))
+_LISTS: tuple[Any, ...] = ([], (), range(0), {}, {}.values(), {}.items())
+_ITEMS = tuple({type(iter(each)) for each in _LISTS})
 _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 
 
@@ -202,7 +204,7 @@ def _is_used_up(iterator: Any) -> bool:
         parts = gc.get_referents(iterator)
         parts += [one for each in parts if isinstance(each, tuple) for one in each]
         return any(isinstance(each, Iterator) and _is_used_up(each) for each in parts)
-    return isinstance(iterator, _ITEMS) and iterator.__length_hint__() == 0
+    return isinstance(iterator, _ITEMS) and length_hint(iterator) == 0
 
 
 def _value(expression: ast.expr, frame: FrameType) -> Any:
