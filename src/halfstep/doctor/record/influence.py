@@ -298,6 +298,25 @@ class DetachedState:
 
 
 @dataclass(frozen=True, slots=True)
+class Reordered:
+    """Predictions in another order than the targets of a loss.
+
+    Attributes:
+        count: Number of samples.
+        sample: A sample.
+        row: The row in which its prediction is.
+        at: The operator that puts samples into another order.
+        site: The line of the loss.
+    """
+
+    count: int
+    sample: int
+    row: int
+    at: Place
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -316,6 +335,7 @@ class Influence:
         selections: Selections that only find what a mask has written.
         states: The recurrences whose state is detached between every two steps.
         visible: The losses of masked tokens that count the visible ones.
+        reordered: Predictions in another order than the targets.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -334,4 +354,5 @@ class Influence:
     selections: tuple[MaskedSelection, ...] = ()
     visible: tuple[VisibleTargets, ...] = ()
     states: tuple[DetachedState, ...] = ()
+    reordered: tuple[Reordered, ...] = ()
     note: str = ""
