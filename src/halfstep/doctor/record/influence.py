@@ -298,6 +298,23 @@ class DetachedState:
 
 
 @dataclass(frozen=True, slots=True)
+class TableOfSamples:
+    """A table of positions whose rows go to samples.
+
+    Attributes:
+        samples: Number of samples in the batch.
+        positions: Number of positions of each.
+        rows: Number of rows of the table.
+        at: The operator that joins the batch and the rows.
+    """
+
+    samples: int
+    positions: int
+    rows: int
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Reordered:
     """Predictions in another order than the targets of a loss.
 
@@ -335,6 +352,7 @@ class Influence:
         selections: Selections that only find what a mask has written.
         states: The recurrences whose state is detached between every two steps.
         visible: The losses of masked tokens that count the visible ones.
+        tables: Tables of positions whose rows go to samples.
         reordered: Predictions in another order than the targets.
         note: The reason why this is not known; "" if it is.
     """
@@ -354,5 +372,6 @@ class Influence:
     selections: tuple[MaskedSelection, ...] = ()
     visible: tuple[VisibleTargets, ...] = ()
     states: tuple[DetachedState, ...] = ()
+    tables: tuple[TableOfSamples, ...] = ()
     reordered: tuple[Reordered, ...] = ()
     note: str = ""

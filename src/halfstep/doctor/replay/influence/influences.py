@@ -19,6 +19,7 @@ from halfstep.doctor.replay.influence.samples import mixing
 from halfstep.doctor.replay.influence.selections import masked_selections
 from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
+from halfstep.doctor.replay.influence.tables import tables_of_samples
 from halfstep.doctor.replay.influence.terms import lost_terms
 from halfstep.doctor.replay.influence.visible import visible_targets
 from halfstep.doctor.replay.memory import storage_key
@@ -90,6 +91,7 @@ class Influences(Signal):
             writes=_answered(lost_writes, forwards),
             selections=_answered(masked_selections, forwards),
             states=tuple(detached_states(forwards)),
+            tables=_answered(lambda one: tables_of_samples(one, sequences), forwards),
             reordered=_answered(lambda one: reordered(one, self._correspond), forwards),
             visible=tuple(visible_targets(forwards, self.watched[Replaced].over)),
         )
