@@ -292,6 +292,11 @@ def is_of_files(operator: Any) -> bool:
     )
 
 
+def padding_of_sequences() -> tuple[Any, str]:
+    """Return owner and name of the function that `pad_sequence` calls."""
+    return torch._C._nn, "pad_sequence"
+
+
 def fetchers() -> tuple[type[Any], ...]:
     """Return the classes whose `fetch` reads a batch for a data loader without workers."""
     return fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _LOOPS = ast.For | ast.AsyncFor | ast.While
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _WIDE = _LOOPS | ast.With | ast.AsyncWith
 _BLOCKS = ("body", "orelse", "finalbody")
 
@@ -95,28 +96,57 @@ def counter_around(mark: Mark) -> str:
     return counting.target.id if "range(" in ast.unparse(counting.iter) else ""
 
 
-def loop_run_again(mark: Mark | None) -> tuple[ast.For, str, ast.For] | None:
-    """Return the innermost loop around a line that is over a variable, and that another loop runs.
+def loops_around(mark: Mark | None) -> list[tuple[ast.AST, ast.expr]]:
+    """Return the loops and comprehensions around a line in its function, outermost first.
 
     Args:
         mark: The line.
 
     Returns:
-        The inner loop, its variable, and the loop around it, which does not bind the variable; None
-        if there are none.
+        Each with the expression that it runs over.
     """
-    loops = [each for each in _around(mark) if isinstance(each, ast.For)]
-    if len(loops) < 2:
-        return None
-    outer, inner = loops[-2:]
-    over = inner.iter
-    while isinstance(over, ast.Call) and over.args:  # enumerate(...), a progress bar
-        over = over.args[0]
-    if not isinstance(over, ast.Name):
-        return None
-    nodes = [each for each in ast.walk(outer) if isinstance(each, ast.Name) and each.id == over.id]
-    is_bound = any(isinstance(each.ctx, ast.Store) for each in nodes)
-    return None if is_bound else (inner, over.id, outer)
+    found: list[tuple[ast.AST, ast.expr]] = [
+        (each, each.iter) for each in _around(mark) if isinstance(each, ast.For)
+    ]
+    nodes = nodes_at(mark[0], mark[1]) if mark else ()
+    return found + [
+        (each, each.generators[0].iter) for each in nodes if isinstance(each, _COMPREHENSIONS)
+    ]
+
+
+def passed_on(over: ast.expr) -> list[ast.expr]:
+    """Return the variables, attributes and items that an expression passes on to a loop.
+
+    Calls pass on their arguments: enumerate, zip, a progress bar.
+    """
+    if isinstance(over, ast.Call):
+        return [one for each in over.args for one in passed_on(each)]
+    return [over] if isinstance(over, ast.Name | ast.Attribute | ast.Subscript) else []
+
+
+def binds(loop: ast.AST, expression: ast.expr) -> bool:
+    """Return whether a loop binds a variable, attribute or item, or the variable that holds it."""
+    text, base = ast.unparse(expression), expression
+    while isinstance(base, ast.Attribute | ast.Subscript):
+        base = base.value
+    bound = [
+        ast.unparse(each)
+        for each in ast.walk(loop)
+        if isinstance(each, ast.Name | ast.Attribute | ast.Subscript)
+        and not isinstance(each.ctx, ast.Load)
+    ]
+    return text in bound or ast.unparse(base) in bound
+
+
+def assignments_of(file: str, attribute: str) -> int:
+    """Return how often a file assigns an attribute of this name."""
+    tree = parsed("".join(linecache.getlines(file)))
+    return sum(
+        isinstance(each, ast.Attribute)
+        and each.attr == attribute
+        and not isinstance(each.ctx, ast.Load)
+        for each in (ast.walk(tree) if tree else ())
+    )
 
 
 def following(mark: Mark | None) -> Mark | None:

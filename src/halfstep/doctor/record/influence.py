@@ -122,14 +122,16 @@ class Padding:
         token: The token that fills up the input.
         target: The target at these positions.
         share: Their share of the targets that count.
-        declared: How the program itself marks the token: "padding_idx", "mask" or "".
+        declared: How the program itself marks it: "padding_idx", "mask" or "pad_sequence".
+        is_of_classes: Whether torch's loss of classes gets the targets.
         site: The line of the loss.
     """
 
     token: int
-    target: int
+    target: float
     share: float
     declared: str
+    is_of_classes: bool
     site: Site | None
 
 
@@ -296,6 +298,42 @@ class DetachedState:
 
 
 @dataclass(frozen=True, slots=True)
+class TableOfSamples:
+    """A table of positions whose rows go to samples.
+
+    Attributes:
+        samples: Number of samples in the batch.
+        positions: Number of positions of each.
+        rows: Number of rows of the table.
+        at: The operator that joins the batch and the rows.
+    """
+
+    samples: int
+    positions: int
+    rows: int
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Reordered:
+    """Predictions in another order than the targets of a loss.
+
+    Attributes:
+        count: Number of samples.
+        sample: A sample.
+        row: The row in which its prediction is.
+        at: The operator that puts samples into another order.
+        site: The line of the loss.
+    """
+
+    count: int
+    sample: int
+    row: int
+    at: Place
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -314,6 +352,8 @@ class Influence:
         selections: Selections that only find what a mask has written.
         states: The recurrences whose state is detached between every two steps.
         visible: The losses of masked tokens that count the visible ones.
+        tables: Tables of positions whose rows go to samples.
+        reordered: Predictions in another order than the targets.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -332,4 +372,6 @@ class Influence:
     selections: tuple[MaskedSelection, ...] = ()
     visible: tuple[VisibleTargets, ...] = ()
     states: tuple[DetachedState, ...] = ()
+    tables: tuple[TableOfSamples, ...] = ()
+    reordered: tuple[Reordered, ...] = ()
     note: str = ""

@@ -276,3 +276,39 @@ def healthy_micro_batches_of_one_batch() -> None:
         for _ in range(2):
             (functional.cross_entropy(model(torch.tensor(images.tolist())), labels) / 2).backward()
         optimizer.step()
+
+
+class Pair(nn.Module):
+    """An encoder with a loss of two views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = encoder()
+
+    def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return contrast(self.encoder(one), self.encoder(other))
+
+
+def train_pair(views) -> None:
+    model = Pair()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for number, (images, _) in enumerate(batches(10)):
+        optimizer.zero_grad()
+        model(*views(images, number)).backward()
+        optimizer.step()
+
+
+def broken_views_in_one_call() -> None:
+    train_pair(with_one_seed)
+
+
+def healthy_views_in_one_call() -> None:
+    train_pair(with_two_seeds)
+
+
+def healthy_one_view_twice_in_one_call() -> None:
+    def views(images: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        view = images + noise(images, number)
+        return view, view.clone()
+
+    train_pair(views)

@@ -1,7 +1,7 @@
 """The data are split for an evaluation, but the training goes on using all of them."""
 
 import torch
-from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset, random_split
 
 from doctor.programs.data.samples import COUNT, Training, data, samples
 
@@ -127,3 +127,23 @@ def healthy_frozen_part_in_the_training() -> None:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(head(body(data[rows])), labels[rows]).backward()
         optimizer.step()
+
+
+def sampled(train: range, test: range) -> None:
+    """Two loaders of one data set, with samplers of their own."""
+    training, whole = Training(), data()
+    loaders = [
+        DataLoader(whole, batch_size=8, sampler=SubsetRandomSampler(each)) for each in (train, test)
+    ]
+    for _ in range(3):
+        for inputs, targets in loaders[0]:
+            training.step(inputs, targets)
+        training.evaluate(loaders[1])
+
+
+def broken_by_samplers() -> None:
+    sampled(range(COUNT), range(32, COUNT))
+
+
+def healthy_samplers() -> None:
+    sampled(range(32), range(32, COUNT))

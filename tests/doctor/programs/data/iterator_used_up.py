@@ -110,3 +110,74 @@ def healthy_stream_without_end() -> None:
     training, batches = Training(), stream(DataLoader(data(), batch_size=8))
     for _ in range(20):
         training.step(*next(batches))
+
+
+class _Fit:
+    """A trainer that keeps its batches."""
+
+    def __init__(self, batches, epochs: int = 3) -> None:
+        self.batches, self.epochs, self.training = batches, epochs, Training()
+
+    def run(self) -> None:
+        for _ in range(self.epochs):
+            self.epoch()
+
+    def epoch(self) -> list:
+        return [self.training.step(inputs, targets) for inputs, targets in self.batches]
+
+
+def broken_generator_of_a_trainer() -> None:
+    _Fit(pair for pair in [*DataLoader(data(), batch_size=8)]).run()
+
+
+def broken_pairs_of_lists() -> None:
+    inputs, targets = zip(*DataLoader(data(), batch_size=8), strict=True)
+    _Fit(zip(inputs, targets, strict=True)).run()
+
+
+def _epoch(training: Training, batches) -> None:
+    for inputs, targets in batches:
+        training.step(inputs, targets)
+
+
+def broken_generator_passed_on() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8)
+    batches = map(tuple, [*loader])
+    for _ in range(3):
+        _epoch(training, batches)
+
+
+def healthy_generator_passed_on_once() -> None:
+    training, loader = Training(), DataLoader(data(), batch_size=8)
+    for _ in range(3):
+        _epoch(training, (pair for pair in [*loader]))
+        break
+
+
+def healthy_list_of_a_trainer() -> None:
+    _Fit([*DataLoader(data(), batch_size=8)]).run()
+
+
+def healthy_one_epoch_of_a_trainer() -> None:
+    _Fit((pair for pair in [*DataLoader(data(), batch_size=8)]), epochs=1).run()
+
+
+class _Refilled:
+    """A trainer that makes its batches anew."""
+
+    def __init__(self) -> None:
+        self.pairs, self.training = iter(()), Training()
+        for _ in range(3):
+            self.refill()
+            self.epoch()
+
+    def refill(self) -> None:
+        self.pairs = (pair for pair in [*DataLoader(data(), batch_size=8)])
+
+    def epoch(self) -> None:
+        for inputs, targets in self.pairs:
+            self.training.step(inputs, targets)
+
+
+def healthy_generator_made_anew_in_a_method() -> None:
+    _Refilled()

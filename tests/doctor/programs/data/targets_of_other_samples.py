@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from doctor.programs.data.samples import COUNT, Training, data, samples
 
@@ -384,3 +384,51 @@ def healthy_two_models_in_one_step() -> None:
         loss.backward()
         one.optimizer.step()
         other.optimizer.step()
+
+
+class Sorted(nn.Module):
+    """A layer for which the samples are sorted by their first number.
+
+    Args:
+        back: Whether the results get the order of the inputs again.
+    """
+
+    def __init__(self, *, back: bool) -> None:
+        super().__init__()
+        self.layer, self.back = nn.Linear(6, 3), back
+
+    def forward(self, inputs: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        order = sizes.argsort()
+        outputs = self.layer(inputs[order])
+        return outputs[order.argsort()] if self.back else outputs
+
+
+def sort(order_of=None, *, back: bool = False, loaded: bool = True) -> None:
+    torch.manual_seed(0)
+    model, (inputs, targets) = Sorted(back=back), samples()
+    sizes = torch.rand(COUNT)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = DataLoader(TensorDataset(inputs, sizes, targets), batch_size=8, shuffle=True)
+    taken = [torch.randint(COUNT, (8,)) for _ in range(6)]
+    for batch in loader if loaded else ((inputs[i], sizes[i], targets[i]) for i in taken):
+        one, size, its = batch
+        its = its if order_of is None else its[order_of(size)]
+        optimizer.zero_grad()
+        functional.cross_entropy(model(one, size), its).backward()
+        optimizer.step()
+
+
+def broken_by_a_model_that_sorts() -> None:
+    sort()
+
+
+def broken_by_a_model_that_sorts_rows_of_the_loop() -> None:
+    sort(loaded=False)
+
+
+def healthy_model_that_sorts_and_puts_back() -> None:
+    sort(back=True)
+
+
+def healthy_targets_that_are_sorted_as_well() -> None:
+    sort(torch.argsort)

@@ -169,3 +169,21 @@ def healthy_copy() -> None:
         return entropy(net(tokens), tokens)
 
     train(step)
+
+
+def broken_mask_token_of_a_tensor() -> None:
+    def step(net: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        masked, token, ignored = chosen(tokens), torch.tensor(MASK), torch.tensor(-100)
+        labels = torch.where(masked, ignored, tokens)
+        return entropy(net(torch.where(masked, token, tokens)), labels)
+
+    train(step)
+
+
+def healthy_mask_token_of_a_tensor() -> None:
+    def step(net: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        masked, token, ignored = chosen(tokens), torch.tensor(MASK), torch.tensor(-100)
+        labels = torch.where(masked, tokens, ignored)
+        return entropy(net(torch.where(masked, token, tokens)), labels)
+
+    train(step)

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from doctor.programs.dependence.language import LENGTH, SAMPLES, TOKENS
 
@@ -96,3 +97,75 @@ def healthy_labels_of_sentences() -> None:
         return functional.cross_entropy(of_sentence, targets[:SAMPLES])
 
     train(loss_of)
+
+
+def by_hand(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return -outputs.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+
+
+def broken_entropy_by_hand() -> None:
+    train(lambda outputs, targets: by_hand(outputs, targets).mean())
+
+
+def broken_entropy_of_each_token() -> None:
+    train(
+        lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none").mean()
+    )
+
+
+def healthy_entropy_by_hand() -> None:
+    def loss_of(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (by_hand(outputs, targets) * (targets != 0)).sum() / (targets != 0).sum()
+
+    train(loss_of)
+
+
+def train_frames(loss_of) -> None:
+    """Tell a number for each frame of recordings of different lengths."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    lengths = torch.tensor([9, 3, 2, 4])
+    for _ in range(4):
+        frames = [torch.randn(int(each), 3) for each in lengths]
+        targets = [each.square().sum(1) for each in frames]
+        outputs = model(pad_sequence(frames, batch_first=True))[:, :, 0]
+        optimizer.zero_grad()
+        loss_of(outputs, pad_sequence(targets, batch_first=True), lengths).backward()
+        optimizer.step()
+
+
+def broken_frames() -> None:
+    train_frames(lambda outputs, targets, lengths: (outputs - targets).abs().mean(1).mean())
+
+
+def healthy_frames_with_a_mask() -> None:
+    def loss_of(
+        outputs: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor
+    ) -> torch.Tensor:
+        mask = torch.arange(outputs.shape[1]) < lengths[:, None]
+        return ((outputs - targets).square() * mask).sum() / mask.sum()
+
+    train_frames(loss_of)
+
+
+def healthy_frames_that_are_selected() -> None:
+    def loss_of(
+        outputs: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor
+    ) -> torch.Tensor:
+        mask = torch.arange(outputs.shape[1]) < lengths[:, None]
+        return functional.mse_loss(outputs[mask], targets[mask])
+
+    train_frames(loss_of)
+
+
+def healthy_sum_of_padded_frames() -> None:
+    """One target for each recording: zeros in its padding change nothing."""
+
+    def loss_of(
+        outputs: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor
+    ) -> torch.Tensor:
+        mask = torch.arange(outputs.shape[1]) < lengths[:, None]
+        return functional.mse_loss((outputs * mask).sum(1), targets.sum(1))
+
+    train_frames(loss_of)

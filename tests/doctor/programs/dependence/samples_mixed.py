@@ -190,3 +190,49 @@ def healthy_views_that_keep_samples() -> None:
 
     torch.manual_seed(0)
     train(Classifier(nn.Linear(8, 8), folded))
+
+
+class Positions(nn.Module):
+    """Adds rows of a table of positions, of shape (rows, 1, features).
+
+    Args:
+        take: Returns the rows of a table for features of shape (samples, positions, features).
+    """
+
+    def __init__(self, take) -> None:
+        super().__init__()
+        self.take, self.table = take, nn.Parameter(torch.randn(32, 1, 8))
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return (features + self.take(self.table, features)).tanh()
+
+
+def place(take) -> None:
+    torch.manual_seed(0)
+    train(Classifier(Positions(take), lambda made: made.mean(1)))
+
+
+def broken_table_along_samples() -> None:
+    place(lambda table, features: table[: features.shape[0]])
+
+
+def broken_numbers_of_samples() -> None:
+    place(
+        lambda table, features: functional.embedding(torch.arange(len(features)), table[:, 0])[
+            :, None
+        ]
+    )
+
+
+def healthy_table_along_positions() -> None:
+    place(lambda table, features: table[: features.shape[1]].transpose(0, 1))
+
+
+def healthy_table_with_a_row_for_each_sample() -> None:
+    """Codes of samples, of which the batch has all."""
+    place(lambda table, features: table[:6][: features.shape[0]] * 0 + table[:1])
+
+
+def healthy_noise_of_samples() -> None:
+    place(lambda table, features: torch.randn(len(features), 1, 8))

@@ -174,3 +174,44 @@ def healthy_pooling_over_positions() -> None:
         return functional.cross_entropy(pooled, labels[:1])
 
     train(loss_of)
+
+
+def overlap(dim: int) -> None:
+    """The overlap of regions, with one-hot targets of shape (samples, classes, height, width)."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        pixels = (labels[:, None, None] + torch.arange(6).view(2, 3)) % 4
+        targets = functional.one_hot(pixels, 4).movedim(-1, 1).float()
+        return 1 - (outputs.softmax(dim) * targets).sum((0, 2, 3)).mean()
+
+    torch.manual_seed(0)
+    train(loss_of, inputs=lambda images: images.view(8, 1, 2, 3), layer=nn.Conv2d(1, 4, 1))
+
+
+def broken_overlap_of_regions() -> None:
+    overlap(-1)
+
+
+def healthy_overlap_of_regions() -> None:
+    overlap(1)
+
+
+def healthy_sample_that_each_class_chooses() -> None:
+    """A softmax over classes, of which the best sample of each is chosen."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        chosen = functional.one_hot(outputs.argmax(0), 8).T
+        weights = outputs.softmax(1) * chosen
+        return functional.cross_entropy(outputs, labels) - 0.1 * weights.sum()
+
+    train(loss_of)
+
+
+def healthy_places_of_one_target() -> None:
+    """A heat map, normalised over its places, of which one is the target in each row."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        maps = outputs.softmax(1)
+        return ((maps - functional.one_hot(labels, 3).float()) ** 2).sum()
+
+    train(loss_of)

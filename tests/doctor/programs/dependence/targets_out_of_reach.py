@@ -96,3 +96,38 @@ def healthy_classes() -> None:
         lambda inputs: (inputs[:, 0] > 0).float(),
         functional.binary_cross_entropy_with_logits,
     )
+
+
+class Own(nn.Module):
+    """An activation of the program."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.function(features)
+
+
+def broken_for_a_sigmoid_written_by_hand() -> None:
+    train(Own(lambda x: 1 / (1 + torch.exp(-x))), standard)
+
+
+def broken_for_a_square() -> None:
+    train(Own(torch.square), standard)
+
+
+def broken_for_a_clamp() -> None:
+    train(Own(lambda x: x.clamp(0, 1)), lambda inputs: 4 * inputs[:, 0].abs())
+
+
+def healthy_clamp_below_only() -> None:
+    train(Own(lambda x: x.clamp(min=0)), lambda inputs: 4 * inputs[:, 0].abs())
+
+
+def healthy_quotient_of_exponentials() -> None:
+    train(Own(lambda x: 1 / torch.exp(x)), lambda inputs: inputs[:, 0].abs())
+
+
+def healthy_elu_of_targets_above() -> None:
+    train(nn.ELU(), lambda inputs: inputs[:, 0].abs() - 0.5)

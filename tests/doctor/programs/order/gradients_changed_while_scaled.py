@@ -165,3 +165,15 @@ def healthy_with_hooks_that_halve_accumulated_gradients() -> None:
         parameter.grad.mul_(0.5)
 
     train_with_hooks_after_accumulation(halve)
+
+
+def healthy_with_a_limit_times_the_scale() -> None:
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0 * scaler.get_scale())
+        scaler.step(optimizer)
+        scaler.update()

@@ -14,13 +14,18 @@ from halfstep.doctor.replay.influence.lost_writes import lost_writes
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
 from halfstep.doctor.replay.influence.reach import out_of_reach
 from halfstep.doctor.replay.influence.recurrences import detached_states
+from halfstep.doctor.replay.influence.reordered import reordered
 from halfstep.doctor.replay.influence.samples import mixing
 from halfstep.doctor.replay.influence.selections import masked_selections
 from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
+from halfstep.doctor.replay.influence.tables import tables_of_samples
 from halfstep.doctor.replay.influence.terms import lost_terms
 from halfstep.doctor.replay.influence.visible import visible_targets
 from halfstep.doctor.replay.memory import storage_key
+from halfstep.doctor.signals.data.batches import Batches
+from halfstep.doctor.signals.data.indexing import Indexing
+from halfstep.doctor.signals.data.padded import PaddedBatches
 from halfstep.doctor.signals.data.replaced import Replaced
 from halfstep.doctor.signals.program.fetches import Fetches
 from halfstep.doctor.signals.program.idle import UnusedSignal
@@ -30,6 +35,8 @@ from halfstep.doctor.signals.values.whole_numbers import USES, WholeNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import torch
 
     from halfstep.doctor.replay.replay import Replayer
     from halfstep.doctor.signals.watched import Watched
@@ -72,7 +79,7 @@ class Influences(Signal):
             for each in forwards.inputs.values()
             if each.ndim > 1 and fetches.has_samples_first(each)
         ]
-        inputs = padded(forwards)
+        inputs = padded(forwards, self.watched[PaddedBatches].latest())
         return Influence(
             mixing=mixing(forwards, sequences),
             shifts=tuple(shifts(forwards, tokens)),
@@ -87,6 +94,8 @@ class Influences(Signal):
             writes=_answered(lost_writes, forwards),
             selections=_answered(masked_selections, forwards),
             states=tuple(detached_states(forwards)),
+            tables=_answered(lambda one: tables_of_samples(one, sequences), forwards),
+            reordered=_answered(lambda one: reordered(one, self._correspond), forwards),
             visible=tuple(visible_targets(forwards, self.watched[Replaced].over)),
         )
 
@@ -110,6 +119,13 @@ class Influences(Signal):
                 numbers.cast(each.given[0], each.made[0], each.caller.user_line)
             elif each.name in USES:
                 numbers.used(each.name, each.args, each.values[0], each.caller.user_line)
+
+    def _correspond(self, inputs: torch.Tensor, targets: torch.Tensor) -> bool:
+        """Return whether inputs and targets are known to have their samples in the same order."""
+        batches, rows = self.watched[Batches], self.watched[Indexing]
+        batch = batches.batch_of(inputs)
+        is_of_batch = batch is not None and batch == batches.batch_of(targets)
+        return is_of_batch or rows.are_of_one_order(inputs, targets)
 
     def _trained(self) -> set[int]:
         """Return the keys of the storages of the parameters that optimizers update."""

@@ -28,6 +28,7 @@ _OTHERS = frozenset(
     }
 )
 _DIFFERENCES = frozenset({"sub", "rsub"})
+_SAME = frozenset({"_to_copy", "alias", "detach", "view"})
 _UNREDUCED = 0
 
 
@@ -86,6 +87,48 @@ def losses(operators: Sequence[Operator]) -> Iterator[Loss]:
         if each.makers[at] != OUTSIDE:
             given = each.given[at].detach(), each.given[1 - at].detach()
             yield Loss(each, each.makers[at], *given)
+
+
+def picked(operators: Sequence[Operator]) -> Iterator[Loss]:
+    """Yield losses of classes by hand: logarithms of probabilities, picked by the targets."""
+    for each in operators:
+        is_gather = each.name == "gather" and each.given[1].shape[int(each.args[1])] == 1
+        is_index = each.name == "index" and len(each.given) == 3 and each.given[0].ndim == 2
+        if not (is_gather or is_index) or not each.needed[0]:
+            continue
+        number = each.makers[0]
+        while number != OUTSIDE and operators[number].name in _SAME:
+            number = operators[number].makers[0]
+        if number != OUTSIDE and operators[number].name == "_log_softmax":
+            targets = each.given[1].squeeze(int(each.args[1])) if is_gather else each.given[2]
+            yield Loss(each, each.makers[0], each.given[0].detach(), targets)
+
+
+def counting(loss: Loss, ends: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Return which targets count in the losses at the end of a forward, by their gradients.
+
+    Args:
+        loss: The loss.
+        ends: The losses on which the program calls backward.
+
+    Returns:
+        A mask in the shape of the targets; None if it is unknown.
+    """
+    at = loss.operator.needed.index(True)
+    predictions, total = loss.operator.given[at], [each.sum() for each in ends]
+    if not (predictions.requires_grad and total and all(each.requires_grad for each in total)):
+        return None
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(total, predictions, retain_graph=True, allow_unused=True)
+    if gradient is None:
+        return None
+    counts = gradient != 0
+    if loss.operator.name == "gather":
+        return counts.any(int(loss.operator.args[1]))
+    is_by_class = loss.is_of_classes and counts.ndim == loss.targets.ndim + 1
+    if loss.operator.name == "index" or is_by_class:
+        return counts.any(1)
+    return counts if counts.shape == loss.targets.shape else None
 
 
 def _is_of_targets(operator: Operator) -> bool:

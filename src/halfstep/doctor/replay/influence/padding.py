@@ -1,8 +1,10 @@
-"""Padding of token inputs: whether it counts in a loss, and whether a mask hides the wrong side.
+"""Padding of sequences: whether it counts in a loss, and whether a mask hides the wrong side.
 
-A token is padding only if the program itself says so: by the `padding_idx` of an embedding, or by a
-mask that marks exactly its positions. Attention that reads nothing but one token at the ends of
-rows says so as well.
+A token is padding only if the program itself says so: by the `padding_idx` of an embedding, by a
+mask that marks exactly its positions, or by `pad_sequence`. Attention that reads nothing but one
+token at the ends of rows says so as well. Inputs that are no tokens are padded by `pad_sequence`.
+
+Padding counts in a loss if the loss has gradients for the predictions there.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ import torch
 
 from halfstep.doctor.record.influence import InvertedMask, Padding
 from halfstep.doctor.replay.influence.forward import OUTSIDE
-from halfstep.doctor.replay.influence.losses import losses, place
+from halfstep.doctor.replay.influence.losses import counting, losses, picked, place
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from halfstep.doctor.replay.influence.forward import Operator
     from halfstep.doctor.replay.influence.forwards import Forwards
     from halfstep.doctor.replay.influence.losses import Loss
+    from halfstep.doctor.signals.data.padded import PaddedBatch
 
 _SHARE = 0.2
 _FEWEST = 8  # targets
@@ -37,7 +40,7 @@ class Padded:
 
     Attributes:
         token: The token that fills it up.
-        tokens: The input, of shape (samples, positions).
+        tokens: The input, of shape (samples, positions); its padding if it has no tokens.
         padding: Where it is padding.
         declared: How the program marks the token; "" if it does not.
     """
@@ -48,10 +51,22 @@ class Padded:
     declared: str
 
 
-def padded(forwards: Forwards) -> list[Padded]:
-    """Return the inputs of a step that one token fills up, whether or not it is declared."""
+def padded(forwards: Forwards, batches: Sequence[PaddedBatch] = ()) -> list[Padded]:
+    """Return the inputs of a step that one token fills up, whether or not it is declared.
+
+    Args:
+        forwards: Runs the forward.
+        batches: What the program has padded last.
+    """
     found = []
     for tokens in forwards.inputs.values():
+        known = ((each.padding_of(tokens), each.value) for each in batches)
+        padding, value = next((each for each in known if each[0] is not None), (None, 0.0))
+        if padding is not None:
+            is_of_tokens = tokens.ndim == 2 and not tokens.is_floating_point()
+            its = tokens if is_of_tokens else padding
+            found.append(Padded(int(value), its, padding, "pad_sequence"))
+            continue
         if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
             continue
         last = tokens[:, -1].unique()
@@ -89,32 +104,55 @@ def _declared(forwards: Forwards, tokens: torch.Tensor, padding: torch.Tensor, t
 
 def padding_that_counts(forwards: Forwards, inputs: list[Padded]) -> Padding | None:
     """Return the padding that counts in a loss of a step; None for none."""
-    for loss in losses(forwards.base):
-        for each in inputs if loss.is_plain else ():
-            found = _counted(loss, each) if each.declared else None
+    declared = [each for each in inputs if each.declared]
+    for loss in (*losses(forwards.base), *picked(forwards.base)) if declared else ():
+        counted = None
+        for each in declared:
+            laid_out = _laid_out(loss, each)
+            if laid_out is None:
+                continue
+            if counted is None:
+                counted = loss.counted if loss.is_plain else counting(loss, forwards.ends)
+            if counted is None:
+                break
+            found = _counted(loss, each, counted, *laid_out)
             if found is not None:
                 return found
     return None
 
 
-def _counted(loss: Loss, one: Padded) -> Padding | None:
-    samples, positions = one.tokens.shape
+def _laid_out(loss: Loss, one: Padded) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return targets of shape (samples, positions, numbers), and which positions are padding.
+
+    Returns:
+        None if the targets have no such shape, or are not the same in all of the padding.
+    """
+    samples, positions = one.padding.shape
     targets = loss.targets
     for length in (positions, positions - 1):
-        if targets.numel() != samples * length or targets.numel() < _FEWEST:
+        width, rest = divmod(targets.numel(), samples * max(1, length))
+        is_wide = width > 1 and targets.shape[:2] == (samples, length)
+        if rest or not (width == 1 or is_wide) or targets.numel() < _FEWEST:
             continue
-        rows = targets.reshape(samples, length)
+        rows = targets.reshape(samples, length, width)
         padding = one.padding[:, positions - length :]
         if length == positions and not _is_one_value(rows, padding):
             # The targets are the next tokens: the last one of a padded row is padding, too.
             padding = torch.cat([one.padding[:, 1:], one.padding[:, -1:]], 1)
-        if not padding.any() or not _is_one_value(rows, padding):
-            continue
-        target, counted = int(rows[padding][0]), loss.counted.reshape(rows.shape)
-        share = float((padding & counted).sum() / counted.sum())
-        if target != loss.ignored and share >= _SHARE and not bool(padding.all()):
-            return Padding(one.token, target, share, one.declared, loss.site)
+        if padding.any() and not padding.all() and _is_one_value(rows, padding):
+            return rows, padding
     return None
+
+
+def _counted(
+    loss: Loss, one: Padded, counted: torch.Tensor, rows: torch.Tensor, padding: torch.Tensor
+) -> Padding | None:
+    counts = counted.reshape(rows.shape).any(-1)
+    share = float((padding & counts).sum() / counts.sum().clamp(min=1))
+    target = float(rows[padding].flatten()[0])
+    if share < _SHARE or target == loss.ignored:
+        return None
+    return Padding(one.token, target, share, one.declared, loss.is_of_classes, loss.site)
 
 
 def _is_one_value(rows: torch.Tensor, padding: torch.Tensor) -> bool:

@@ -20,12 +20,22 @@ if TYPE_CHECKING:
 _Range = tuple[float, float]
 _RANGES: dict[str, _Range] = {
     **dict.fromkeys(("relu", "relu_", "softplus", "exp", "exp_"), (0.0, math.inf)),
+    **dict.fromkeys(("abs", "sqrt"), (0.0, math.inf)),
     **dict.fromkeys(("sigmoid", "sigmoid_", "_softmax", "hardsigmoid"), (0.0, 1.0)),
     **dict.fromkeys(("tanh", "tanh_", "erf", "sin", "cos"), (-1.0, 1.0)),
+    **dict.fromkeys(("silu", "silu_"), (-0.2785, math.inf)),
+    "gelu": (-0.17, math.inf),
+    "mish": (-0.3089, math.inf),
+    "atan": (-math.pi / 2, math.pi / 2),
 }
-_LIMITED = frozenset({"hardtanh", "hardtanh_"})
+_LIMITED = frozenset({"hardtanh", "hardtanh_", "clamp", "clamp_min", "clamp_max", "elu", "elu_"})
 """Operators whose range is in their arguments."""
-_SCALINGS = frozenset({"add", "add_", "div", "div_", "mul", "mul_", "neg", "rsub", "sub", "sub_"})
+_SCALINGS = frozenset(
+    {
+        *("add", "add_", "div", "div_", "mul", "mul_", "neg", "reciprocal", "rsub", "sub"),
+        "sub_",
+    }
+)
 _VIEWS = frozenset(
     {
         *("_to_copy", "_unsafe_view", "alias", "detach", "select", "slice", "squeeze", "t"),
@@ -72,7 +82,7 @@ def _activation(
     scalings: list[Operator] = []
     while number != OUTSIDE:
         operator = operators[number]
-        if operator.name in _RANGES or operator.name in _LIMITED:
+        if operator.name in _RANGES or operator.name in _LIMITED or _is_even_power(operator):
             return operator, scalings
         at = 0
         if operator.name in _SCALINGS and sum(operator.needed) == 1:
@@ -88,18 +98,40 @@ def _contains(low: float, high: float, predictions: torch.Tensor) -> bool:
     return bool(((predictions >= low) & (predictions <= high)).all())
 
 
+def _is_even_power(operator: Operator) -> bool:
+    exponent = operator.args[1] if operator.name == "pow" and len(operator.args) > 1 else None
+    return isinstance(exponent, float | int) and exponent % 2 == 0 and exponent > 0
+
+
 def _range(operator: Operator) -> _Range:
-    if operator.name in _LIMITED:
-        low, high = operator.args[1:3] if len(operator.args) > 2 else (-1.0, 1.0)
+    name, numbers = operator.name.strip("_"), operator.args[1:]
+    if name == "pow":
+        return 0.0, math.inf
+    if name == "hardtanh":
+        low, high = numbers[:2] if len(numbers) > 1 else (-1.0, 1.0)
         return float(low), float(high)
+    if name == "elu":
+        alpha, scale = [*numbers[:2], 1.0, 1.0][:2] if len(numbers) != 1 else (numbers[0], 1.0)
+        return -float(alpha) * float(scale), math.inf
+    if name.startswith("clamp"):
+        low, high = [*numbers, None, None][:2] if name != "clamp_max" else (None, numbers[0])
+        return _number(low, -math.inf), _number(high, math.inf)
     return _RANGES[operator.name]
+
+
+def _number(value: object, otherwise: float) -> float:
+    return float(value) if isinstance(value, float | int) else otherwise
 
 
 def _scaled(operator: Operator, low: float, high: float) -> _Range:
     """Return the range of the result of a scaling, from that of its argument."""
     name, at = operator.name.strip("_"), operator.needed.index(True)
     if name == "neg":
-        return -high, -low
+        low, high = -high, -low
+    elif name == "reciprocal":
+        low, high = (_inverse(high), _inverse(low)) if low >= 0 else (-math.inf, math.inf)
+    if name in {"neg", "reciprocal"}:
+        return low, high
     first, last = _constant(operator, at)
     if name == "div":
         if at or first <= 0 <= last:
@@ -116,6 +148,10 @@ def _scaled(operator: Operator, low: float, high: float) -> _Range:
     if (name == "rsub") == (at == 0):
         return first - high, last - low
     return low - last, high - first
+
+
+def _inverse(value: float) -> float:
+    return 1 / value if value else math.inf
 
 
 def _constant(operator: Operator, at: int) -> _Range:

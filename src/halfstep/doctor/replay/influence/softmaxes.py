@@ -1,12 +1,16 @@
 """Softmaxes whose results go into a loss, and that do not normalise over the classes.
 
 A softmax may be computed by hand: the score of the target's class minus a logarithm of the sum of
-exponentials. The dimension of the classes is then the one along which the score was picked.
+exponentials. The dimension of the classes is then the one along which the score was picked. A loss
+may also multiply the probabilities by targets, as an overlap of regions does: then the dimension of
+the classes is the one along which the targets have a single 1.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import torch
 
 from halfstep.doctor.record.influence import WrongSoftmax
 from halfstep.doctor.replay.influence.forward import OUTSIDE
@@ -26,6 +30,7 @@ _ELEMENTWISE = frozenset(
 )
 _SUM, _PICKS = "logsumexp", frozenset({"gather", "index"})
 _DIFFERENCES = frozenset({"rsub", "sub"})
+_MEETINGS = frozenset({"binary_cross_entropy", "mse_loss", "mul", *_DIFFERENCES})
 _SHAPES = frozenset(
     {"_to_copy", "alias", "detach", "expand", "select", "squeeze", "unsqueeze", "view"}
 )
@@ -44,6 +49,50 @@ def wrong_softmaxes(forwards: Forwards) -> Iterator[WrongSoftmax]:
             ):
                 yield WrongSoftmax(dim, classes, loss.operator.name, place(operator))
     yield from _by_hand(forwards.base)
+    yield from _beside_targets(forwards.base)
+
+
+def _beside_targets(operators: Sequence[Operator]) -> Iterator[WrongSoftmax]:
+    """Yield the softmaxes whose results meet one-hot targets of another dimension."""
+    for each in operators:
+        if each.name not in _MEETINGS or len(each.given) != 2 or sum(each.needed) != 1:
+            continue
+        at = each.needed.index(True)
+        targets = each.given[1 - at]
+        if targets.shape != each.given[at].shape or (classes := _one_hot(targets)) is None:
+            continue
+        found = _softmax(operators, each.makers[at])
+        if found is None:
+            continue
+        dim = int(found.args[1]) % max(1, found.given[0].ndim)
+        scores = found.given[0]
+        if scores.shape != targets.shape or dim == classes:
+            continue
+        # What a model chooses itself, as a router does, is no target.
+        if not torch.equal(scores.argmax(classes), targets.to(torch.uint8).argmax(classes)):
+            yield WrongSoftmax(dim, classes, each.name, place(found))
+            return
+
+
+def _one_hot(targets: torch.Tensor) -> int | None:
+    """Return the only dimension along which tensors have a single 1, beside zeros."""
+    if targets.ndim < 2 or not bool(((targets == 0) | (targets == 1)).all()):
+        return None
+    sums = [targets.sum(at, dtype=torch.float32) for at in range(targets.ndim)]
+    fits = [at for at, each in enumerate(sums) if targets.shape[at] > 1 and bool((each == 1).all())]
+    return fits[0] if len(fits) == 1 else None
+
+
+def _softmax(operators: Sequence[Operator], number: int) -> Operator | None:
+    """Return the softmax between which and a result each element is computed by itself."""
+    while number != OUTSIDE:
+        operator = operators[number]
+        if operator.name in {_LOG, _PLAIN}:
+            return operator
+        if operator.name not in _ELEMENTWISE or len(operator.given) != 1:
+            return None
+        number = operator.makers[0]
+    return None
 
 
 def _by_hand(operators: Sequence[Operator]) -> Iterator[WrongSoftmax]:

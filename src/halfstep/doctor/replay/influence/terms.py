@@ -1,7 +1,8 @@
 """Terms of a loss that depend on parameters, and give them no gradient.
 
 A loss is taken apart into the terms of its sum. A term that requires no gradient although it is
-computed from trainable parameters only moves the value of the loss.
+computed from trainable parameters only moves the value of the loss. So does a term that is rounded:
+its gradient is 0.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from halfstep.doctor.replay.memory import storage_key
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
+    import torch
+
     from halfstep.doctor.record.sites import Mark
     from halfstep.doctor.replay.influence.forward import Operator
     from halfstep.doctor.replay.influence.forwards import Forwards
@@ -31,6 +34,9 @@ _SCALINGS = frozenset({"mul", "div", "mul_", "div_"})
 _SHAPES_ONLY = re.compile(r".*_like$|new_.*")
 _ITEM = re.compile(r"\.item\(\)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_FLAT = re.compile(r"(Ceil|Floor|Round|Sgn|Sign|Trunc)Backward\d")
+"""The nodes of functions whose gradient is 0; those of a program's own functions differ."""
+_STEPS = frozenset({"ceil", "floor", "round", "sgn", "sign", "trunc"})
 _LINES = 40
 """The lines above a sum in which its numbers are looked up."""
 
@@ -79,6 +85,7 @@ def _training(operators: Sequence[Operator], keys: Container[int]) -> list[list[
         trains.append(
             [
                 needed
+                and not _is_flat(tensor)
                 and (
                     storage_key(tensor) in keys
                     if tensor.is_leaf
@@ -88,6 +95,10 @@ def _training(operators: Sequence[Operator], keys: Container[int]) -> list[list[
             ]
         )
     return trains
+
+
+def _is_flat(tensor: torch.Tensor) -> bool:
+    return tensor.grad_fn is not None and bool(_FLAT.fullmatch(tensor.grad_fn.name()))
 
 
 def _terms(
@@ -159,6 +170,8 @@ def _cut(
             return "create_graph", operator
         if operator.name == "detach":
             return "detach", operator
+        if operator.name.strip("_") in _STEPS:
+            return operator.name.strip("_"), operator
         if operator.made and not operator.made[0].is_floating_point():
             return operator.name, operator
         return "no_grad", operator

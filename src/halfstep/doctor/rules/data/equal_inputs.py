@@ -27,6 +27,8 @@ def _finding(pair: EqualPair) -> Finding:
     elif pair.copies:
         what = "the inputs of a model and of its copy, of which one is not trained,"
         effect = "only their weights make a difference between their results"
+    elif pair.other is None:
+        what, effect = "two inputs of a model", "the model compares samples with themselves"
     else:
         what, effect = "the inputs of two calls of a model in one step", "so are their results"
     return Finding(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 _LATER = 2  # passes
+_ARTICLES = {"generator": "a generator", "iterator": "an iterator"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -26,9 +27,10 @@ def _generator(evidence: Evidence) -> Finding | None:
             continue
         later = counted(each.later or each.planned - 1, "later pass", "later passes")
         return Finding(
-            summary=f"{each.name} is a generator, which gives its items once: it was used up after "
-            f"{counted(each.steps, 'step')}, and {later} of the loop around it made none",
-            facts=("the variable is bound before this loop, and not again in it",),
+            summary=f"{each.name} is {_ARTICLES[each.kind]}, which gives its items once: it was "
+            f"used up after {counted(each.steps, 'step')}, and {later} of the loop around it made "
+            "none",
+            facts=("it is made before this loop, and not again in it",),
             change=(
                 f"+ # make it a list, {each.name} = list(...), or make it anew in each pass:",
                 *((f"  {each.site.text}",) if each.site else ()),

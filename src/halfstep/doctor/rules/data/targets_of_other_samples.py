@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.influence import Influence, Reordered
 from halfstep.doctor.signals.data.batches import BatchLedger, CrossedBatches
 from halfstep.doctor.signals.data.indexing import RowLedger, TwoOrders
 from halfstep.doctor.signals.data.pairs import PairLedger
@@ -46,7 +47,26 @@ def judge(evidence: Evidence) -> Finding | None:
             confidence=LIKELY,
             site=each.site,
         )
+    for found in evidence.of(Influence).reordered:
+        return _of_predictions(found)
     return None
+
+
+def _of_predictions(found: Reordered) -> Finding:
+    return Finding(
+        summary=f"the model puts the {found.count} samples of a batch into another order, and the "
+        "targets stay in theirs: the loss compares predictions with targets of other samples",
+        facts=(
+            f"only the prediction in row {found.row} depends on the input of sample {found.sample}",
+            *((f"the loss: {found.site.text}",) if found.site else ()),
+        ),
+        change=(
+            "+ # put the results back, such as outputs[order.argsort()], before the loss",
+            *((f"  {found.at.site.text}",) if found.at.site else ()),
+        ),
+        confidence=LIKELY,
+        site=found.at.site or found.site,
+    )
 
 
 def _of_orders(order: TwoOrders) -> Finding:
@@ -97,7 +117,7 @@ RULE = Rule(
     name="targets that belong to other samples",
     rows=(60,),
     citations=("xudonmao/VMT#1",),
-    needs=frozenset({"batches", "indexing", "pairs", "shuffles"}),
+    needs=frozenset({"batches", "indexing", "influence", "pairs", "shuffles"}),
     judge=judge,
     harmless=True,
 )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _DECLARED = {
     "padding_idx": "the embedding has padding_idx={token}",
     "mask": "a mask that the model gets marks exactly these positions",
+    "pad_sequence": "the program has padded this input with pad_sequence",
 }
 
 
@@ -24,16 +25,17 @@ def judge(evidence: Evidence) -> Finding | None:
     found = evidence.of(Influence).padding
     if found is None:
         return None
+    target = f"{found.target:g}"
+    how = (
+        f"cross_entropy(..., ignore_index={target}), or targets of -100 at these positions"
+        if found.is_of_classes
+        else "multiply the loss of each position by a mask, and divide by the sum of the mask"
+    )
     return Finding(
-        summary=f"{found.share:.0%} of the targets that count are padding (target "
-        f"{found.target}): the model is trained to predict it",
+        summary=f"{found.share:.0%} of the targets that count are padding (target {target}): the "
+        "model is trained to predict it",
         facts=(_DECLARED[found.declared].format(token=found.token),),
-        change=(
-            (
-                f"+ # leave the padding out of the loss: cross_entropy(..., ignore_index="
-                f"{found.target}), or targets of -100 at these positions"
-            ),
-        ),
+        change=(f"+ # leave the padding out of the loss: {how}",),
         confidence=LIKELY,
         site=found.site,
     )

@@ -1,7 +1,7 @@
 """A term of the loss is computed from the model, but gives its parameters no gradient.
 
 The term moves the value of the loss, and trains nothing: it goes through argmax, item(), NumPy or a
-comparison, or is detached, or is computed without gradients.
+comparison, or is rounded, or is detached, or is computed without gradients.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _reason(how: str) -> str:
         "detach": "it is detached",
         "no_grad": "it is computed without gradients, as under torch.no_grad()",
         "create_graph": "it is a gradient that autograd.grad() returns without create_graph=True",
-    }.get(how, f"it goes through {how}(), which has no gradient")
+    }.get(how, f"it goes through {how}(), which has no gradient or one of 0")
 
 
 def _change(how: str, line: str) -> tuple[str, ...]:

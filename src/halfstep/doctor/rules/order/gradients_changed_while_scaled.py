@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.order import optimizer_name
+from halfstep.doctor.signals.ledgers.clipping import ClippingLines
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Event, Evidence
 
 
+_LARGE = 100.0  # as a limit of gradients that are not scaled
+_OF_SCALE = 0.01
 _ADDS = {"add_", "sub_", "_foreach_add_", "_foreach_sub_"}
 
 
@@ -21,7 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
     changed = [
         event
         for _, event in evidence.loop.of("write")
-        if event.facts["scaled"] and not event.facts["linear"]
+        if event.facts["scaled"] and not event.facts["linear"] and not _fits(evidence, event)
     ]
     if not changed:
         return _by_hook(evidence)
@@ -55,6 +58,15 @@ def judge(evidence: Evidence) -> Finding | None:
         confidence=LIKELY if adds else CERTAIN,
         site=event.site,
     )
+
+
+def _fits(evidence: Evidence, write: Event) -> bool:
+    """Return whether a write limits a norm to that of scaled gradients: 1.0 * get_scale()."""
+    scales = sorted(step.scale for step in evidence.numbers.steps if step.scale)
+    lines = [each for each in evidence.of(ClippingLines).lines if each.site == write.site]
+    if not (write.site and scales and lines):
+        return False
+    return lines[0].limit >= max(_LARGE, _OF_SCALE * scales[len(scales) // 2])
 
 
 def _by_hook(evidence: Evidence) -> Finding | None:
@@ -143,6 +155,6 @@ RULE = Rule(
         "pytorch/examples#1196",
         "Lightning-AI/pytorch-lightning#9330",
     ),
-    needs=frozenset({"loop", "numbers"}),
+    needs=frozenset({"clipping", "loop", "numbers"}),
     judge=judge,
 )

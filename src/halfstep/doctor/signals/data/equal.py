@@ -55,7 +55,7 @@ class EqualPair:
         joined: Whether the loop joins them to one batch.
         copies: Whether they are given to two models of one kind, of which one is not trained there.
         steps: Number of steps that were looked at.
-        other: The line that uses the first one.
+        other: The line that uses the first one; None if both are inputs of one call.
         site: The line that uses the second one.
     """
 
@@ -195,6 +195,10 @@ class EqualInputSignal(Signal):
                 key = (i, j, one.mark, other.mark, False, copies)
                 self._take(key, one.inputs, other.inputs)
         for number, call in enumerate(self._calls[:_CALLS]):
+            inputs = [each for each in call.inputs[:_CALLS] if _is_input(each)]
+            for (i, first), (j, second) in combinations(enumerate(inputs), 2):
+                if call.trains and first.shape == second.shape and first is not second:
+                    self._take((i, j, call.mark, None, False, False), [first], [second])
             parts = self._joined.get(id(call.inputs[0]))
             if parts is not None and call.trains and not _drops(call.module):
                 first, second, mark = parts
@@ -234,13 +238,23 @@ class EqualInputSignal(Signal):
     def freeze(self) -> dict[str, Any]:
         """Return the pairs whose elements are equal in all steps; reads them."""
         pairs = tuple(
-            EqualPair(joined, copies, pair.steps, site(first), site(second))
+            EqualPair(
+                joined,
+                copies,
+                pair.steps,
+                None if second is None else site(first),
+                site(second or first),
+            )
             for (_, _, first, second, joined, copies), pair in self._pairs.items()
             if pair.differs
             and all(_are_equal(a, b) for a, b in pair.copies)
-            and (pair.drawn or first == second or not _arguments(first) & _arguments(second))
+            and (pair.drawn or (second is not None and _may_differ(first, second)))
         )
         return {EqualInputs.signal: EqualInputs(pairs)}
+
+
+def _may_differ(first: Mark | None, second: Mark) -> bool:
+    return first == second or not _arguments(first) & _arguments(second)
 
 
 def _arguments(mark: Mark | None) -> set[str]:

@@ -225,6 +225,15 @@ class Indexing(Signal):
         while len(self._results) > RECENT:
             self._results.popitem(last=False)
 
+    def are_of_one_order(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Return whether two tensors are rows that the loop has taken with the same indices."""
+        taken = self._of(one), self._of(other)
+        if taken[0] is None or taken[1] is None or taken[0].rows != taken[1].rows:
+            return False
+        if not (taken[0].is_known() and taken[1].is_known()):
+            return False
+        return bool(np.array_equal(taken[0].numbers(), taken[1].numbers()))
+
     def _of(self, tensor: torch.Tensor) -> _Taken | None:
         """Return what is known of a tensor that consists of taken rows."""
         for known in (self._results, self._kept):

@@ -47,7 +47,17 @@ if TYPE_CHECKING:
 
 PASSES = 4096
 INDICES = 250_000
+_PARTS = 64  # data sets
 _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+
+
+@dataclass(slots=True, eq=False)
+class _Whole:
+    """The data set of which a loader has a part, which may be gone at the end of the program."""
+
+    number: int
+    length: int
+    part: Sequence[int] | None  # indices of the part; None for all
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +77,7 @@ class _Pass:
     is_over: bool = False
     after_end: int = 0
     models: set[int] = field(default_factory=set)
-    data_set: Any = None  # a reference to it
+    whole: _Whole | None = None
     number: int = -1
     made: Mark | None = None
 
@@ -94,6 +104,9 @@ class Passes(Signal):
         self._given: list[_Pass] = []  # since the last backward
         self._beginning: _Pass | None = None
         self._room = INDICES
+        self._wholes: dict[int, tuple[Any, _Whole]] = {}  # by data set
+        self._roots: dict[int, tuple[Any, int]] = {}
+        self._root_numbers = count()
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of loaders and their iterators."""
@@ -143,9 +156,24 @@ class Passes(Signal):
             loader.batch_size or 0,
         )
         begun.number = len(self._passes)
-        begun.data_set, begun.made = _reference(data), self._made.get(loader)
+        begun.whole, begun.made = self._whole(data), self._made.get(loader)
         self._passes.append(begun)
         return begun
+
+    def _whole(self, data: Any) -> _Whole | None:
+        known = self._wholes.get(id(data))
+        if known is not None and known[0]() is data:
+            return known[1]
+        if len(self._wholes) >= _PARTS or (_length(data) or 0) > INDICES:
+            return None
+        root, part = root_of(data)
+        reference, number = self._roots.get(id(root), (None, -1))
+        if reference is None or reference() is not root:
+            number = next(self._root_numbers)
+            self._roots[id(root)] = _reference(root), number
+        whole = _Whole(number, _length(root) or 0, part)
+        self._wholes[id(data)] = _reference(data), whole
+        return whole
 
     def _on_index(self, original: Any, iterator: Any) -> Any:
         listener = self.watched.listener
@@ -291,27 +319,26 @@ def _overlaps(passes: Sequence[_Pass]) -> tuple[Overlap, ...]:
     trained: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
     evaluated: defaultdict[tuple[int, int], dict[Any, set[int]]] = defaultdict(dict)
     parts = set[tuple[int, int]]()
-    roots: dict[int, Any] = {}
+    lengths: dict[int, int] = {}
     for each in passes:
-        if not each.models or not (each.trains or each.evaluations):
+        whole = each.whole
+        if whole is None or not each.models or not (each.trains or each.evaluations):
             continue
-        root, part = root_of(each.data_set())
-        if root is None:
-            continue
-        numbers = _numbers(each.indices)
+        numbers, part = _numbers(each.indices), whole.part
         samples = {*numbers} if part is None else {int(part[number]) for number in numbers}
-        roots[id(root)] = root
+        lengths[whole.number] = whole.length
         for model in each.models:
+            key = whole.number, model
             if each.trains:
-                trained[id(root), model] |= samples
-            elif (id(root), model) in trained:
-                mine = evaluated[id(root), model].setdefault((each.mark, each.data), set())
+                trained[key] |= samples
+            elif key in trained:
+                mine = evaluated[key].setdefault((each.mark, each.data), set())
                 mine |= samples
-            if part is not None:
-                parts.add((id(root), model))
+            if part is not None or isinstance(each.sampler, SubsetRandomSampler):
+                parts.add(key)
     found = []
     for key in parts & evaluated.keys():
-        shared = overlap(trained[key], evaluated[key], _length(roots[key[0]]) or 0)
+        shared = overlap(trained[key], evaluated[key], lengths[key[0]])
         if shared is not None:
             found.append(shared)
     return tuple(found)
@@ -339,8 +366,8 @@ def _reference(data: Any) -> Any:
     """Return a function that returns the data set while it exists."""
     try:
         return weakref.ref(data)
-    except TypeError:  # such as a list
-        return lambda: None
+    except TypeError:  # such as a list, which then stays
+        return lambda: data
 
 
 def _length(thing: Any) -> int | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.signal import Signal
 
 if TYPE_CHECKING:
@@ -22,14 +23,15 @@ _PLACES = {  # of the number among the arguments
 }
 _MOST = 16
 _LARGEST = 2**18  # elements of a tensor that is kept
+_Number = int | torch.Tensor
 
 
 class Replaced(Signal):
-    """Remembers the latest of these numbers."""
+    """Remembers the latest of these numbers; those of tensors are read when they are asked for."""
 
     def __init__(self, watched: Any) -> None:
         super().__init__(watched)
-        self._known: dict[tuple[int, int], torch.Tensor | None] = {}
+        self._known: dict[tuple[int, Any], tuple[_Number, torch.Tensor | None]] = {}
 
     def on_call(self, heard: Heard) -> None:
         """Note a number that is written over elements of a tensor."""
@@ -41,13 +43,14 @@ class Replaced(Signal):
         if not isinstance(made, torch.Tensor) or made.is_floating_point() or made.is_complex():
             return
         given = [args[at] for at in places if at < len(args)]
-        numbers = [each for each in given or heard.call.kwargs.values() if type(each) is int]
+        numbers = [each for each in given or heard.call.kwargs.values() if _is_number(each)]
         for value in numbers[:1]:
-            before = next((each for each in heard.given if each.dtype != torch.bool), None)
+            others = (each for each in heard.given if each is not value)
+            before = next((each for each in others if each.dtype != torch.bool), None)
             is_kept = before is not made and made.numel() <= _LARGEST
-            key = made.numel(), value
+            key = made.numel(), value if type(value) is int else calling_line()
             self._known.pop(key, None)
-            self._known[key] = before if is_kept else None
+            self._known[key] = value, before if is_kept else None
         while len(self._known) > _MOST:
             del self._known[next(iter(self._known))]
 
@@ -57,4 +60,12 @@ class Replaced(Signal):
         Returns:
             Each with the tensor before; None if it was changed in place.
         """
-        return [(value, before) for (size, value), before in self._known.items() if size == count]
+        found = [pair for (size, _), pair in self._known.items() if size == count]
+        return [(int(value), before) for value, before in found]
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a whole number, also one of a tensor."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and value.dtype in (torch.int64, torch.int32)
+    return type(value) is int
