@@ -10,6 +10,7 @@ from halfstep.doctor.record.source import difference, in_fp32
 from halfstep.doctor.record.trials import Variation
 from halfstep.doctor.remedies import with_eps
 from halfstep.doctor.signals.ledgers.parameters import STILL, Owner, ParameterLedger
+from halfstep.doctor.signals.values.own_updates import OwnUpdate, OwnUpdates
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -31,7 +32,28 @@ _OTHERWISE = {
 def judge(evidence: Evidence) -> Finding | None:
     """Find half-precision parameters whose elements mostly do not change despite gradients."""
     found = next(filter(None, (_lost(evidence, each) for each in _TORCH)), None)
-    return found or next(filter(None, map(partial(_still, evidence), _owners(evidence))), None)
+    found = found or next(filter(None, map(partial(_still, evidence), _owners(evidence))), None)
+    return found or next(filter(None, map(_by_the_loop, evidence.of(OwnUpdates).lines)), None)
+
+
+def _by_the_loop(line: OwnUpdate) -> Finding | None:
+    """Find updates by a line of the loop, without an optimizer, that most elements lose."""
+    # The first updates of a training are its largest.
+    if line.updates < _STEPS or min(line.shares[0], median(line.shares)) < MOST:
+        return None
+    return Finding(
+        summary=f"{median(line.shares):.0%} of the {line.format} weights do not change in an "
+        "update by this line: what it adds is less than half the distance to the next "
+        f"{line.format} number",
+        facts=(f"{counted(line.updates, 'update')}, of which some were examined",),
+        change=(
+            *((f"  {line.site.text}",) if line.site else ()),
+            "+ # keep the weights in fp32, and compute the loss with a half-precision copy of them",
+            f"+ # or under torch.autocast(device_type, {_TORCH[line.format]})",
+        ),
+        confidence=LIKELY,
+        site=line.site,
+    )
 
 
 def _owners(evidence: Evidence) -> tuple[Owner, ...]:
@@ -160,7 +182,9 @@ RULE = Rule(
     name="weight updates lost to rounding",
     rows=(28,),
     citations=("pytorch/ao#1124", "pytorch/torchtune#2254"),
-    needs=frozenset({"samples", "numbers", "static", "casts", "environment", "parameters"}),
+    needs=frozenset(
+        {"samples", "numbers", "static", "casts", "environment", "parameters", "own updates"}
+    ),
     judge=judge,
     harmless=True,
     trial=_trial,
