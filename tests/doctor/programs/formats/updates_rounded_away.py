@@ -210,3 +210,16 @@ def healthy_sums_that_are_no_weights() -> None:
         return weight + 300 * added
 
     functional_training(step)
+
+
+def healthy_bias_before_a_norm() -> None:
+    """The gradient of the bias is nothing but rounding."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(16, track_running_stats=False)
+    model = nn.Sequential(nn.Linear(6, 16), norm, nn.ReLU(), nn.Linear(16, 3)).bfloat16()
+    nn.init.ones_(model[0].bias)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for images, labels in batches(40):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images.bfloat16()).float(), labels).backward()
+        optimizer.step()

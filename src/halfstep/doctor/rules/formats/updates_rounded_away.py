@@ -21,6 +21,7 @@ MOST = 0.5
 EARLY = 64
 _STEPS = 16
 _WORTH = 1e-3  # of the largest gradient
+_EXACT = 0.1  # of a gradient's norm: if fp32 leaves less of it, the rest was rounding
 
 _TORCH = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _OTHERWISE = {
@@ -70,11 +71,18 @@ def _still(evidence: Evidence, owner: Owner) -> Finding | None:
         for each in evidence.samples
         if each.optimizer == owner.number and each.relative_update
     }
+    # The exact gradient of a bias before a norm is 0.
+    noise = {
+        each.parameter
+        for each in evidence.precision.agreements
+        if each.exact_norm < _EXACT * each.norm
+    }
     parts = [
         each
         for each in evidence.of(ParameterLedger).parts
         if each.optimizer == owner.number and each.fate == STILL and each.size >= _WORTH
         if moved.isdisjoint(each.names)
+        and not noise.issuperset(each.names)
     ]
     still = [each for each in parts if each.why in ("rounding", "eps")]
     half = [each for each in still if each.format in _TORCH]
@@ -82,7 +90,7 @@ def _still(evidence: Evidence, owner: Owner) -> Finding | None:
     # The gradient of a bias before a norm is 0 up to rounding, so a few parameters may stand still.
     if not half and sum(each.count for each in still) < MOST * owner.parameters:
         return None
-    names = [name for each in chosen for name in each.names if name]
+    names = [name for each in chosen for name in each.names if name and name not in noise]
     forms = " and ".join(sorted({each.format for each in chosen}))
     optimizer = evidence.static.optimizers[owner.number]
     by_eps = all(each.why == "eps" for each in chosen)
@@ -183,7 +191,10 @@ RULE = Rule(
     rows=(28,),
     citations=("pytorch/ao#1124", "pytorch/torchtune#2254"),
     needs=frozenset(
-        {"samples", "numbers", "static", "casts", "environment", "parameters", "own updates"}
+        {
+            *("samples", "numbers", "static", "casts", "environment", "parameters", "precision"),
+            "own updates",
+        }
     ),
     judge=judge,
     harmless=True,
