@@ -81,8 +81,7 @@ def _still(evidence: Evidence, owner: Owner) -> Finding | None:
         each
         for each in evidence.of(ParameterLedger).parts
         if each.optimizer == owner.number and each.fate == STILL and each.size >= _WORTH
-        if moved.isdisjoint(each.names)
-        and not noise.issuperset(each.names)
+        if moved.isdisjoint(each.names) and not noise.issuperset(each.names)
     ]
     still = [each for each in parts if each.why in ("rounding", "eps")]
     half = [each for each in still if each.format in _TORCH]

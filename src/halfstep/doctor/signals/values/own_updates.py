@@ -87,8 +87,7 @@ class _Anew:
 
     mark: Mark | None
     tensor: torch.Tensor
-    lost: torch.Tensor
-    added: torch.Tensor
+    counts: tuple[torch.Tensor, torch.Tensor] | None
 
 
 class OwnUpdateSignal(Signal):
@@ -98,7 +97,7 @@ class OwnUpdateSignal(Signal):
         super().__init__(watched)
         self._weights: set[int] = set()  # addresses
         self._is_due = True
-        self._before: dict[int, torch.Tensor] = {}
+        self._before: dict[int, torch.Tensor | None] = {}  # None for a write not to be examined
         self._written: dict[int, Mark | None] = {}  # weights since the last gradients
         self._anew: dict[int, _Anew] = {}
         self._lines: dict[Mark | None, _Line] = {}
@@ -154,7 +153,7 @@ class OwnUpdateSignal(Signal):
             key = address(each)
             anew = self._anew.pop(key, None)
             if anew is not None:
-                self._count(anew.mark, each.dtype, anew.lost, anew.added)
+                self._count(anew.mark, each.dtype, anew.counts)
             if each.dtype in HALVES and key:
                 self._weights.add(key)
 
@@ -185,8 +184,13 @@ class OwnUpdateSignal(Signal):
             return
         self._before.clear()
         if name in _IN_PLACE and written and written[0].dtype in HALVES:
+            is_due = self._is_due_in(calling_line())
             for each in [each for each in written if self._is_ours(each)][:_WEIGHTS]:
-                self._before[address(each)] = some(each, ELEMENTS).clone()
+                self._before[address(each)] = some(each, ELEMENTS).clone() if is_due else None
+
+    def _is_due_in(self, mark: Mark | None) -> bool:
+        """Return whether the next update in a line is examined."""
+        return mark not in self._lines or is_sampled(self._lines[mark].updates + 1)
 
     def on_call(self, heard: Heard) -> None:
         """Examine an addition to weights."""
@@ -205,10 +209,12 @@ class OwnUpdateSignal(Signal):
         if name in _IN_PLACE and self._before and _factor(heard.call.kwargs):
             mark, written = calling_line(), tensors_in(args[:1])
             for tensor, addend in zip(written, tensors_in(args[1:2]), strict=False):
-                before = self._before.get(address(tensor))
-                if before is not None and addend.shape == tensor.shape:
-                    self._written[address(tensor)] = mark
-                    self._count(mark, tensor.dtype, *_lost(before, tensor, addend))
+                key = address(tensor)
+                if key in self._before and addend.shape == tensor.shape:
+                    self._written[key] = mark
+                    before = self._before[key]
+                    counts = None if before is None else _lost(before, tensor, addend)
+                    self._count(mark, tensor.dtype, counts)
         elif name in _ANEW and _factor(heard.call.kwargs) and len(args) > 1:
             self._note_anew(tensors_in(args[0]), tensors_in(args[1]), tensors_in(heard.result))
         self._before.clear()
@@ -219,13 +225,15 @@ class OwnUpdateSignal(Signal):
         addends: list[torch.Tensor],
         results: list[torch.Tensor],
     ) -> None:
+        mark = calling_line()
+        is_due = self._is_due_in(mark)
         for before, addend, result in zip(old, addends, results, strict=False):
             if len(self._anew) >= _WEIGHTS:
                 self._anew.pop(next(iter(self._anew)))
             is_sum = before.shape == addend.shape == result.shape and result.dtype == before.dtype
             if is_sum and not addend.requires_grad and self._is_ours(before):
-                new = _Anew(calling_line(), result.detach(), *_lost(before, result, addend))
-                self._anew[address(result)] = new
+                counts = _lost(before, result, addend) if is_due else None
+                self._anew[address(result)] = _Anew(mark, result.detach(), counts)
 
     def _compensate(self, given: list[torch.Tensor]) -> None:
         """Note the lines that have made or written these tensors: what they lose is known."""
@@ -237,14 +245,17 @@ class OwnUpdateSignal(Signal):
                 self._anew.pop(key, None)
 
     def _count(
-        self, mark: Mark | None, dtype: torch.dtype, lost: torch.Tensor, added: torch.Tensor
+        self,
+        mark: Mark | None,
+        dtype: torch.dtype,
+        counts: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> None:
         if mark not in self._lines and len(self._lines) >= _LINES:
             return
         line = self._lines.setdefault(mark, _Line(format_name(dtype)))
         line.updates += 1
-        if is_sampled(line.updates):
-            line.counts.append((lost, added))
+        if counts is not None:
+            line.counts.append(counts)
 
     def freeze(self) -> dict[str, Any]:
         """Return the lines that do not compensate for rounding; reads the counts."""
