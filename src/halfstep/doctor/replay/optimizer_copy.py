@@ -117,7 +117,8 @@ class OptimizerCopy:
 
     def state(self, parameter: torch.Tensor) -> dict[str, Any]:
         """Return the state of the copy of a parameter."""
-        return self._copy.state[self.parameters[id(parameter)]]
+        state: dict[str, Any] = self._copy.state[self.parameters[id(parameter)]]
+        return state
 
     @torch.no_grad()
     def round(self, form: torch.dtype) -> None:
