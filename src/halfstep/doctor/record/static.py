@@ -130,6 +130,7 @@ class OptimizerFacts:
         stale: Number of its parameters that never had a gradient, require gradients, and belong to
             no observed model.
         skips_itself: Whether it reads found_inf and skips steps on the device ("fused").
+        bad_state: Names of states with inf or NaN, of an optimizer that skips steps itself.
         resumed_at: Step number in the state that was loaded; 0 for a new optimizer.
         resumed_in: Number of iterations before its state was loaded.
         steps: Number of calls of its `step`; a scaler that skips a step does not call it.
@@ -150,6 +151,7 @@ class OptimizerFacts:
     without_gradient: int = 0
     stale: int = 0
     skips_itself: bool = False
+    bad_state: tuple[str, ...] = ()
     resumed_at: int = 0
     resumed_in: int = 0
     steps: int = 0

@@ -63,7 +63,9 @@ class Inputs:
         """
         for name, parameter in parameters.items():
             if not is_finite(parameter):
-                self.found.append(_bad("parameter", name, parameter, iteration))
+                makers = self._origins.of(parameter).makers  # if the loop updates it itself
+                bad = _bad("parameter", name, parameter, iteration)
+                self.found.append(replace(bad, makers=makers))
         known = set(map(id, parameters.values()))
         for entry, tensor in _given_and_not_finite(entries):
             if id(tensor) in known:

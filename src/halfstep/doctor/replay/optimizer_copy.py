@@ -16,6 +16,8 @@ from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.formats.dtypes import HALVES
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from torch.optim import Optimizer
 
 _PLAIN = (bool, int, float, str, bytes, torch.dtype, torch.device, type(None))
@@ -32,6 +34,7 @@ class OptimizerCopy:
     Args:
         optimizer: The optimizer.
         exact: Whether the copy keeps half-precision parameters and their state in fp32.
+        only: The parameters that it has; None for all.
 
     Attributes:
         parameters: The copies of the parameters, by identity of the originals.
@@ -40,20 +43,27 @@ class OptimizerCopy:
         CannotBeTakenError: If the optimizer holds objects that cannot be copied.
     """
 
-    def __init__(self, optimizer: Optimizer, *, exact: bool) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        *,
+        exact: bool,
+        only: Collection[torch.Tensor] | None = None,
+    ) -> None:
         kind = type(optimizer).__name__
         others = {name: each for name, each in vars(optimizer).items() if name not in _OWN}
         hooks = {name for name, each in others.items() if isinstance(each, OrderedDict)}
         if not all(_is_plain(each) for name, each in others.items() if name not in hooks):
             raise CannotBeTakenError(f"{kind} holds objects that doctor cannot copy")
         self._exact = exact
-        self._formats = {id(each): each.dtype for each in parameters_of(optimizer)}
-        self.parameters = {
-            id(each): self._copied(each).requires_grad_(each.requires_grad)
-            for each in parameters_of(optimizer)
-        }
-        if any(id(each) not in self.parameters for each in optimizer.state):
+        mine = parameters_of(optimizer)
+        if not {id(each) for each in mine}.issuperset(map(id, optimizer.state)):
             raise CannotBeTakenError(f"{kind} has a state that belongs to no parameter")
+        mine = mine if only is None else [*only]
+        self._formats = {id(each): each.dtype for each in mine}
+        self.parameters = {
+            id(each): self._copied(each).requires_grad_(each.requires_grad) for each in mine
+        }
         self._copy: Optimizer = object.__new__(type(optimizer))
         vars(self._copy).update(others | {name: OrderedDict() for name in hooks})
         self._copy.defaults = dict(optimizer.defaults)
@@ -63,6 +73,7 @@ class OptimizerCopy:
             {
                 self.parameters[id(each)]: {name: self._copied(one) for name, one in state.items()}
                 for each, state in optimizer.state.items()
+                if id(each) in self.parameters
             },
         )
 
@@ -73,7 +84,8 @@ class OptimizerCopy:
         return value.detach().float() if self._exact and is_half else value.detach().clone()
 
     def _group(self, group: dict[str, Any]) -> dict[str, Any]:
-        parameters = [self.parameters[id(each)] for each in group["params"]]
+        mine = [each for each in group["params"] if id(each) in self.parameters]
+        parameters = [self.parameters[id(each)] for each in mine]
         others = {name: each for name, each in group.items() if name != "params"}
         return {**{name: self._copied(each) for name, each in others.items()}, "params": parameters}
 
@@ -102,6 +114,11 @@ class OptimizerCopy:
             else each.detach().to(form or self._formats[key]).requires_grad_(each.requires_grad)
             for key, each in self.parameters.items()
         }
+
+    def state(self, parameter: torch.Tensor) -> dict[str, Any]:
+        """Return the state of the copy of a parameter."""
+        state: dict[str, Any] = self._copy.state[self.parameters[id(parameter)]]
+        return state
 
     @torch.no_grad()
     def round(self, form: torch.dtype) -> None:

@@ -98,3 +98,19 @@ def healthy_epsilon_added_by_the_loop() -> None:
 
 def healthy_moving_average_in_bf16() -> None:
     train_with_totals(lambda total, each: total.mul_(0.9).add_(0.1 * each), torch.bfloat16)
+
+
+def by_index(total: torch.Tensor, each: torch.Tensor) -> torch.Tensor:
+    return total.index_add_(0, torch.arange(6), each.abs())
+
+
+def broken_total_by_index() -> None:
+    train_with_totals(by_index, torch.bfloat16)
+
+
+def healthy_total_by_index_in_fp32() -> None:
+    train_with_totals(by_index, torch.float32)
+
+
+def healthy_sums_by_index_that_start_anew() -> None:
+    train_with_totals(lambda total, each: by_index(torch.zeros_like(total), each), torch.bfloat16)

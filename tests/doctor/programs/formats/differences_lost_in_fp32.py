@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from doctor.loops import batches
 
@@ -150,3 +151,49 @@ def healthy_multiples_that_fp32_represents() -> None:
         return (stamps[:, 1:] - stamps[:, :-1]) / 4096 / 60
 
     train(pauses)
+
+
+def all_times(longest: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return START + torch.randint(1, longest, (48, 7), generator=generator).cumsum(1)
+
+
+def broken_in_rows_of_rounded_numbers() -> None:
+    stamps = all_times(60).float()
+
+    def pauses(times):
+        rows = stamps[(times[:, 0] - START) % 48]
+        return rows.diff() / 60
+
+    train(pauses)
+
+
+class Gaps(nn.Linear):
+    """Computes the pauses of times that are already rounded."""
+
+    def forward(self, stamps):
+        return super().forward((stamps[:, 1:] - stamps[:, :-1]) / 60)
+
+
+def train_on(data) -> None:
+    torch.manual_seed(0)
+    model = Gaps(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for stamps, labels in DataLoader(data, 8, shuffle=True):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(stamps), labels).backward()
+        optimizer.step()
+
+
+def broken_in_batches_of_a_loader() -> None:
+    data = TensorDataset(all_times(60).float(), torch.arange(48) % 3)
+    train_on(Subset(data, range(40)))
+
+
+def healthy_batches_with_long_pauses() -> None:
+    train_on(TensorDataset(all_times(90000).float() / 1000, torch.arange(48) % 3))
+
+
+def healthy_rows_of_whole_numbers() -> None:
+    times = all_times(60)
+    train(lambda given: gaps(times[(given[:, 0] - START) % 48]))

@@ -117,3 +117,16 @@ def healthy_squares_in_fp32() -> None:
 
 def healthy_largest_element() -> None:
     train_scaled(lambda parts: torch.stack([x.abs().max() for x in parts]).max())
+
+
+def flat(parts, dtype) -> torch.Tensor:
+    vector = torch.cat([x.reshape(-1) for x in parts]).to(dtype)
+    return torch.dot(vector, vector).sqrt()
+
+
+def broken_in_one_vector() -> None:
+    train_scaled(lambda parts: flat(parts, torch.float16))
+
+
+def healthy_vector_in_fp32() -> None:
+    train_scaled(lambda parts: flat(parts, torch.float32))

@@ -54,6 +54,25 @@ def broken() -> None:
     train(torch.bfloat16)
 
 
+class Recast(Lean):
+    """Casts its averages anew in each step."""
+
+    def move(self, parameter: torch.Tensor, group) -> None:
+        super().move(parameter, group)
+        state = self.state[parameter]
+        for name, each in state.items():
+            state[name] = each.to(self.dtype)
+
+
+def broken_in_an_optimizer_that_casts() -> None:
+    model = classifier()
+    optimizer = Recast(model.parameters(), torch.bfloat16)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
 def mended() -> None:
     train(torch.float32)
 
@@ -144,3 +163,77 @@ def healthy_mask_in_fp16() -> None:
         optimizer.zero_grad()
         (1e-2 * functional.cross_entropy(model(images), labels)).backward()
         optimizer.step()
+
+
+class Scaled(torch.optim.Optimizer):
+    """Divides gradients by a root of squares that it collects in bf16.
+
+    Args:
+        parameters: The parameters to train.
+        collect: Changes the collected squares, given the squares of a gradient.
+    """
+
+    def __init__(self, parameters, collect) -> None:
+        super().__init__(parameters, {"lr": 1e-3})
+        self.collect = collect.__name__
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            squares = parameter.grad**2
+            state.setdefault("v", squares.bfloat16())
+            globals()[self.collect](state["v"], squares)
+            parameter.sub_(1e-3 * parameter.grad / (state["v"].float().sqrt() + 1e-8))
+
+
+def slow_average(v, squares) -> None:
+    v.mul_(0.999).add_(squares.to(v.dtype), alpha=0.001)
+
+
+def fast_average(v, squares) -> None:
+    v.mul_(0.9).add_(squares.to(v.dtype), alpha=0.1)
+
+
+def total(v, squares) -> None:
+    v.add_(squares.to(v.dtype))
+
+
+def largest(v, squares) -> None:
+    torch.maximum(v, squares.to(v.dtype), out=v)
+
+
+def at_random(v, squares) -> None:
+    """An average that is rounded to one of both neighbours, the nearer one more often."""
+    exact = 0.999 * v.float() + 0.001 * squares
+    bits = exact.view(torch.int32) + torch.randint(0, 1 << 16, v.shape, dtype=torch.int32)
+    v.copy_((bits & -65536).view(torch.float32))
+
+
+def train_scaled(collect) -> None:
+    model = classifier()
+    optimizer = Scaled(model.parameters(), collect)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def broken_average_under_another_name() -> None:
+    train_scaled(slow_average)
+
+
+def healthy_fast_average() -> None:
+    train_scaled(fast_average)
+
+
+def healthy_total() -> None:
+    train_scaled(total)
+
+
+def healthy_largest_square() -> None:
+    train_scaled(largest)
+
+
+def healthy_average_rounded_at_random() -> None:
+    train_scaled(at_random)

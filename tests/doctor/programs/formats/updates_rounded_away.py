@@ -115,3 +115,111 @@ def healthy_weights_that_are_put_back() -> None:
             nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()
         model.load_state_dict(best)
+
+
+def by_hand(update, *, rate: float = 1e-4, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Train without an optimizer.
+
+    Args:
+        update: Changes a parameter in place, given what to add to it.
+        rate: The learning rate.
+        dtype: Format of the parameters.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).to(dtype)
+    for images, labels in batches(20):
+        model.zero_grad()
+        functional.cross_entropy(model(images.to(dtype)).float(), labels).backward()
+        with torch.no_grad():
+            for each in model.parameters():
+                update(each, -rate * each.grad)
+
+
+def _assign(parameter, added) -> None:
+    parameter.data = parameter.data + added
+
+
+def broken_in_place_without_an_optimizer() -> None:
+    by_hand(lambda parameter, added: parameter.add_(added))
+
+
+def broken_by_an_assignment_without_an_optimizer() -> None:
+    by_hand(_assign)
+
+
+def healthy_large_steps_without_an_optimizer() -> None:
+    by_hand(_assign, rate=0.3)
+
+
+def healthy_fp32_without_an_optimizer() -> None:
+    by_hand(_assign, dtype=torch.float32)
+
+
+def healthy_rate_of_zero_without_an_optimizer() -> None:
+    by_hand(lambda parameter, added: parameter.add_(added), rate=0.0)
+
+
+def _remainders():
+    kept: dict[torch.Tensor, torch.Tensor] = {}
+
+    def update(parameter, added) -> None:
+        wanted = added + kept.get(parameter, 0)
+        before = parameter.clone()
+        parameter.add_(wanted)
+        kept[parameter] = wanted - (parameter - before)
+
+    return update
+
+
+def healthy_remainder_without_an_optimizer() -> None:
+    by_hand(_remainders())
+
+
+def functional_training(step, *, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Train a dictionary of weights with `torch.func.grad`.
+
+    Args:
+        step: Returns the new weight, given the old one and what to add to it.
+        dtype: Format of the weights.
+    """
+    torch.manual_seed(0)
+    weights = {"scale": torch.ones(6, 3, dtype=dtype), "shift": torch.ones(3, dtype=dtype)}
+
+    def loss(weights, images, labels):
+        outputs = images @ weights["scale"].float() + weights["shift"].float()
+        return functional.cross_entropy(outputs, labels)
+
+    for images, labels in batches(20):
+        slopes = torch.func.grad(loss)(weights, images, labels)
+        weights = {name: step(each, -1e-3 * slopes[name]) for name, each in weights.items()}
+
+
+def broken_in_functional_style() -> None:
+    functional_training(lambda weight, added: weight + added)
+
+
+def healthy_in_functional_style() -> None:
+    functional_training(lambda weight, added: weight + added, dtype=torch.float32)
+
+
+def healthy_sums_that_are_no_weights() -> None:
+    """What the loop computes from weights does not become one."""
+
+    def step(weight, added):
+        (weight + added / 1024).norm()
+        return weight + 300 * added
+
+    functional_training(step)
+
+
+def healthy_bias_before_a_norm() -> None:
+    """The gradient of the bias is nothing but rounding."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(16, track_running_stats=False)
+    model = nn.Sequential(nn.Linear(6, 16), norm, nn.ReLU(), nn.Linear(16, 3)).bfloat16()
+    nn.init.ones_(model[0].bias)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for images, labels in batches(40):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images.bfloat16()).float(), labels).backward()
+        optimizer.step()

@@ -1,6 +1,7 @@
 """The loop divides its batch by the range of each column, and one column is constant."""
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from doctor.loops import batches, classifier, half_autocast, loss_of
@@ -284,3 +285,29 @@ def healthy_with_infinities_on_purpose() -> None:
         chosen = torch.softmax(outputs - penalty.float(), -1)[:, :2]
         (distance.mean() - chosen.clamp(min=1e-3).log().mean()).backward()
         optimizer.step()
+
+
+def update_by_hand(dtype: torch.dtype, *, rate: float = 0.01) -> None:
+    """Train without an optimizer; rows of the table that are not in a batch have no gradient."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 3)).to(dtype)
+    squares = [torch.zeros_like(each) for each in model.parameters()]
+    for number, (_, labels) in enumerate(batches(5)):
+        model.zero_grad()
+        functional.cross_entropy(model(labels + number).float(), labels).backward()
+        with torch.no_grad():
+            for parameter, square in zip(model.parameters(), squares, strict=True):
+                square.mul_(0.9).addcmul_(parameter.grad, parameter.grad, value=0.1)
+                parameter.sub_(rate * parameter.grad / (square.sqrt() + 1e-8))
+
+
+def broken_in_an_update_by_hand() -> None:
+    update_by_hand(torch.float16)
+
+
+def healthy_update_by_hand() -> None:
+    update_by_hand(torch.float32)
+
+
+def healthy_update_by_hand_in_bf16() -> None:
+    update_by_hand(torch.bfloat16, rate=0.1)

@@ -47,6 +47,24 @@ def broken_in_a_sum_that_is_divided() -> None:
     half_steps(Around(own))
 
 
+def broken_by_a_product_of_rows_with_themselves() -> None:
+    def own(features):
+        large = features.half() * 900
+        squares = torch.einsum("bi,bi->b", large, large).unsqueeze(-1)
+        return large / (squares / 16 + 1e-5).sqrt()
+
+    half_steps(Around(own))
+
+
+def healthy_product_of_rows_with_themselves() -> None:
+    def own(features):
+        large = features.half() * 9
+        squares = torch.einsum("bi,bi->b", large, large).unsqueeze(-1)
+        return large / (squares / 16 + 1e-5).sqrt()
+
+    half_steps(Around(own))
+
+
 def healthy_for_small_features() -> None:
     half_steps(Around(lambda features: normed(features.half() * 90)))
 

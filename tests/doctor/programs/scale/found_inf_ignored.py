@@ -93,3 +93,36 @@ def healthy_with_a_wrapper_that_passes_found_inf_on() -> None:
 
 def healthy_with_a_wrapper_around_steps_that_the_scaler_skips() -> None:
     train(lambda parameters: Around(torch.optim.SGD(parameters, lr=0.01)))
+
+
+class Signs(torch.optim.Optimizer):
+    """A fused optimizer that moves weights by the sign of a mean, so they stay finite.
+
+    Args:
+        parameters: The parameters to train.
+        reads: Whether it reads found_inf.
+    """
+
+    _step_supports_amp_scaling = True
+
+    def __init__(self, parameters, *, reads: bool) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+        self.reads = reads
+
+    @torch.no_grad()
+    def step(self) -> None:
+        if self.reads and self.found_inf.item():
+            return
+        for group in self.param_groups:
+            for each in group["params"]:
+                mean = self.state[each].setdefault("mean", torch.zeros_like(each))
+                mean.lerp_(each.grad / self.grad_scale, 0.1)
+                each.sub_(mean.sign(), alpha=group["lr"])
+
+
+def broken_with_weights_that_stay_finite() -> None:
+    train(lambda parameters: Signs(parameters, reads=False))
+
+
+def healthy_signs() -> None:
+    train(lambda parameters: Signs(parameters, reads=True))

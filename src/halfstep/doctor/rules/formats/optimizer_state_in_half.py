@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from halfstep.doctor.record import HALVES
+from halfstep.doctor.replay.decays import StuckMoments
 from halfstep.doctor.signals.values.moments import EmptyMoments
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.formats import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from halfstep.doctor.record import Evidence
 
 SHARE = 0.05
@@ -80,42 +78,31 @@ def _of_zeros(evidence: Evidence) -> Finding | None:
 
 
 def _that_never_falls(evidence: Evidence) -> Finding | None:
-    """Find fp32 parameters whose second moment is in a format that rounds beta2 to 1."""
-    for optimizer in evidence.static.optimizers:
-        beta = optimizer.settings.get("beta2")
-        if (
-            not isinstance(beta, float)
-            or optimizer.steps == 0
-            or set(optimizer.formats) != {"fp32"}
-            or optimizer.settings.get("stochastic_rounding")  # then the moment can decrease
-        ):
+    """Find a second moment of fp32 parameters in a format that rounds its factor to 1."""
+    for each in evidence.of(StuckMoments).states:
+        optimizer = evidence.static.optimizers[each.optimizer]
+        factor: Any = round(each.factor, 6) or optimizer.settings.get("beta2")
+        if not isinstance(factor, float) or not 0 < 1 - factor < FORMATS[each.format].eps / 4:
             continue
-        for state, form in _second_moments(optimizer.state_formats).items():
-            if form not in HALVES or not 0 < 1 - beta < FORMATS[form].eps / 4:
-                continue
-            return Finding(
-                summary=f"{optimizer.kind} keeps its state {state!r} in {form}, in which the "
-                f"factor {beta:g} rounds to 1: the average never falls, so updates stay small "
-                "after a large gradient",
-                facts=(
-                    (
-                        f"1 - {beta:g} is less than half the distance from 1 to the next smaller "
-                        f"{form} number"
-                    ),
-                    "the parameters themselves are fp32",
+        return Finding(
+            summary=f"{optimizer.kind} keeps its state {each.state!r} in {each.format}, in which "
+            f"the factor {factor:g} rounds to 1: the average never falls, so updates stay small "
+            "after a large gradient",
+            facts=(
+                (
+                    f"1 - {factor:g} is less than half the distance from 1 to the next smaller "
+                    f"{each.format} number"
                 ),
-                change=(
-                    "- state = torch.zeros_like(parameter, dtype=torch.bfloat16)",
-                    "+ state = torch.zeros_like(parameter)",
-                ),
-                confidence=LIKELY,
-            )
+                "in steps of a copy without gradients, it falls if its state is fp32",
+                "the parameters themselves are fp32",
+            ),
+            change=(
+                "- state = torch.zeros_like(parameter, dtype=torch.bfloat16)",
+                "+ state = torch.zeros_like(parameter)",
+            ),
+            confidence=LIKELY,
+        )
     return None
-
-
-def _second_moments(formats: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the states with "sq" in their names: averages of squares. Without any, return all."""
-    return {name: form for name, form in formats.items() if "sq" in name} or formats
 
 
 RULE = Rule(
@@ -123,7 +110,7 @@ RULE = Rule(
     name="an optimizer's moments in half precision",
     rows=(28,),
     citations=("pytorch/torchtune#2254",),
-    needs=frozenset({"static", "moments"}),
+    needs=frozenset({"static", "moments", "decays"}),
     judge=judge,
     explains=("GRADIENTS_VANISH", "LEARNING_RATE_TOO_HIGH"),
 )

@@ -10,6 +10,7 @@ from halfstep.doctor.record.source import difference, in_fp32
 from halfstep.doctor.record.trials import Variation
 from halfstep.doctor.remedies import with_eps
 from halfstep.doctor.signals.ledgers.parameters import STILL, Owner, ParameterLedger
+from halfstep.doctor.signals.values.own_updates import OwnUpdate, OwnUpdates
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -20,6 +21,7 @@ MOST = 0.5
 EARLY = 64
 _STEPS = 16
 _WORTH = 1e-3  # of the largest gradient
+_EXACT = 0.1  # of a gradient's norm: if fp32 leaves less of it, the rest was rounding
 
 _TORCH = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _OTHERWISE = {
@@ -31,7 +33,28 @@ _OTHERWISE = {
 def judge(evidence: Evidence) -> Finding | None:
     """Find half-precision parameters whose elements mostly do not change despite gradients."""
     found = next(filter(None, (_lost(evidence, each) for each in _TORCH)), None)
-    return found or next(filter(None, map(partial(_still, evidence), _owners(evidence))), None)
+    found = found or next(filter(None, map(partial(_still, evidence), _owners(evidence))), None)
+    return found or next(filter(None, map(_by_the_loop, evidence.of(OwnUpdates).lines)), None)
+
+
+def _by_the_loop(line: OwnUpdate) -> Finding | None:
+    """Find updates by a line of the loop, without an optimizer, that most elements lose."""
+    # The first updates of a training are its largest.
+    if line.updates < _STEPS or min(line.shares[0], median(line.shares)) < MOST:
+        return None
+    return Finding(
+        summary=f"{median(line.shares):.0%} of the {line.format} weights do not change in an "
+        "update by this line: what it adds is less than half the distance to the next "
+        f"{line.format} number",
+        facts=(f"{counted(line.updates, 'update')}, of which some were examined",),
+        change=(
+            *((f"  {line.site.text}",) if line.site else ()),
+            "+ # keep the weights in fp32, and compute the loss with a half-precision copy of them",
+            f"+ # or under torch.autocast(device_type, {_TORCH[line.format]})",
+        ),
+        confidence=LIKELY,
+        site=line.site,
+    )
 
 
 def _owners(evidence: Evidence) -> tuple[Owner, ...]:
@@ -48,11 +71,17 @@ def _still(evidence: Evidence, owner: Owner) -> Finding | None:
         for each in evidence.samples
         if each.optimizer == owner.number and each.relative_update
     }
+    # The exact gradient of a bias before a norm is 0.
+    noise = {
+        each.parameter
+        for each in evidence.precision.agreements
+        if each.exact_norm < _EXACT * each.norm
+    }
     parts = [
         each
         for each in evidence.of(ParameterLedger).parts
         if each.optimizer == owner.number and each.fate == STILL and each.size >= _WORTH
-        if moved.isdisjoint(each.names)
+        if moved.isdisjoint(each.names) and not noise.issuperset(each.names)
     ]
     still = [each for each in parts if each.why in ("rounding", "eps")]
     half = [each for each in still if each.format in _TORCH]
@@ -60,7 +89,7 @@ def _still(evidence: Evidence, owner: Owner) -> Finding | None:
     # The gradient of a bias before a norm is 0 up to rounding, so a few parameters may stand still.
     if not half and sum(each.count for each in still) < MOST * owner.parameters:
         return None
-    names = [name for each in chosen for name in each.names if name]
+    names = [name for each in chosen for name in each.names if name and name not in noise]
     forms = " and ".join(sorted({each.format for each in chosen}))
     optimizer = evidence.static.optimizers[owner.number]
     by_eps = all(each.why == "eps" for each in chosen)
@@ -160,7 +189,12 @@ RULE = Rule(
     name="weight updates lost to rounding",
     rows=(28,),
     citations=("pytorch/ao#1124", "pytorch/torchtune#2254"),
-    needs=frozenset({"samples", "numbers", "static", "casts", "environment", "parameters"}),
+    needs=frozenset(
+        {
+            *("samples", "numbers", "static", "casts", "environment", "parameters", "precision"),
+            "own updates",
+        }
+    ),
     judge=judge,
     harmless=True,
     trial=_trial,

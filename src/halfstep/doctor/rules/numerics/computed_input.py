@@ -8,12 +8,15 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from halfstep.doctor.record import Bad, Evidence
     from halfstep.doctor.record.replayed import Maker
 
 _CLAMP = "clamp its argument"
 _DIVISOR = "divide by a number that is never 0: divisor.clamp(min=1e-6)"
 _HIDDEN = "the loss of this step is finite all the same, as after a division by inf"
+_EPS = "an eps below 3e-8 in its divisor is 0 in fp16"
 _SPREAD = (
     "of one number, std() is NaN, and of equal numbers, it is 0: "
     "x.std(correction=0).clamp(min=1e-6)"
@@ -37,9 +40,17 @@ _REMEDIES = {
 def judge(evidence: Evidence) -> Finding | None:
     """Find a tensor with inf or NaN that the loop computed outside the autograd graph."""
     for bad in evidence.inputs:
-        if bad.is_from_loop and bad.makers:
+        is_weight = bad.what == "parameter" and bad.is_culprit and not evidence.numbers.steps
+        if bad.makers and (bad.is_from_loop or (is_weight and bad.makers[0].op in _REMEDIES)):
             return _finding(bad)
     return None
+
+
+def _adds_in_fp16(makers: Sequence[Maker]) -> bool:
+    """Return whether a quotient has a sum in fp16 among its operands."""
+    return makers[0].op == "div" and any(
+        each.op == "add" and each.format == "fp16" for each in makers[1:]
+    )
 
 
 def _finding(bad: Bad) -> Finding:
@@ -52,6 +63,7 @@ def _finding(bad: Bad) -> Finding:
         facts=(
             *((f"the first one is at index [{place}]",) if place else ()),
             *((_HIDDEN,) if bad.is_hidden else ()),
+            *((_EPS,) if _adds_in_fp16(bad.makers) else ()),
         ),
         change=(
             *((f"- {line}",) if line else ()),
@@ -76,7 +88,7 @@ RULE = Rule(
     name="an input with inf or NaN that the loop computed outside autograd",
     rows=(35,),
     citations=("vanvalenlab/deepcell-toolbox#71", "google-deepmind/deepmind-research#346"),
-    needs=frozenset({"inputs"}),
+    needs=frozenset({"inputs", "numbers"}),
     judge=judge,
     explains=("LEARNING_RATE_TOO_HIGH", "NORM_STATISTICS_POISONED"),
 )

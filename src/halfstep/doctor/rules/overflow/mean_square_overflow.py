@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
 
 _SQUARES = {"aten.pow", "aten.mul", "aten.square"}
+_PRODUCTS = {"aten.bmm", "aten.mm", "aten.dot", "aten.vdot"}
 _ROOTS = {"aten.rsqrt", "aten.sqrt", "aten.pow", "aten.reciprocal", "aten.div"}
 # Least relative difference between the loss and the loss in fp32. If a residual connection bypasses
 # a norm that returns zeros, the loss changes little, but still more than by rounding.
@@ -22,11 +23,9 @@ APART = 0.005
 def judge(evidence: Evidence) -> Finding | None:
     """Find an fp16 square that overflows before a mean or sum, in a loss or under a root."""
     for birth in evidence.lost(APART):
-        if birth.op not in _SQUARES or birth.output.format != "fp16" or not birth.overflowed:
+        if birth.output.format != "fp16" or not birth.overflowed:
             continue
-        if not _is_square(birth):
-            continue
-        if not any("mean" in each or "sum" in each for each in birth.consumers):
+        if not (_is_sum_of_squares(birth) or (birth.op in _SQUARES and _is_added(birth))):
             continue
         if not (birth.culprit or _ROOTS & {*birth.consumers, *birth.swallowed}):
             continue
@@ -36,8 +35,9 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
         return Finding(
-            summary=f"a {_reduction(birth)} of squares is computed in fp16: the square of "
-            f"{largest:.4g} is {birth.exact:.4g}, above fp16's maximum of 65504",
+            summary=f"a {_reduction(birth)} of squares is computed in fp16: the "
+            f"{'sum for numbers up to' if birth.op in _PRODUCTS else 'square of'} {largest:.4g} is "
+            f"{birth.exact:.4g}, above fp16's maximum of 65504",
             facts=(
                 birth.appears,
                 "inf or NaN reaches the loss or the gradients"
@@ -51,16 +51,36 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _is_square(birth: Birth) -> bool:
-    """Return whether the operator squares a tensor: `x.pow(2)`, `x.square()` or `x * x`."""
+def _is_added(birth: Birth) -> bool:
+    """Return whether the operator squares a tensor, as `x * x` does, for a mean or a sum."""
     largest, exact = birth.inputs[0].largest or 0.0, birth.exact or 0.0
-    alike = all(
-        replace(each, name="") == replace(birth.inputs[0], name="") for each in birth.inputs
+    return (
+        any("mean" in each or "sum" in each for each in birth.consumers)
+        and _are_alike(birth)
+        and len({each.shape for each in birth.inputs}) == 1
+        and math.isclose(exact, largest**2, rel_tol=1e-6)
     )
-    return alike and math.isclose(exact, largest**2, rel_tol=1e-6)
+
+
+def _is_sum_of_squares(birth: Birth) -> bool:
+    """Return whether the operator multiplies each row of a tensor by itself, to one number."""
+    if birth.op not in _PRODUCTS or len(birth.inputs) != 2 or not _are_alike(birth):
+        return False
+    rows, width = math.prod(birth.output.shape), birth.inputs[0].shape[-1]
+    lowest = birth.output.lowest
+    one_each = math.prod(birth.inputs[0].shape) == rows * width
+    return one_each and (lowest is None or lowest >= 0) and not birth.output.negative_infs
+
+
+def _are_alike(birth: Birth) -> bool:
+    """Return whether all inputs hold the same numbers, as far as their summaries tell."""
+    first = replace(birth.inputs[0], name="", shape=())
+    return all(replace(each, name="", shape=()) == first for each in birth.inputs)
 
 
 def _reduction(birth: Birth) -> str:
+    if birth.op in _PRODUCTS:
+        return "sum"
     found = [each for each in birth.consumers if "mean" in each or "sum" in each]
     return "sum" if "sum" in found[0] else "mean"
 
@@ -69,6 +89,11 @@ def _change(birth: Birth) -> tuple[str, ...]:
     line = birth.user_site.text if birth.user_site else ""
     if changed := squares_in_fp32(line):
         return f"- {line}", f"+ {changed}"
+    if birth.op in _PRODUCTS:
+        return (
+            *((f"- {line}",) if line else ()),
+            "+ # x.float().square().sum(-1), or the same product of fp32 tensors outside autocast",
+        )
     return (
         *((f"- {line}",) if line else ()),
         "+ # the same line with squares in fp32: x.float().pow(2)",

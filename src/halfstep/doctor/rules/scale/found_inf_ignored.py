@@ -13,20 +13,22 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find non-finite parameters after a step that a fused optimizer should have skipped."""
+    """Find non-finite weights or moments after a step that a fused optimizer should skip."""
     # Where a wrapper keeps found_inf from the optimizer, the step does not count as skipped.
     bad = [name for model in evidence.static.models for name in model.bad_parameters]
     told = {each.optimizer for each in evidence.numbers.steps if each.skipped or _applied(each)}
     for number in sorted(told):
         optimizer = evidence.static.optimizers[number]
-        if not (optimizer.skips_itself and bad) or evidence.loop.count("step", by_scaler=False):
+        # Its update may keep parameters finite, for example if it is the sign of a moment.
+        wrong = bad or [f"{each} in the state" for each in optimizer.bad_state]
+        if not (optimizer.skips_itself and wrong) or evidence.loop.count("step", by_scaler=False):
             continue
         return Finding(
             summary=f"the optimizer {optimizer.kind} should itself skip steps with inf or NaN, but "
-            "it applied such a step: parameters are now non-finite",
+            f"it applied such a step: {'parameters are' if bad else 'its state is'} now non-finite",
             facts=(
                 _seen(evidence.numbers.steps, number),
-                f"not finite: {', '.join(bad[:3])}",
+                f"not finite: {', '.join(wrong[:3])}",
                 f"torch {evidence.environment.torch}",
             ),
             change=(

@@ -223,6 +223,7 @@ def optimizer_facts(
     counts = Counter(map(id, mine))
     without = [each for each in mine if id(each) not in reached]
     elsewhere = {id(each) for other, its in moved.items() if other is not optimizer for each in its}
+    skips_itself = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
     return OptimizerFacts(
         kind=type(optimizer).__name__,
         formats=dict(Counter(format_name(each.dtype) for each in parameters_of(optimizer))),
@@ -233,7 +234,8 @@ def optimizer_facts(
         foreign=sum(key not in known for key in counts),
         without_gradient=len(without),
         stale=sum(each.requires_grad and id(each) not in known for each in without),
-        skips_itself=bool(getattr(optimizer, "_step_supports_amp_scaling", False)),
+        skips_itself=skips_itself,
+        bad_state=_bad_state(optimizer) if skips_itself else (),
         arguments=_arguments(type(optimizer)),
     )
 
@@ -293,6 +295,19 @@ def _state_formats(optimizer: Optimizer) -> dict[str, str]:
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 formats[str(name)] = format_name(value.dtype)
     return formats
+
+
+def _bad_state(optimizer: Optimizer) -> tuple[str, ...]:
+    """Return the names of states, of a parameter's shape and in fp32, that are not finite."""
+    states = {
+        str(name): value
+        for parameter, state in optimizer.state.items()
+        for name, value in (state.items() if isinstance(state, dict) else ())
+        if isinstance(value, torch.Tensor) and value.dtype == torch.float32
+        if isinstance(parameter, torch.Tensor) and value.shape == parameter.shape
+        if not is_finite(value)
+    }
+    return tuple(states)[:NAMES]
 
 
 def state_step(optimizer: Optimizer) -> int:

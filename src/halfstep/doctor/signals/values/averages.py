@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 from halfstep.doctor.record import Average
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.signals.frozen import frozen
+from halfstep.doctor.signals.ledgers.followers import address
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.state.facts import parameters_of
+from halfstep.doctor.signals.values.own_updates import OwnUpdateSignal
+from halfstep.doctor.tensors.elements import some
 from halfstep.doctor.tensors.local import local
 from halfstep.formats import format_name
 from halfstep.lazy_dataclass import dataclass
@@ -125,6 +128,13 @@ class Averages(Signal):
             distance = float((mine - its).norm() / its.norm().clamp(min=1e-12))
             if distance <= best:
                 best, found = distance, (name, its)
+        # Weights that the loop updates itself, with what they were in the last backward pass.
+        for name, key, its in self.watched[OwnUpdateSignal].given.get(tuple(tensor.shape), []):
+            if key == address(tensor) or its.device != tensor.device:
+                continue
+            distance = float((_some(tensor) - its).norm() / its.norm().clamp(min=1e-12))
+            if distance <= best:
+                best, found = distance, (name, its)
         return found
 
     def _note(
@@ -157,5 +167,4 @@ class Averages(Signal):
 
 
 def _some(tensor: torch.Tensor) -> torch.Tensor:
-    flat = local(tensor).detach().flatten()
-    return flat[:: max(1, flat.numel() // ELEMENTS)].float()
+    return some(tensor, ELEMENTS).float()

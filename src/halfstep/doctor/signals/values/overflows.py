@@ -14,6 +14,7 @@ import torch
 from halfstep.doctor.record import HalfOverflow
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.state.gradients import memories
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.nesting import exchange, is_in_graph, tensors_in
 from halfstep.doctor.tensors.summary import is_finite
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 LOOKS = 64  # on an accelerator, where each check waits for the device
 TRAINING = 1024  # where gradients are enabled
+_SOURCES = 1024  # between two steps
 
 
 class Overflows(Signal):
@@ -38,12 +40,26 @@ class Overflows(Signal):
         super().__init__(watched)
         self._looks = self._training = 0
         self._found: dict[tuple[str, Mark | None], list[Any]] = {}
+        self._sources: dict[int, set[int]] = {}  # of half-precision results, by their addresses
+        self._steps = 0
 
     def on_call(self, heard: Heard) -> None:
         """Examine a call of the loop, unless it draws random numbers."""
         if heard.halves and heard.call.random is None:
             call = heard.call
             self.take(heard.name, call.function, call.args, call.kwargs, heard.result)
+            if not any(map(is_in_graph, heard.halves)):
+                self._remember(heard)
+
+    def _remember(self, heard: Heard) -> None:
+        """Note from which tensors a call has computed, for what follows until the next step."""
+        if self._steps != self.watched.grammar.made:
+            self._steps = self.watched.grammar.made
+            self._sources.clear()
+        if len(self._sources) < _SOURCES:
+            sources = memories(heard.given)
+            for each in memories(heard.halves):
+                self._sources[each] = self._sources.get(each, set()) | sources
 
     def take(
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, result: Any
@@ -79,15 +95,19 @@ class Overflows(Signal):
         key = name, calling_line()
         if key not in self._found:
             largest = max(float(each.abs().max()) for each in tensors_in(exact) if each.numel())
-            ours = not enabled, self._has_gradient(given)
+            ours = not enabled, self._is_of_gradients(given)
             self._found[key] = [format_name(results[0].dtype), largest, 0, *ours]
         self._found[key][2] += 1
 
-    def _has_gradient(self, given: list[torch.Tensor]) -> bool:
-        """Return whether a tensor is the gradient of a parameter."""
+    def _is_of_gradients(self, given: list[torch.Tensor]) -> bool:
+        """Return whether tensors are gradients of parameters, or were computed from some."""
         parameters = self.watched.registry.names().values()
-        gradients = {each.grad.data_ptr() for each in parameters if each.grad is not None}
-        return any(each.data_ptr() in gradients for each in given)
+        gradients = memories(each.grad for each in parameters if each.grad is not None)
+        new = found = memories(given)
+        while new:
+            new = {one for each in new for one in self._sources.get(each, ())} - found
+            found |= new
+        return not found.isdisjoint(gradients)
 
     def freeze(self) -> dict[str, Any]:
         """Return the overflows."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched
 
 _ADDITIONS = {"add_", "__iadd__", "add", "__add__", "__radd__"}
+_BY_INDEX = {"index_add_", "index_add", "scatter_add_", "scatter_add"}
 _LINES = 64
 _TOTALS = 8  # of one line
 _LOOKS = 256  # each waits for an accelerator
@@ -77,7 +78,10 @@ class TotalSignal(Signal):
 
     def on_call(self, heard: Heard) -> None:
         """Examine an addition to a half-precision tensor outside any graph."""
-        if not heard.halves or heard.name not in _ADDITIONS or heard.call.kwargs:
+        is_by_index = heard.name in _BY_INDEX
+        if not heard.halves or heard.call.kwargs:
+            return
+        if not is_by_index and heard.name not in _ADDITIONS:
             return
         total, (before, addend) = heard.halves[0], heard.call.args[:2]
         if heard.name == "__radd__":
@@ -96,10 +100,15 @@ class TotalSignal(Signal):
         line.additions += 1
         if is_sampled(line.additions) and self._looks < _LOOKS:
             self._looks += 1
-            self._look(line, total.detach(), addend)
+            total, again = total.detach(), None
+            if is_by_index:  # Each of several numbers for an element may be lost.
+                function, rest = heard.call.function, heard.call.args[1:]
+                again = function(total.clone(), *rest)
+                addend = function(torch.zeros_like(total), *rest)
+            self._look(line, total, addend, again)
 
     @staticmethod
-    def _look(line: _Line, total: torch.Tensor, addend: Any) -> None:
+    def _look(line: _Line, total: torch.Tensor, addend: Any, again: torch.Tensor | None) -> None:
         if not isinstance(addend, torch.Tensor | int | float) or not total.numel():
             return
         added = torch.as_tensor(addend, device=total.device).detach().expand_as(total)
@@ -107,7 +116,7 @@ class TotalSignal(Signal):
             return
         adds = added != 0
         built = total.abs().float() <= 2 * line.additions * added.abs().float()
-        lost = ((total + added) == total) & adds & built & (total != 0)
+        lost = ((total + added if again is None else again) == total) & adds & built & (total != 0)
         mine = int(lost.sum()), int(adds.sum())
         if mine[0] * line.worst[3] > line.worst[2] * mine[1]:
             line.worst = format_name(total.dtype), float(total.abs().max()), *mine

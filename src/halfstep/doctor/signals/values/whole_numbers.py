@@ -2,7 +2,8 @@
 
 fp32 represents every whole number up to 2**24. Times in seconds since 1970 are rounded to multiples
 of 128, which does no harm by itself. But the difference of two of them may be nothing but rounding.
-Inside of modules, the operators of the last step's replay are examined.
+Copies of some of the numbers, such as those of a batch, are followed as well. Inside of modules,
+the operators of the last step's replay are examined.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from torch.utils.data import Subset, TensorDataset
 
 from halfstep.doctor.internals import is_functorch_tensor, storage_number, weak_storage
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.tensors.nesting import exchange, tensors_in
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -31,6 +34,9 @@ MOST = 2**20
 _LOOKS, _LINES, _FOLLOWED = 4, 64, 16
 _CASTS = frozenset({"float", "to", "type", "type_as"})
 _MADE = frozenset({"tensor", "as_tensor"})
+_MOVES = frozenset(
+    {"getitem", "index_select", "gather", "take", "stack", "cat", "clone", "contiguous", "reshape"}
+)
 _PROMOTING = frozenset({"add", "div", "mul", "rmul", "radd", "true_divide"})
 _DIFFERENCES = frozenset({"sub", "rsub", "isub", "subtract", "diff"})
 COMPARISONS = frozenset({"eq", "ne", "lt", "gt", "le", "ge"})
@@ -96,6 +102,7 @@ class WholeNumbers(Signal):
         super().__init__(watched)
         self._looks: Counter[Mark | None] = Counter()
         self._used: Counter[Mark | None] = Counter()
+        self._rounding: set[Mark | None] = set()  # lines with numbers that are followed
         self._followed: dict[int, _Followed] = {}
         self._found: dict[Mark | None, LostDifference] = {}
 
@@ -103,6 +110,9 @@ class WholeNumbers(Signal):
         """Examine a cast of whole numbers, or a difference of those that are followed."""
         name, result, args = heard.name.strip("_"), heard.result, heard.call.args
         if not isinstance(result, torch.Tensor) or not args:
+            return
+        if self._followed and name in _MOVES:
+            self.moved(heard.call.function, args, heard.call.kwargs, result)
             return
         if name in _CASTS or name in _PROMOTING or name in _MADE:
             if result.dtype == torch.float32:
@@ -150,7 +160,9 @@ class WholeNumbers(Signal):
         """
         if not (_is_whole(whole) and _is_readable(result) and whole.shape == result.shape):
             return
-        if not 1 < whole.numel() <= MOST or self._looks[mark] >= _LOOKS:
+        if not 1 < whole.numel() <= MOST:
+            return
+        if self._looks[mark] >= _LOOKS and mark not in self._rounding:
             return
         if mark not in self._looks and len(self._looks) >= _LINES:
             return
@@ -160,7 +172,55 @@ class WholeNumbers(Signal):
             (numbers.float().double() == numbers.double()).all()
         ):
             return
-        exact = _computed(numbers.double().to(result.device), name, factor)
+        self._rounding.add(mark)
+        self._follow(result, _computed(numbers.double().to(result.device), name, factor), mark)
+
+    def moved(
+        self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: torch.Tensor
+    ) -> None:
+        """Follow a copy of numbers that are followed, as by an index.
+
+        Args:
+            function: The function that has made it.
+            args: The function's arguments.
+            kwargs: The function's keyword arguments.
+            result: The copy.
+        """
+        given = [self._of(each, written=False) for each in tensors_in((*args, *kwargs.values()))]
+        source = next((each for each in given if each is not None), None)
+        if source is None or not _is_readable(result) or result.dtype != torch.float32:
+            return
+        if storage_number(result) in self._followed or not 1 < result.numel() <= MOST:
+            return
+
+        def exact(value: Any) -> Any:
+            followed = self._of(value, written=False)
+            if followed is not None:
+                return _view(followed.exact, value)
+            is_real = _is_readable(value) and value.is_floating_point()
+            return value.detach().double() if is_real else value
+
+        made = function(*exchange(tuple(args), exact), **exchange(dict(kwargs), exact))
+        if isinstance(made, torch.Tensor) and made.shape == result.shape:
+            self._follow(result, made, source.mark)
+
+    def fetched(self, data: Any, indices: Any, batch: Any) -> None:
+        """Follow the tensors of a batch that a loader has stacked from rows of tensors.
+
+        Args:
+            data: The data set of the loader.
+            indices: The numbers of its samples.
+            batch: The batch.
+        """
+        while self._followed and isinstance(data, Subset) and isinstance(indices, list):
+            data, indices = data.dataset, [data.indices[each] for each in indices]
+        if not self._followed or not isinstance(data, TensorDataset):
+            return
+        if isinstance(indices, list) and isinstance(batch, list | tuple):
+            for each, result in zip(data.tensors, batch, strict=False):
+                self.moved(torch.Tensor.__getitem__, (each, indices), {}, result)
+
+    def _follow(self, result: torch.Tensor, exact: torch.Tensor, mark: Mark | None) -> None:
         self._followed = {
             key: each for key, each in self._followed.items() if not each.storage.expired()
         }
