@@ -58,8 +58,16 @@ def healthy_logarithms() -> None:
     train(nn.LogSoftmax(1), nn.NLLLoss())
 
 
-def healthy_logits_between_zero_and_one() -> None:
+def broken_by_a_sigmoid() -> None:
     train(nn.Sigmoid(), nn.CrossEntropyLoss())
+
+
+def healthy_logits_between_zero_and_one() -> None:
+    train(nn.Identity(), lambda outputs, labels: functional.cross_entropy(outputs / 100, labels))
+
+
+def healthy_logits_from_a_sigmoid_and_a_factor() -> None:
+    train(nn.Sigmoid(), lambda outputs, labels: functional.cross_entropy(20 * outputs, labels))
 
 
 def healthy_mixture_of_probabilities() -> None:

@@ -50,6 +50,15 @@ def broken_in_a_module() -> None:
     train(nn.MSELoss())
 
 
+class Cauchy(nn.Module):
+    def forward(self, outputs, targets):
+        return (outputs - targets).square().log1p().mean()
+
+
+def broken_in_a_module_of_the_program() -> None:
+    train(Cauchy())
+
+
 def broken_targets_with_more_dimensions() -> None:
     def criterion(outputs, targets):
         columns = torch.tensor([[float(each)] for each in targets.tolist()])
@@ -63,6 +72,18 @@ def broken_by_a_column_that_the_model_makes() -> None:
         return functional.mse_loss(outputs.squeeze(-1).unsqueeze(1), targets)
 
     train(criterion)
+
+
+class OfAllPairs(nn.Module):
+    """A relative: outputs are compared with all others on purpose."""
+
+    def forward(self, outputs, targets):
+        others = (targets[:, None] - targets).sign()
+        return functional.softplus(-(outputs - outputs.T) * others).mean()
+
+
+def healthy_pairs_in_a_module_of_the_program() -> None:
+    train(OfAllPairs())
 
 
 def broken_weights_of_the_samples() -> None:

@@ -43,6 +43,20 @@ def judge(evidence: Evidence) -> Finding | None:
                 site=call.site,
             )
         lowest = math.log(math.e + call.classes - 1) - 1
+        if call.sigmoid:
+            return Finding(
+                summary=f"{call.name} gets the results of a sigmoid, and needs logits: it applies "
+                f"log_softmax itself, so with {call.classes} classes, the loss cannot fall below "
+                f"{lowest:.3g}",
+                facts=("its first argument is the result of a sigmoid, from 0 to 1",),
+                change=(
+                    "- outputs = torch.sigmoid(outputs)  # or nn.Sigmoid in the model",
+                    "+ # without it before the loss, if each sample has one class; if it can have",
+                    "+ # several, binary_cross_entropy_with_logits of the outputs without it",
+                ),
+                confidence=POSSIBLE,  # bounded logits may be meant
+                site=call.site,
+            )
         return Finding(
             summary=f"{call.name} gets probabilities, and needs logits: it applies log_softmax "
             f"itself, so with {call.classes} classes, the loss cannot fall below {lowest:.3g}",
