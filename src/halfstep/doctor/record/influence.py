@@ -248,6 +248,7 @@ class LostWrites:
         size: The mean size of a term.
         needed: Whether the terms require gradients.
         is_of_rows: Whether they are rows that `index_add` adds.
+        replaces: Whether the values replace the old elements, and are no terms of sums.
         at: Where it is written.
     """
 
@@ -258,6 +259,7 @@ class LostWrites:
     size: float
     needed: bool
     is_of_rows: bool
+    replaces: bool
     at: Place
 
 
