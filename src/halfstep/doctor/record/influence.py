@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from halfstep.doctor.record.called import Call  # noqa: TC001  # as Site
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
 from halfstep.lazy_dataclass import dataclass
 
@@ -316,6 +317,7 @@ class Influence:
         selections: Selections that only find what a mask has written.
         states: The recurrences whose state is detached between every two steps.
         visible: The losses of masked tokens that count the visible ones.
+        inner: The losses inside of models that get probabilities, or arguments that broadcast.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -334,4 +336,5 @@ class Influence:
     selections: tuple[MaskedSelection, ...] = ()
     visible: tuple[VisibleTargets, ...] = ()
     states: tuple[DetachedState, ...] = ()
+    inner: tuple[Call, ...] = ()
     note: str = ""

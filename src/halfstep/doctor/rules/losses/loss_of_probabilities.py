@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.influence import Influence
 from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ _OF_LOGARITHMS = {"nll_loss", "NLLLoss"}
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a cross entropy of probabilities, binary or not, or a negative log likelihood."""
-    for call in evidence.calls:
+    for call in (*evidence.calls, *evidence.of(Influence).inner):
         if not call.classes or not call.gradients:
             continue
         if call.name in _OF_LOGARITHMS:
@@ -76,7 +77,7 @@ RULE = Rule(
     name="a loss function that expects logits but gets probabilities",
     rows=(35,),
     citations=("ariecattan/SciCo#2", "Lightning-Universe/lightning-bolts#654"),
-    needs=frozenset({"calls"}),
+    needs=frozenset({"calls", "influence"}),
     judge=judge,
     harmless=True,
 )
