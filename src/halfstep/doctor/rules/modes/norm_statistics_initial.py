@@ -63,7 +63,8 @@ def _thrown_away(norm: InitialStatistic) -> Finding:
 def _left_behind(norm: InitialStatistic) -> Finding:
     return Finding(
         summary="a copy of the trained model is evaluated that has its weights, but not its "
-        f"running statistics: those of {norm.kind} are the mean 0 and the variance 1 of their construction",
+        f"running statistics: those of {norm.kind} are the mean 0 and the variance 1 of their "
+        "construction",
         facts=(
             f"{counted(norm.count, 'norm')} of the copy, which was never trained itself",
             f"another model with the same parameters has {norm.elsewhere} training calls",

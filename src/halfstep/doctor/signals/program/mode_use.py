@@ -184,8 +184,8 @@ def _is_mode(node: ast.AST) -> bool:
 
 def _is_of(node: ast.expr, owner: str) -> bool:
     """Return whether a function is a method of the module itself, and not of a layer of it."""
-    is_attribute = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    return is_attribute and node.value.id == owner
+    owned = node.value if isinstance(node, ast.Attribute) else None
+    return isinstance(owned, ast.Name) and owned.id == owner
 
 
 def _untold(module: nn.Module, method: FunctionType) -> Iterator[tuple[str, str, str, str, Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
+import torch
+
 from halfstep.doctor.internals import modules_of, tracks_statistics
 from halfstep.doctor.record.sites import Mark, Site, site
 from halfstep.doctor.signals.signal import Signal
@@ -13,7 +15,6 @@ from halfstep.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import torch
     from torch import nn
 
     from halfstep.doctor.signals.watched import Watched
@@ -133,6 +134,11 @@ class Evaluated(Signal):
         first = next((each for each in norms if getattr(each, "weight", None) is not None), None)
         if first is None or first.training or not isinstance(first.momentum, float):
             return
+        weight, mean, variance = first.weight, first.running_mean, first.running_var
+        if not isinstance(weight, torch.Tensor) or not weight.numel():
+            return
+        assert isinstance(mean, torch.Tensor)
+        assert isinstance(variance, torch.Tensor)
         mine, shapes = set(map(id, module.parameters())), _shapes(module)
         models = self.watched.registry.models
         for number, other in models.alive().items():
@@ -144,7 +150,9 @@ class Evaluated(Signal):
                     type(first).__name__,
                     first.momentum,
                     len(norms),
-                    *(first.weight, first.running_mean, first.running_var),
+                    weight,
+                    mean,
+                    variance,
                     calls,
                     mark,
                 )

@@ -84,7 +84,8 @@ class _WrittenOut:
     def ranges(self) -> Iterator[TargetRange]:
         """Yield the range of the targets of each."""
         products = [each for each in self._entries if _name(each) in _PRODUCTS]
-        terms = [(*_factors(each), each) for each in products if _factors(each) is not None]
+        known = [(_factors(each), each) for each in products]
+        terms = [(*factors, each) for factors, each in known if factors is not None]
         of_logarithms = [each for each in terms if self._is_logarithm(each[1])]
         for targets, _, entry in of_logarithms:
             others = (other for other, _, its in of_logarithms if its is not entry)
@@ -92,7 +93,7 @@ class _WrittenOut:
                 yield from _range(_WRITTEN, targets, entry)
                 return
         for targets, scores, entry in terms:
-            if any(map(self._is_softplus_of(scores), self._partners(entry))):
+            if any(_is_softplus(each, scores) for each in self._partners(entry)):
                 if self._is_mean(entry):
                     yield from _range(_WRITTEN, targets, entry)
                 return
@@ -117,12 +118,6 @@ class _WrittenOut:
                     maker = self._makers.get(each.number) if isinstance(each, Slot) else None
                     if maker is not None and maker is not entry:
                         yield maker
-
-    @staticmethod
-    def _is_softplus_of(scores: Any) -> Any:
-        return lambda maker: (
-            _name(maker).lower() == "softplus" and bool(maker.args) and maker.args[0] == scores
-        )
 
     def _is_mean(self, entry: Entry) -> bool:
         """Return whether all elements of a term count in a mean or a sum."""
@@ -149,6 +144,10 @@ def _factors(entry: Entry) -> tuple[torch.Tensor, Slot] | None:
     if any(given is known[0] and given._version != version for given, version in entry.given):
         return None
     return known[0], made[0]
+
+
+def _is_softplus(entry: Entry, scores: Slot) -> bool:
+    return _name(entry).lower() == "softplus" and bool(entry.args) and entry.args[0] == scores
 
 
 def _are_complements(one: torch.Tensor, other: torch.Tensor) -> bool:
