@@ -45,6 +45,7 @@ class Call:
             and a sum of 1 over the classes; 0 if not. For a binary cross entropy with logits, 1 if
             the scores are the results of a sigmoid or softmax. Checked only for these, torch's
             cross entropy and negative log likelihood, in some of the first sixteen calls.
+        sigmoid: Whether these are the results of a sigmoid, which need not sum to 1.
         broadcast: Outputs and targets that broadcast to a larger shape; None without them. Checked
             only for subtractions, and losses that subtract their arguments.
     """
@@ -58,6 +59,7 @@ class Call:
     site: Site | None
     rounded: bool = False
     classes: int = 0
+    sigmoid: bool = False
     broadcast: Broadcast | None = None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from halfstep.doctor.record.called import Call  # noqa: TC001  # as Site
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
 from halfstep.lazy_dataclass import dataclass
 
@@ -250,6 +251,7 @@ class LostWrites:
         size: The mean size of a term.
         needed: Whether the terms require gradients.
         is_of_rows: Whether they are rows that `index_add` adds.
+        replaces: Whether the values replace the old elements, and are no terms of sums.
         at: Where it is written.
     """
 
@@ -260,6 +262,7 @@ class LostWrites:
     size: float
     needed: bool
     is_of_rows: bool
+    replaces: bool
     at: Place
 
 
@@ -354,6 +357,7 @@ class Influence:
         visible: The losses of masked tokens that count the visible ones.
         tables: Tables of positions whose rows go to samples.
         reordered: Predictions in another order than the targets.
+        inner: The losses inside of models that get probabilities, or arguments that broadcast.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -374,4 +378,5 @@ class Influence:
     states: tuple[DetachedState, ...] = ()
     tables: tuple[TableOfSamples, ...] = ()
     reordered: tuple[Reordered, ...] = ()
+    inner: tuple[Call, ...] = ()
     note: str = ""

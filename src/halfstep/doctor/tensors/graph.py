@@ -168,7 +168,16 @@ def _kind(node: Any) -> str:
 
 def is_of_probabilities(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is the result of a sigmoid or softmax, possibly in another shape."""
+    return _maker(tensor) in {"SigmoidBackward0", "SoftmaxBackward0"}
+
+
+def is_of_sigmoid(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is the result of a sigmoid, possibly in another shape."""
+    return _maker(tensor) == "SigmoidBackward0"
+
+
+def _maker(tensor: torch.Tensor) -> str:
     node: Any = tensor.grad_fn
     while _kind(node) in _RESHAPES:
         node = node.next_functions[0][0]
-    return _kind(node) in {"SigmoidBackward0", "SoftmaxBackward0"}
+    return _kind(node)

@@ -37,6 +37,24 @@ def broken_by_targets_that_are_logarithms() -> None:
     distil(lambda a, b: functional.kl_div(a.log_softmax(1), b.log_softmax(1), reduction="sum"))
 
 
+def broken_by_targets_that_become_nan() -> None:
+    """The logarithms get gradients on both sides, and all numbers are NaN after the first step."""
+
+    def loss(outputs, scores):
+        one, other = outputs.log_softmax(1), (outputs + scores).log_softmax(1)
+        return functional.kl_div(one, other, reduction="batchmean")
+
+    distil(loss)
+
+
+def broken_of_one_distribution() -> None:
+    def loss(outputs, scores):
+        made, wanted = (each.softmax(1).mean(0) for each in (outputs, scores))
+        return functional.kl_div(made, wanted, reduction="sum")
+
+    distil(loss)
+
+
 def mended() -> None:
     distil(lambda a, b: functional.kl_div(a.log_softmax(1), b.softmax(1), reduction="batchmean"))
 

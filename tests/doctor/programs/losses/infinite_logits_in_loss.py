@@ -79,6 +79,18 @@ def with_an_entropy(mask: float, *, chosen: bool = False) -> None:
     half_steps(classifier(), loss_function)
 
 
+def broken_by_a_product_of_matrices() -> None:
+    """Soft labels are 0 for the masked class, and 0 * -inf is NaN."""
+
+    def loss_function(outputs, labels):
+        logits = outputs.float().masked_fill(torch.arange(3) == 2, float("-inf"))
+        soft = functional.one_hot(labels.clamp(max=1), 3) * 0.9
+        logarithms = logits - logits.exp().sum(-1, keepdim=True).log()
+        return -torch.einsum("bc,bc->b", soft, logarithms).mean()
+
+    half_steps(classifier(), loss_function)
+
+
 def broken_by_an_entropy() -> None:
     with_an_entropy(float("-inf"))
 

@@ -58,8 +58,16 @@ def healthy_logarithms() -> None:
     train(nn.LogSoftmax(1), nn.NLLLoss())
 
 
-def healthy_logits_between_zero_and_one() -> None:
+def broken_by_a_sigmoid() -> None:
     train(nn.Sigmoid(), nn.CrossEntropyLoss())
+
+
+def healthy_logits_between_zero_and_one() -> None:
+    train(nn.Identity(), lambda outputs, labels: functional.cross_entropy(outputs / 100, labels))
+
+
+def healthy_logits_from_a_sigmoid_and_a_factor() -> None:
+    train(nn.Sigmoid(), lambda outputs, labels: functional.cross_entropy(20 * outputs, labels))
 
 
 def healthy_mixture_of_probabilities() -> None:
@@ -138,3 +146,68 @@ def healthy_logits_from_a_scaled_sigmoid() -> None:
 
 def healthy_binary_logits_between_zero_and_one() -> None:
     train(nn.Hardtanh(0.1, 0.9), binary)
+
+
+class WithLoss(nn.Module):
+    """A model that computes its own loss.
+
+    Args:
+        loss_of: A function of scores and labels.
+    """
+
+    def __init__(self, loss_of) -> None:
+        super().__init__()
+        self.body, self.loss_of = nn.Linear(6, 3), loss_of
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.loss_of(self.body(images), labels)
+
+
+def train_with_loss(loss_of) -> None:
+    model = WithLoss(loss_of)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(5):
+        optimizer.zero_grad()
+        model(images, labels).backward()
+        optimizer.step()
+
+
+def broken_inside_of_a_model() -> None:
+    train_with_loss(lambda scores, labels: functional.cross_entropy(scores.softmax(-1), labels))
+
+
+def broken_without_the_logarithm_inside_of_a_model() -> None:
+    train_with_loss(lambda scores, labels: functional.nll_loss(scores.softmax(1), labels))
+
+
+def first(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    wanted = (labels == 0).float()
+    return functional.binary_cross_entropy_with_logits(scores[:, 0], wanted)
+
+
+def broken_in_a_binary_loss_inside_of_a_model() -> None:
+    train_with_loss(lambda scores, labels: first(scores.sigmoid(), labels))
+
+
+def healthy_inside_of_a_model() -> None:
+    train_with_loss(
+        lambda scores, labels: (
+            functional.cross_entropy(scores, labels)
+            + functional.nll_loss(scores.softmax(1).log(), labels)
+            + first(scores, labels)
+        )
+    )
+
+
+def healthy_logits_from_a_sigmoid_inside_of_a_model() -> None:
+    train_with_loss(
+        lambda scores, labels: functional.cross_entropy(20 * scores.sigmoid() - 10, labels)
+    )
+
+
+def healthy_attention_before_the_scores() -> None:
+    def loss_of(scores, labels):
+        weights = scores.softmax(1)
+        return functional.cross_entropy(weights @ torch.eye(3) * 9, labels)
+
+    train_with_loss(loss_of)

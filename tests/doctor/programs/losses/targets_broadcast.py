@@ -50,6 +50,15 @@ def broken_in_a_module() -> None:
     train(nn.MSELoss())
 
 
+class Cauchy(nn.Module):
+    def forward(self, outputs, targets):
+        return (outputs - targets).square().log1p().mean()
+
+
+def broken_in_a_module_of_the_program() -> None:
+    train(Cauchy())
+
+
 def broken_targets_with_more_dimensions() -> None:
     def criterion(outputs, targets):
         columns = torch.tensor([[float(each)] for each in targets.tolist()])
@@ -63,6 +72,18 @@ def broken_by_a_column_that_the_model_makes() -> None:
         return functional.mse_loss(outputs.squeeze(-1).unsqueeze(1), targets)
 
     train(criterion)
+
+
+class OfAllPairs(nn.Module):
+    """A relative: outputs are compared with all others on purpose."""
+
+    def forward(self, outputs, targets):
+        others = (targets[:, None] - targets).sign()
+        return functional.softplus(-(outputs - outputs.T) * others).mean()
+
+
+def healthy_pairs_in_a_module_of_the_program() -> None:
+    train(OfAllPairs())
 
 
 def broken_weights_of_the_samples() -> None:
@@ -281,3 +302,60 @@ def healthy_return_of_a_whole_episode() -> None:
         return -(chances * (targets - weights.mean())).sum()
 
     weigh(criterion)
+
+
+class WithLoss(nn.Module):
+    """A model that computes its own loss.
+
+    Args:
+        loss_of: A function of outputs, shape (8, 1), and targets, shape (8,).
+    """
+
+    def __init__(self, loss_of) -> None:
+        super().__init__()
+        self.body, self.loss_of = nn.Linear(6, 1), loss_of
+        self.register_buffer("ends", torch.linspace(-1, 1, 8))
+
+    def forward(self, images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return self.loss_of(self.body(images), targets, self.ends)
+
+
+def train_with_loss(loss_of) -> None:
+    torch.manual_seed(0)
+    model = WithLoss(loss_of)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        model(images, labels.float()).backward()
+        optimizer.step()
+
+
+def broken_inside_of_a_model() -> None:
+    train_with_loss(lambda outputs, targets, _: functional.mse_loss(outputs, targets))
+
+
+def broken_by_a_difference_inside_of_a_model() -> None:
+    train_with_loss(lambda outputs, targets, _: (targets - outputs).abs().mean())
+
+
+def healthy_inside_of_a_model() -> None:
+    train_with_loss(lambda outputs, targets, _: functional.l1_loss(outputs.squeeze(1), targets))
+
+
+def healthy_all_pairs_inside_of_a_model() -> None:
+    train_with_loss(
+        lambda outputs, targets, _: (
+            (outputs - targets[None, :]).abs().min(1).values.mean()
+            + (outputs.squeeze(1)[:, None] - targets).square().mean() / 100
+        )
+    )
+
+
+def healthy_basis_of_as_many_functions_as_samples() -> None:
+    """Each output is compared with all centres of a basis, of which a sum is the prediction."""
+
+    def loss_of(outputs, targets, ends):
+        basis = (-(outputs - ends).square()).exp()
+        return functional.mse_loss(basis @ ends, targets)
+
+    train_with_loss(loss_of)

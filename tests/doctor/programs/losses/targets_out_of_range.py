@@ -36,6 +36,39 @@ def broken_in_a_module() -> None:
     train(255.0, nn.BCEWithLogitsLoss())
 
 
+def written_out(outputs, targets, most: float = 1.0):
+    p = outputs.sigmoid().float().clamp(1e-4, 1 - 1e-4)
+    return -(targets * p.log() + (most - targets) * (1 - p).log()).mean()
+
+
+class OfLogits(nn.Module):
+    def forward(self, outputs, targets):
+        return (functional.softplus(outputs) - outputs * targets).mean()
+
+
+def broken_where_the_loss_is_written_out() -> None:
+    train(255.0, written_out)
+
+
+def broken_in_a_module_of_the_program() -> None:
+    train(255.0, OfLogits())
+
+
+def healthy_loss_that_is_written_out() -> None:
+    train(0.9, written_out)
+
+
+def healthy_counts_of_a_binomial_distribution() -> None:
+    train(5.0, lambda outputs, targets: written_out(outputs, targets, 5.0))
+
+
+def healthy_counts_of_a_negative_binomial_distribution() -> None:
+    def criterion(outputs, targets):
+        return ((targets + 3.0) * functional.softplus(outputs) - outputs * targets).mean()
+
+    train(5.0, criterion)
+
+
 def healthy_with_smoothed_targets() -> None:
     train(0.9, nn.BCEWithLogitsLoss())
 
@@ -67,6 +100,14 @@ def healthy_without_the_missing_ones() -> None:
 def healthy_in_a_module_without_the_missing_ones() -> None:
     losses = nn.BCEWithLogitsLoss(reduction="none")
     train_with_marks(lambda outputs, targets, known: losses(outputs, targets)[known].mean(), 255.0)
+
+
+def healthy_where_the_loss_is_written_out_with_a_mask() -> None:
+    def criterion(outputs, targets, known):
+        losses = functional.softplus(outputs) - outputs * targets
+        return (losses * known).sum() / known.sum()
+
+    train_with_marks(criterion, mark=-1.0)
 
 
 def weighted(outputs, targets, known):

@@ -69,6 +69,40 @@ def broken_with_the_logarithms_of_the_teacher() -> None:
     distil(loss)
 
 
+def broken_without_the_square() -> None:
+    def loss(made, wanted, labels):
+        return divergence(made, wanted / T) + functional.cross_entropy(made, labels)
+
+    distil(loss)
+
+
+def broken_in_a_divergence_that_is_written_out() -> None:
+    def loss(made, wanted, labels):
+        target, logarithms = (wanted / T).log_softmax(1), made.log_softmax(1)
+        soft = (target.exp() * (target - logarithms)).sum(1).mean()
+        return T**2 * soft + functional.cross_entropy(made, labels)
+
+    distil(loss)
+
+
+def healthy_divergence_that_is_written_out() -> None:
+    def loss(made, wanted, labels):
+        target, logarithms = (wanted / T).log_softmax(1), (made / T).log_softmax(1)
+        soft = (target.exp() * (target - logarithms)).sum(1).mean()
+        return T**2 * soft + functional.cross_entropy(made, labels)
+
+    distil(loss)
+
+
+def healthy_student_that_is_centred_after_its_division() -> None:
+    def loss(made, wanted, labels):
+        del labels
+        scores = made / T
+        return divergence(scores - scores.mean(1, keepdim=True), wanted / T) * T**2
+
+    distil(loss)
+
+
 def healthy_sharpened_targets() -> None:
     """The temperature of the teacher is below 1, as in DINO."""
 

@@ -35,7 +35,9 @@ def mended() -> None:
     train(guarded=True)
 
 
-def train_skipping_by_hand(*, left_out: bool) -> None:
+def train_skipping_by_hand(
+    *, left_out: bool, largest: float = float("inf"), ends: bool = False
+) -> None:
     model = classifier()
     model.register_buffer("mask", torch.full((3,), float("-inf")))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -43,9 +45,11 @@ def train_skipping_by_hand(*, left_out: bool) -> None:
         if number == 2:
             if left_out:
                 continue
-            images[0, 0] = float("inf")
+            images[0, 0] = largest
         loss = nn.functional.cross_entropy(model(images), labels)
-        if not torch.isfinite(loss):
+        if not torch.isfinite(loss) or images.max() == largest:
+            if ends:
+                break
             continue
         optimizer.zero_grad()
         loss.backward()
@@ -58,6 +62,15 @@ def train_skipping_by_hand(*, left_out: bool) -> None:
 
 def broken_by_a_loop_that_skips() -> None:
     train_skipping_by_hand(left_out=False)
+
+
+def broken_by_a_variance_that_overflows() -> None:
+    """The predictions of the evaluation are finite, and all the same."""
+    train_skipping_by_hand(left_out=False, largest=1e30)
+
+
+def healthy_end_at_a_batch_that_is_large() -> None:
+    train_skipping_by_hand(left_out=True, ends=True)
 
 
 def healthy_with_an_infinite_mask() -> None:

@@ -79,6 +79,45 @@ def broken_in_columns() -> None:
     train(collect)
 
 
+def broken_by_a_scatter_of_values() -> None:
+    """Nothing is added, and the backward gives the gradient of a place to all of its values."""
+
+    def collect(nodes, messages):
+        return nodes.scatter(0, TARGETS[:, None].expand_as(messages), messages)
+
+    train(collect)
+
+
+def healthy_scatter_that_adds() -> None:
+    def collect(nodes, messages):
+        return nodes.scatter_add(0, TARGETS[:, None].expand_as(messages), messages)
+
+    train(collect)
+
+
+def healthy_scatter_of_values_to_one_place_each() -> None:
+    def collect(nodes, messages):
+        return nodes.scatter(0, UNLIKE[:, None].expand_as(nodes), messages[:8])
+
+    train(collect)
+
+
+def healthy_scatter_of_marks() -> None:
+    def collect(nodes, messages):
+        marks = torch.arange(10.0)[:, None].expand_as(messages)
+        return nodes.scatter(0, TARGETS[:, None].expand_as(messages), marks)
+
+    train(collect)
+
+
+def healthy_scatter_of_equal_values() -> None:
+    def collect(nodes, messages):
+        first = messages.mean(0).expand_as(messages)
+        return nodes.scatter(0, TARGETS[:, None].expand_as(messages), first)
+
+    train(collect)
+
+
 def healthy_sum_that_accumulates() -> None:
     train(lambda nodes, new: nodes.index_put((TARGETS,), new, accumulate=True))
 

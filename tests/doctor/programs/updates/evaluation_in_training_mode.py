@@ -45,6 +45,54 @@ def broken_with_dropout() -> None:
     train(run, nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3)))
 
 
+def scored(model: nn.Module, count: int = 4) -> list[float]:
+    """Compute losses without `torch.no_grad()`."""
+    return [
+        nn.functional.cross_entropy(model(images), labels).item()
+        for images, labels in batches(count, seed=9)
+    ]
+
+
+def broken_with_gradients() -> None:
+    train(scored)
+
+
+def healthy_evaluation_with_gradients() -> None:
+    def assess(model) -> None:
+        model.eval()
+        scored(model)
+
+    train(assess)
+
+
+def healthy_first_calls_with_gradients() -> None:
+    model = classifier()
+    scored(model)
+    train(lambda model: None, model)
+
+
+def healthy_calls_with_gradients_before_each_step() -> None:
+    """As for the candidates of a search, of which the best one is trained."""
+
+    def search(model, images) -> None:
+        for _ in range(3):
+            model(images + 0.1)
+
+    train(lambda model: None, step_with=search)
+
+
+def healthy_loss_that_leaves_batches_out() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(20)):
+        loss = nn.functional.cross_entropy(model(images), labels)
+        if number % 7 in {4, 5}:
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
 def healthy_without_running_statistics() -> None:
     train(run, nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Dropout(0.1), nn.Linear(8, 3)))
 

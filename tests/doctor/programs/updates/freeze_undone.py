@@ -50,6 +50,30 @@ def broken_by_a_mode_of_true() -> None:
     train(lambda model: model.train(mode=True), epochs=3)
 
 
+def evaluate_norms(model: nn.Module) -> None:
+    for each in model.modules():
+        if isinstance(each, nn.BatchNorm1d):
+            each.train(mode=False)
+
+
+def broken_before_any_call() -> None:
+    """The weights of the norms are trained, and their statistics were to stay as they are."""
+    train(lambda model: model.train(), evaluate_norms)
+
+
+def healthy_norms_in_evaluation_mode_for_a_first_look() -> None:
+    def prepare(model) -> None:
+        evaluate_norms(model)
+        with torch.no_grad():
+            model(torch.zeros(4, 6))
+
+    train(lambda model: model.train(), prepare)
+
+
+def healthy_trained_norms_whose_mode_is_set_after_that_of_the_model() -> None:
+    train(lambda model: evaluate_norms(model.train()))
+
+
 def healthy_norms_whose_statistics_adapt() -> None:
     def prepare(model) -> None:
         model[1].requires_grad_(requires_grad=False)

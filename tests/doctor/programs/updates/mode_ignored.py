@@ -29,6 +29,35 @@ class Untold(nn.Module):
         return functional.dropout(images, 0.2)
 
 
+class ToldOnce(nn.Module):
+    """One of two functions is told the mode; the share is a setting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = {"drop": 0.2}
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        images = functional.dropout(images, self.settings["drop"])
+        return functional.dropout(torch.relu(images), 0.1, training=self.training)
+
+
+class ToldByItsCaller(nn.Module):
+    """A relative: the method that drops is told whether it should be called."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.augmented(images, self.training)
+
+    def augmented(self, images: torch.Tensor, drops: bool) -> torch.Tensor:
+        return functional.dropout(images, 0.2) if drops else images
+
+
+class InOneMode(nn.Module):
+    """A relative: an argument of a function is dropped in training mode only."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.relu(functional.dropout(images, 0.2) if self.training else images)
+
+
 class Told(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return functional.dropout(images, 0.2, self.training)
@@ -152,6 +181,10 @@ def mended() -> None:
     train(Told())
 
 
+def broken_beside_a_function_that_is_told() -> None:
+    train(ToldOnce())
+
+
 def broken_in_attention() -> None:
     train(Attention())
 
@@ -170,6 +203,14 @@ def broken_by_its_own_train() -> None:
 
 def healthy_attention() -> None:
     train(ToldAttention())
+
+
+def healthy_method_that_is_told() -> None:
+    train(ToldByItsCaller())
+
+
+def healthy_argument_in_one_mode() -> None:
+    train(InOneMode())
 
 
 def healthy_rows() -> None:

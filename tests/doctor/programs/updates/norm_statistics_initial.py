@@ -101,3 +101,51 @@ def healthy_evaluation_before_the_training() -> None:
         optimizer.zero_grad()
         functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
+
+
+def evaluate_another(load, *, again: bool = False, mode: bool = True) -> None:
+    """Train a model, fill another one by `load(other, model)`, and evaluate the other one."""
+    torch.manual_seed(0)
+    model, other = (
+        nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+        for _ in range(2)
+    )
+
+    def fit(net: nn.Module, count: int) -> None:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        for images, labels in batches(count):
+            optimizer.zero_grad()
+            functional.cross_entropy(net(3 + images), labels).backward()
+            optimizer.step()
+
+    fit(model.train(mode), 40)
+    load(other, model)
+    other.eval()
+    with torch.no_grad():
+        other(3 + next(iter(batches(1)))[0])
+    if again:
+        fit(other.train(), 4)
+
+
+def without_buffers(other: nn.Module, model: nn.Module) -> None:
+    other.load_state_dict(dict(model.named_parameters()), strict=False)
+
+
+def broken_by_a_copy_of_the_parameters() -> None:
+    evaluate_another(without_buffers)
+
+
+def healthy_copy_of_the_whole_state() -> None:
+    evaluate_another(lambda other, model: other.load_state_dict(model.state_dict()))
+
+
+def healthy_other_model_of_the_same_kind() -> None:
+    evaluate_another(lambda other, model: None)
+
+
+def healthy_copy_that_is_trained_later() -> None:
+    evaluate_another(without_buffers, again=True)
+
+
+def healthy_copy_of_a_model_whose_norms_stay_in_evaluation_mode() -> None:
+    evaluate_another(without_buffers, mode=False)

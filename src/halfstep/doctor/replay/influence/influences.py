@@ -10,6 +10,7 @@ from halfstep.doctor.replay.influence.bootstraps import bootstraps
 from halfstep.doctor.replay.influence.chains import cut_chains
 from halfstep.doctor.replay.influence.constants import lost_input
 from halfstep.doctor.replay.influence.forwards import Forwards
+from halfstep.doctor.replay.influence.inner_losses import inner_losses
 from halfstep.doctor.replay.influence.lost_writes import lost_writes
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
 from halfstep.doctor.replay.influence.reach import out_of_reach
@@ -92,6 +93,7 @@ class Influences(Signal):
             reaches=tuple(out_of_reach(forwards)),
             chains=_answered(cut_chains, forwards),
             writes=_answered(lost_writes, forwards),
+            inner=_answered(inner_losses, forwards),
             selections=_answered(masked_selections, forwards),
             states=tuple(detached_states(forwards)),
             tables=_answered(lambda one: tables_of_samples(one, sequences), forwards),

@@ -3,6 +3,9 @@
 `x[index] += y` takes the elements, adds, and writes them back. Where the index repeats, each write
 is the old element plus one term, and only the last one stays. If the terms depend on the old
 elements, as those of a running average do, each write is complete by itself.
+
+`scatter` with an index that repeats gives the gradient of the place to all values that were written
+to it, although only one of them stays.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ MOST = 2**22
 _ROUNDING = 1e-5
 _PUTS = frozenset({"_unsafe_index_put", "index_put", "index_put_"})
 _COPIES = frozenset({"index_copy", "index_copy_", "scatter", "scatter_"})
+_SCATTERS = frozenset({"scatter", "scatter_"})
 _TAKES = frozenset({"_unsafe_index", "gather", "index", "index_select"})
 _SUMS = frozenset({"add", "add_", "sub", "sub_"})
 _SHAPES = frozenset({"_to_copy", "_unsafe_view", "alias", "clone", "detach", "expand", "view"})
@@ -54,13 +58,33 @@ def _lost(operators: Sequence[Operator], write: Operator) -> LostWrites | None:
     if added is not None and places is not None:
         taken = _taken(operators, added, write, places)
     if added is None or places is None or taken is None:
-        return None
+        return _replaced(write)
     at, take = taken
     term = added.given[1 - at]
     if term.ndim == 0 or _depends(operators, added.makers[1 - at], take):
         return None
-    written = write.given[-1].detach().expand(places.shape).double().flatten()
     old = take.values[0].double().flatten()
+    return _lost_terms(write, places, old, is_of_rows=_is_of_rows(write, term))
+
+
+def _replaced(write: Operator) -> LostWrites | None:
+    """Return what a scatter loses that adds nothing, if its values need gradients."""
+    is_scatter = write.name in _SCATTERS and len(write.given) > 2 and write.needed[-1]
+    places = _places(write) if is_scatter and len(write.args) == 4 else None
+    if places is None:
+        return None
+    return _lost_terms(write, places, torch.zeros_like(places).double().flatten(), replaces=True)
+
+
+def _lost_terms(
+    write: Operator,
+    places: torch.Tensor,
+    old: torch.Tensor,
+    *,
+    is_of_rows: bool = False,
+    replaces: bool = False,
+) -> LostWrites | None:
+    written = write.given[-1].detach().expand(places.shape).double().flatten()
     limit = _ROUNDING * float(torch.maximum(written.abs(), old.abs()).max())
     terms, (unique, inverse) = written - old, places.flatten().unique(return_inverse=True)
     zeros = torch.zeros(len(unique), dtype=terms.dtype, device=terms.device)
@@ -78,7 +102,8 @@ def _lost(operators: Sequence[Operator], write: Operator) -> LostWrites | None:
         float((expected - kept)[lost].abs().mean()),
         float(terms.abs().mean()),
         write.needed[-1],
-        _is_of_rows(write, term),
+        is_of_rows,
+        replaces,
         place(write),
     )
 

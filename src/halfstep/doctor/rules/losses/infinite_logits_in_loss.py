@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record import PRODUCTS
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
 
 _READ_ONLY_LABELS = ("nll_loss", "ctc_loss")  # losses that read only the logits of the labels
+
+_EXPECTATIONS = {"aten.mul", *PRODUCTS}
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -18,7 +21,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if not birth.culprit or not birth.on_purpose:
             continue
         masked = birth.upstream("aten._log_softmax", "aten.log_softmax")
-        if birth.op == "aten.mul" and not masked and birth.upstream("aten.logsumexp"):
+        if birth.op in _EXPECTATIONS and not masked and _is_normalised(birth):
             return _of_an_expectation(birth)
         if masked and "nll_loss" in birth.op and birth.value == "inf":
             return _of_the_label(birth)
@@ -41,6 +44,13 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
+
+
+def _is_normalised(birth: Birth) -> bool:
+    """Return whether an argument is a logarithm of probabilities that is written out."""
+    if birth.upstream("aten.logsumexp"):
+        return True
+    return all(birth.upstream(each) for each in ("aten.exp", "aten.sum", "aten.log", "aten.sub"))
 
 
 def _of_an_expectation(birth: Birth) -> Finding:

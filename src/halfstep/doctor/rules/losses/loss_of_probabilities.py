@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.influence import Influence
 from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ _OF_LOGARITHMS = {"nll_loss", "NLLLoss"}
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a cross entropy of probabilities, binary or not, or a negative log likelihood."""
-    for call in evidence.calls:
+    for call in (*evidence.calls, *evidence.of(Influence).inner):
         if not call.classes or not call.gradients:
             continue
         if call.name in _OF_LOGARITHMS:
@@ -43,6 +44,20 @@ def judge(evidence: Evidence) -> Finding | None:
                 site=call.site,
             )
         lowest = math.log(math.e + call.classes - 1) - 1
+        if call.sigmoid:
+            return Finding(
+                summary=f"{call.name} gets the results of a sigmoid, and needs logits: it applies "
+                f"log_softmax itself, so with {call.classes} classes, the loss cannot fall below "
+                f"{lowest:.3g}",
+                facts=("its first argument is the result of a sigmoid, from 0 to 1",),
+                change=(
+                    "- outputs = torch.sigmoid(outputs)  # or nn.Sigmoid in the model",
+                    "+ # without it before the loss, if each sample has one class; if it can have",
+                    "+ # several, binary_cross_entropy_with_logits of the outputs without it",
+                ),
+                confidence=POSSIBLE,  # bounded logits may be meant
+                site=call.site,
+            )
         return Finding(
             summary=f"{call.name} gets probabilities, and needs logits: it applies log_softmax "
             f"itself, so with {call.classes} classes, the loss cannot fall below {lowest:.3g}",
@@ -62,7 +77,7 @@ RULE = Rule(
     name="a loss function that expects logits but gets probabilities",
     rows=(35,),
     citations=("ariecattan/SciCo#2", "Lightning-Universe/lightning-bolts#654"),
-    needs=frozenset({"calls"}),
+    needs=frozenset({"calls", "influence"}),
     judge=judge,
     harmless=True,
 )

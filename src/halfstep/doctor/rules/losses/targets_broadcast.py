@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.influence import Influence
 from halfstep.doctor.record.source import argument, operand
 from halfstep.doctor.signals.values.weighted_means import WeightedMeans
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
@@ -55,7 +56,7 @@ def _mean(evidence: Evidence) -> Finding | None:
 
 
 def _shapes(evidence: Evidence) -> Finding | None:
-    for call in evidence.calls:
+    for call in (*evidence.calls, *evidence.of(Influence).inner):
         found = call.broadcast
         if found is None:
             continue
@@ -110,7 +111,7 @@ RULE = Rule(
     name="targets that broadcast against the outputs",
     rows=(35,),
     citations=("pytorch/pytorch#16045", "pytorch/pytorch#19699"),
-    needs=frozenset({"calls", "weighted means"}),
+    needs=frozenset({"calls", "influence", "weighted means"}),
     judge=judge,
     harmless=True,
 )

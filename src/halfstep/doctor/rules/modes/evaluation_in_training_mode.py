@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.signals.ledgers.switches import ModeLedger
 from halfstep.doctor.signals.program.features import Features
 from halfstep.doctor.signals.program.names import UserNames
+from halfstep.doctor.signals.values.unused_calls import Unused
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
 
 
 _FEWEST = 3  # calls
+_EVALUATIONS = 2
+_RARE = 2  # Calls in most iterations belong to the training, as those of a policy that acts.
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find evaluations, or calls of a teacher, that run in training mode."""
-    return _disturbed(evidence) or _teacher(evidence) or _twin(evidence)
+    return (
+        _disturbed(evidence) or _with_gradients(evidence) or _teacher(evidence) or _twin(evidence)
+    )
 
 
 def _teacher(evidence: Evidence) -> Finding | None:
@@ -71,6 +76,32 @@ def _disturbed(evidence: Evidence) -> Finding | None:
             change=_change(names, model),
             confidence=LIKELY,
             site=model.disturbed_by,
+        )
+    return None
+
+
+def _with_gradients(evidence: Evidence) -> Finding | None:
+    """Find evaluations that neither set the mode nor switch gradients off."""
+    for line in evidence.of(Unused).lines:
+        model = evidence.static.models[line.model]
+        is_rare = line.iterations * _RARE <= line.steps
+        if not model.optimizers or line.iterations < _EVALUATIONS or not is_rare:
+            continue
+        title = evidence.of(UserNames).title(line.model, model.kind)
+        return Finding(
+            summary=f"the loop evaluates {title} in training mode: the norms use the statistics of "
+            "each batch, and put the data of the evaluation into their running statistics",
+            facts=(
+                (
+                    f"{counted(line.count, 'call')} in {counted(line.iterations, 'iteration')} "
+                    "whose results no backward pass uses"
+                ),
+                "they compute a graph for gradients, too: torch.no_grad() saves its memory",
+                f"norms: {', '.join(line.norms)}",
+            ),
+            change=("+ model.eval()  # before the evaluation, and model.train() after it",),
+            confidence=LIKELY,
+            site=line.site,
         )
     return None
 
@@ -132,7 +163,7 @@ RULE = Rule(
     name="an evaluation in training mode",
     rows=(58,),
     citations=("princeton-vl/pytorch_stacked_hourglass#44", "nshaud/DeepHyperX#51"),
-    needs=frozenset({"features", "modes", "names", "static"}),
+    needs=frozenset({"features", "modes", "names", "static", "unused calls"}),
     judge=judge,
     harmless=True,
 )

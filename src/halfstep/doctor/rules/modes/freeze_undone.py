@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find frozen norms that run in training mode in training calls after they were frozen."""
+    """Find norms that run in training mode in training calls after they were frozen.
+
+    Either their parameters are frozen, too, or no model has run before their mode was set back.
+    """
     names = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
-        undone = [each for each in model.layers if each.undone and each.frozen and each.resumed]
+        undone = [
+            each
+            for each in model.layers
+            if each.undone and each.resumed and (each.frozen or (each.unused and not each.drops))
+        ]
         if not undone:
             continue
         site, calls = undone[0].undone, undone[0].evaluating
@@ -38,7 +45,11 @@ def judge(evidence: Evidence) -> Finding | None:
                     f"{counted(undone[0].training, 'training call')} in training mode: "
                     f"{', '.join(each.name or each.kind for each in undone[:3])}"
                 ),
-                "their parameters require no gradients",
+                (
+                    "their parameters require no gradients"
+                    if all(each.frozen for each in undone)
+                    else "no model ran between both calls, so the first one had no effect"
+                ),
             ),
             change=_change(undone, model),
             confidence=LIKELY,

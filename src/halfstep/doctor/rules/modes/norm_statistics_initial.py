@@ -20,6 +20,8 @@ def judge(evidence: Evidence) -> Finding | None:
     for each in evidence.of(InitialStatistics).norms:
         if not each.batches and each.trained >= _FEWEST:
             return _thrown_away(each)
+        if each.elsewhere >= _FEWEST:
+            return _left_behind(each)
         if each.batches < _FEWEST or each.left < _SHARE:
             continue
         return Finding(
@@ -51,6 +53,25 @@ def _thrown_away(norm: InitialStatistic) -> Finding:
         ),
         change=(
             "+ # evaluate with the buffers that the training calls have updated",
+            *((f"  {norm.site.text}",) if norm.site else ()),
+        ),
+        confidence=LIKELY,
+        site=norm.site,
+    )
+
+
+def _left_behind(norm: InitialStatistic) -> Finding:
+    return Finding(
+        summary="a copy of the trained model is evaluated that has its weights, but not its "
+        f"running statistics: those of {norm.kind} are the mean 0 and the variance 1 of their "
+        "construction",
+        facts=(
+            f"{counted(norm.count, 'norm')} of the copy, which was never trained itself",
+            f"another model with the same parameters has {norm.elsewhere} training calls",
+        ),
+        change=(
+            "+ # copy the whole state_dict(), which contains the buffers, too: parameters() and",
+            "+ # named_parameters() do not",
             *((f"  {norm.site.text}",) if norm.site else ()),
         ),
         confidence=LIKELY,

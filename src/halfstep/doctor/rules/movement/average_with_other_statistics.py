@@ -79,5 +79,6 @@ RULE = Rule(
     citations=("mosaicml/composer#624", "timgaripov/swa#7"),
     needs=frozenset({"averaging", "names"}),
     judge=judge,
+    explains=("NORM_STATISTICS_INITIAL",),
     harmless=True,
 )

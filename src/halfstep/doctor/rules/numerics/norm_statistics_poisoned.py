@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
@@ -22,7 +23,11 @@ _BY_HAND = (
 def judge(evidence: Evidence) -> Finding | None:
     """Find non-finite running statistics in a model with finite parameters after a skipped step."""
     skips = 0 if evidence.numbers.left_out else evidence.numbers.skips
-    if not skips and not evidence.evaluation.bad:
+    losses = [each.loss for each in evidence.numbers.steps if each.loss is not None]
+    # After an inf variance, predictions of an evaluation are finite, and no longer those of the
+    # data. Statistics of the step that ends the training harm nothing.
+    goes_on = bool(evidence.evaluation.calls and losses) and math.isfinite(losses[-1])
+    if not (skips or evidence.evaluation.bad or goes_on):
         return None
     skipped = (
         f"skipped steps: {skips}"

@@ -27,10 +27,17 @@ def judge(evidence: Evidence) -> Finding | None:
             if summed
             else ("+ # x = x.index_add(0, index, y), or index_put(..., accumulate=True)",)
         )
+        if found.replaces:
+            yields = "and which one is undefined; the backward gives its gradient to all of them"
+            change = (
+                "+ # scatter_add(...) for the sum, scatter_reduce(...) for a mean or maximum",
+            )
+        else:
+            yields = "and which one is undefined"
         return Finding(
-            summary=f"{found.op} writes {found.written} elements to {found.places} places, each as "
-            "the old element plus a term: where the index repeats, only one of the terms stays, "
-            "and which one is undefined",
+            summary=f"{found.op} writes {found.written} elements to {found.places} places"
+            + ("" if found.replaces else ", each as the old element plus a term")
+            + f": where the index repeats, only one of them stays, {yields}",
             facts=(f"mean size of a term: {found.size:.3g}; of what is lost: {found.lost:.3g}",),
             change=change,
             confidence=LIKELY if found.needed else POSSIBLE,

@@ -55,6 +55,7 @@ class Layer:
             training mode again.
         earlier: Whether it had run in training mode in a training call before it was frozen.
         resumed: Whether it has run in training mode in a training call since it was undone.
+        unused: Whether no model ran between both lines, so the first of them had no effect.
         again: The lines that have set training mode since then.
         fresh: Whether it is a norm whose running statistics are still the first ones.
     """
@@ -74,6 +75,7 @@ class Layer:
     undone: Site | None
     earlier: bool
     resumed: bool
+    unused: bool = False
     again: tuple[Again, ...] = ()
 
 
@@ -145,13 +147,17 @@ class _Undone:
     Attributes:
         mark: The line that froze it.
         frozen: Number of training calls of each model when it did so.
+        ran: Number of calls of all models when it did so.
         calls: Number of training calls of each model when training mode was set.
+        unused: Whether no model ran in between.
         lines: The lines that set it, with the name of the layer in the module that they switch.
     """
 
     mark: Mark | None
     frozen: tuple[int, ...]
+    ran: int
     calls: tuple[int, ...]
+    unused: bool
     lines: dict[Mark | None, str] = field(default_factory=dict)
 
 
@@ -169,7 +175,7 @@ class Switches(Signal):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._frozen: WeakKeyDictionary[nn.Module, tuple[Mark | None, tuple[int, ...]]]
+        self._frozen: WeakKeyDictionary[nn.Module, tuple[Mark | None, tuple[int, ...], int]]
         self._frozen = WeakKeyDictionary()
         self._undone: WeakKeyDictionary[nn.Module, _Undone] = WeakKeyDictionary()
         self._set: WeakSet[nn.Module] = WeakSet()  # by a call of their own
@@ -187,13 +193,14 @@ class Switches(Signal):
             self._set.add(module)
             self.watched.registry.note_switch(module)
             if tracks_statistics(module) and not module.training:
-                self._frozen[module] = calling_line(), self._calls()
+                self._frozen[module] = calling_line(), self._calls(), self._ran()
                 self._undone.pop(module, None)
             elif module.training and (self._frozen or self._undone):
-                mark = calling_line()
+                mark, ran = calling_line(), self._ran()
                 for name, each in module.named_modules():
                     if each in self._frozen:
-                        self._undone[each] = _Undone(*self._frozen.pop(each), self._calls())
+                        frozen = self._frozen.pop(each)
+                        self._undone[each] = _Undone(*frozen, self._calls(), ran == frozen[-1])
                     if each in self._undone:
                         self._undone[each].lines[mark] = name
         return result
@@ -223,6 +230,9 @@ class Switches(Signal):
 
     def _calls(self) -> tuple[int, ...]:
         return tuple(each.modes.calls for each in self.watched.registry.models.notes)
+
+    def _ran(self) -> int:
+        return sum(each.calls for each in self.watched.registry.models.notes)
 
     def freeze(self) -> dict[str, Any]:
         """Return the ledger."""
@@ -288,6 +298,7 @@ class Switches(Signal):
                 undone=site(undone.mark) if undone else None,
                 earlier=undone is not None and 0 < began <= sum(undone.frozen[number : number + 1]),
                 resumed=undone is not None and last > sum(undone.calls[number : number + 1]),
+                unused=undone is not None and undone.unused,
                 again=tuple(Again(site(mark), name) for mark, name in undone.lines.items())
                 if undone
                 else (),

@@ -13,7 +13,7 @@ from halfstep.doctor.record import Broadcast, Call
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.tape import autocast_state
-from halfstep.doctor.tensors.graph import is_of_probabilities
+from halfstep.doctor.tensors.graph import is_of_probabilities, is_of_sigmoid
 from halfstep.doctor.tensors.inexact import is_inexact
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.formats import format_name
@@ -31,6 +31,7 @@ _BINARY = {
     *("binary_cross_entropy_with_logits", "BCEWithLogitsLoss"),
     *("multilabel_soft_margin_loss", "MultiLabelSoftMarginLoss"),
 }
+_CROSS_ENTROPIES = {"cross_entropy", "CrossEntropyLoss"}
 _EXAMINED = {1, 2, 4, 8, 16}  # the numbers of the calls whose scores are examined
 _NEAR_ONE = 1e-2  # the rounding error of a sum of probabilities in bf16
 
@@ -44,6 +45,7 @@ class Calls(Signal):
         self._marks: dict[tuple[Any, ...], Mark | None] = {}
         self._rounded: set[tuple[Any, ...]] = set()
         self._classes: dict[tuple[Any, ...], int] = {}
+        self._sigmoids: set[tuple[Any, ...]] = set()
         self._broadcasts: dict[tuple[Any, ...], Broadcast] = {}
 
     def hooks(self) -> Iterator[Hook]:
@@ -99,6 +101,9 @@ class Calls(Signal):
                 if name in _BINARY
                 else _classes_of_probabilities(scores)
             )
+            if not classes and name in _CROSS_ENTROPIES and is_of_sigmoid(scores):
+                classes = _classes(scores)
+                self._sigmoids.add(key)
             self._classes[key] = min(classes, self._classes.get(key, classes))
         return floats
 
@@ -119,6 +124,7 @@ class Calls(Signal):
                 site=site(self._marks[key]),
                 rounded=key in self._rounded,
                 classes=self._classes.get(key, 0),
+                sigmoid=key in self._sigmoids,
                 broadcast=self._broadcasts.get(key),
             )
 
@@ -131,12 +137,16 @@ def _classes_of_probabilities(scores: torch.Tensor) -> int:
         return 0
     if scores.is_cuda and torch.cuda.is_current_stream_capturing():
         return 0
-    dim = min(scores.ndim - 1, 1)
-    if scores.ndim == 0 or not scores.numel() or scores.shape[dim] < 2:
+    if _classes(scores) < 2:
         return 0
     values = scores.detach().float()
-    is_one = (values.sum(dim) - 1).abs() < _NEAR_ONE
-    return scores.shape[dim] if bool((values >= 0).all() & is_one.all()) else 0
+    is_one = (values.sum(min(scores.ndim - 1, 1)) - 1).abs() < _NEAR_ONE
+    return _classes(scores) if bool((values >= 0).all() & is_one.all()) else 0
+
+
+def _classes(scores: torch.Tensor) -> int:
+    """Return the number of classes of scores; 0 without any."""
+    return scores.shape[min(scores.ndim - 1, 1)] if scores.ndim and scores.numel() else 0
 
 
 def _is_rounded(given: list[torch.Tensor]) -> bool:

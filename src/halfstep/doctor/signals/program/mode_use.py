@@ -121,9 +121,9 @@ def _found_in(module: nn.Module) -> Iterator[tuple[str, str, str, str, Any]]:
     if forward is None:
         return
     run = {"forward", *forward.__code__.co_names} & methods.keys()
-    # A forward() that reads the flag may call the others in one mode only.
-    for name in sorted(run - {"train", "eval"}) if _MODE not in _names(forward) else ():
-        if _MODE not in _names(methods[name]):
+    # A forward() that asks for the flag may call the others in one mode only.
+    for name in sorted(run - {"train", "eval"}) if not _asks(forward) else ():
+        if not _asks(methods[name]):
             yield from _untold(module, methods[name])
     reads = any(_MODE in methods[name].__code__.co_names for name in run)
     if train is not None and reads and not _names(train) & {_MODE, "super", "__class__"}:
@@ -153,6 +153,41 @@ def statements_of(function: FunctionType) -> list[ast.stmt]:
     return tree.body[ast.get_docstring(tree) is not None :]
 
 
+def _asks(method: FunctionType) -> bool:
+    """Return whether a method does one thing or another by its mode, or lets its own methods do so.
+
+    One that only gives the mode to functions, as in `dropout(x, training=self.training)`, does not.
+    """
+    if _MODE not in _names(method):
+        return False
+    passed: set[ast.AST] = set()
+    nodes = [node for each in statements_of(method) for node in ast.walk(each)]
+    owner = method.__code__.co_varnames[0] if method.__code__.co_argcount else ""
+    for node in nodes:
+        if isinstance(node, ast.Call) and not _is_of(node.func, owner):
+            passed |= set(map(_told, (*node.args, *(each.value for each in node.keywords))))
+    return not nodes or any(_is_mode(node) and node not in passed for node in nodes)
+
+
+def _told(argument: ast.expr) -> ast.expr:
+    """Return what an argument asks for: the flag also of `share if self.training else 0.0`."""
+    if isinstance(argument, ast.IfExp):
+        calls = (*ast.walk(argument.body), *ast.walk(argument.orelse))
+        return argument if any(isinstance(each, ast.Call) for each in calls) else argument.test
+    return argument
+
+
+def _is_mode(node: ast.AST) -> bool:
+    name = getattr(node, "attr", getattr(node, "id", ""))
+    return isinstance(node, ast.Attribute | ast.Name) and name == _MODE
+
+
+def _is_of(node: ast.expr, owner: str) -> bool:
+    """Return whether a function is a method of the module itself, and not of a layer of it."""
+    owned = node.value if isinstance(node, ast.Attribute) else None
+    return isinstance(owned, ast.Name) and owned.id == owner
+
+
 def _untold(module: nn.Module, method: FunctionType) -> Iterator[tuple[str, str, str, str, Any]]:
     """Yield the calls in a method of functions that drop values and are not told the mode."""
     owner = method.__code__.co_varnames[0] if method.__code__.co_argcount else ""
@@ -171,14 +206,16 @@ def _untold(module: nn.Module, method: FunctionType) -> Iterator[tuple[str, str,
         how = ""
         if name == _ATTENTION:
             shares = [each.value for each in node.keywords if each.arg == "dropout_p"]
-            how = ALWAYS if any(_share(each, module, owner) for each in shares) else ""
+            how = ALWAYS if any(_is_share(_value(each, module, method)) for each in shares) else ""
         elif isinstance(function, FunctionType) and _DROPS.search(name):
-            how = _by_default(function, node, module, owner)
+            how = _by_default(function, node, module, method)
         if how:
             yield how, name, owner, "", (method.__code__.co_filename, node.lineno, method.__name__)
 
 
-def _by_default(function: FunctionType, call: ast.Call, module: nn.Module, owner: str) -> str:
+def _by_default(
+    function: FunctionType, call: ast.Call, module: nn.Module, method: FunctionType
+) -> str:
     """Return how a call that leaves out the argument `training` ignores the mode; "" if not."""
     parameters = inspect.signature(function).parameters
     default = parameters[_MODE].default if _MODE in parameters else None
@@ -189,17 +226,26 @@ def _by_default(function: FunctionType, call: ast.Call, module: nn.Module, owner
     defaults = [
         each.default for name, each in parameters.items() if name not in given and name != _MODE
     ]
-    shares = [*(_share(each, module, owner) for each in given.values()), *map(_is_share, defaults)]
-    return (ALWAYS if default else NEVER) if any(shares) else ""
+    values = [*(_value(each, module, method) for each in given.values()), *defaults]
+    return (ALWAYS if default else NEVER) if any(map(_is_share, values)) else ""
 
 
-def _share(node: ast.expr, module: nn.Module, owner: str) -> bool:
-    """Return whether an argument is a number between 0 and 1, or an attribute with one."""
+def _value(node: ast.expr, module: nn.Module, method: FunctionType) -> Any:
+    """Return what an expression means if it is a number, or one in attributes and mappings."""
     if isinstance(node, ast.Constant):
-        return _is_share(node.value)
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return node.value.id == owner and _is_share(vars(module).get(node.attr))
-    return False
+        return node.value
+    if isinstance(node, ast.Name):
+        is_owner = node.id == next(iter(method.__code__.co_varnames), "")
+        return module if is_owner else method.__globals__.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = _value(node.value, module, method)
+        kinds = type(owner).__mro__ if not isinstance(owner, type) else owner.__mro__
+        known = [getattr(owner, "__dict__", {}), *(vars(each) for each in kinds)]
+        return next((each[node.attr] for each in known if node.attr in each), None)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        owner = _value(node.value, module, method)
+        return owner.get(node.slice.value) if type(owner) is dict else None
+    return None
 
 
 def _is_share(value: Any) -> bool:

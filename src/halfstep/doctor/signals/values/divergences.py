@@ -77,7 +77,9 @@ class DivergenceSignal(Signal):
             return
         self._counts[key] += 1
         if self._counts[key] in _EXAMINED:
-            self._kinds.setdefault(key, set()).add((_kind(inputs), _kind(targets)))
+            kinds = _kind(inputs), _kind(targets)
+            if all(kinds):
+                self._kinds.setdefault(key, set()).add(kinds)
 
     def freeze(self) -> dict[str, Any]:
         """Return the divergences."""
@@ -86,8 +88,8 @@ class DivergenceSignal(Signal):
                 tuple(
                     Divergence(
                         name,
-                        _common({inputs for inputs, _ in self._kinds[key]}),
-                        _common({targets for _, targets in self._kinds[key]}),
+                        _common({inputs for inputs, _ in self._kinds.get(key, ())}),
+                        _common({targets for _, targets in self._kinds.get(key, ())}),
                         log_target,
                         count,
                         site(mark),
@@ -116,7 +118,10 @@ def _is_readable(tensor: Any) -> TypeGuard[torch.Tensor]:
 
 
 def _kind(tensor: torch.Tensor) -> str:
+    """Return what a tensor contains; "" if its numbers are no longer known, as after a NaN."""
     values = tensor.detach().float()
+    if bool(values.isnan().any()):
+        return ""
     if bool((values <= 0).all()):
         return LOGARITHMS
     if bool((values >= 0).all()) and _sum_to_one(values):
@@ -127,5 +132,5 @@ def _kind(tensor: torch.Tensor) -> str:
 def _sum_to_one(values: torch.Tensor) -> bool:
     """Return whether values sum to 1 over a dimension, over each sample, or all together."""
     sums = [values.sum(dim) for dim in {1, -1} if values.ndim > dim]
-    sums += [values.flatten(1).sum(1)] * (values.ndim > 1) + [values.sum()]
+    sums += [values.flatten(min(1, values.ndim - 1)).sum(-1), values.sum()]
     return any(bool(((each - 1).abs() < _NEAR_ONE).all()) for each in sums)
