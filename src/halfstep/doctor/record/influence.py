@@ -296,6 +296,23 @@ class DetachedState:
 
 
 @dataclass(frozen=True, slots=True)
+class ByPlace:
+    """Rows of a table that are joined to samples by their places in the batch.
+
+    Attributes:
+        samples: Number of samples in the batch.
+        dim: The dimension of the samples.
+        given: Shape of the tensor to which the rows are joined.
+        at: The operator that joins them.
+    """
+
+    samples: int
+    dim: int
+    given: tuple[int, ...]
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -314,6 +331,7 @@ class Influence:
         selections: Selections that only find what a mask has written.
         states: The recurrences whose state is detached between every two steps.
         visible: The losses of masked tokens that count the visible ones.
+        places: Rows of a table that are joined to samples by their places in the batch.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -332,4 +350,5 @@ class Influence:
     selections: tuple[MaskedSelection, ...] = ()
     visible: tuple[VisibleTargets, ...] = ()
     states: tuple[DetachedState, ...] = ()
+    places: tuple[ByPlace, ...] = ()
     note: str = ""

@@ -12,6 +12,7 @@ from halfstep.doctor.replay.influence.constants import lost_input
 from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.lost_writes import lost_writes
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
+from halfstep.doctor.replay.influence.places import by_place
 from halfstep.doctor.replay.influence.reach import out_of_reach
 from halfstep.doctor.replay.influence.recurrences import detached_states
 from halfstep.doctor.replay.influence.samples import mixing
@@ -84,6 +85,7 @@ class Influences(Signal):
             writes=_answered(lost_writes, forwards),
             selections=_answered(masked_selections, forwards),
             states=tuple(detached_states(forwards)),
+            places=tuple(by_place(forwards, sequences)),
             visible=tuple(visible_targets(forwards, self.watched[Replaced].over)),
         )
 
