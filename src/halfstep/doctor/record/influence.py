@@ -313,6 +313,28 @@ class ByPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class WrongDerivative:
+    """An autograd function of the program whose backward is not the derivative of its forward.
+
+    Attributes:
+        name: Its class.
+        calls: How often the step calls it.
+        how: "elements" if each element was compared, "directions" for random directions.
+        likeness: The share of the elements at which the backward is off; for directions, the cosine
+            between what the backward gives and how the results change.
+        factor: For directions, the size of what the backward gives, relative to this change.
+        site: The line of its backward.
+    """
+
+    name: str
+    calls: int
+    how: str
+    likeness: float
+    factor: float
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -327,6 +349,7 @@ class Influence:
         lost: Where the input is lost; None if it is not.
         reaches: The regressions with targets beyond the range of the predictions.
         chains: Autograd functions whose backward ignores the gradients that it is given.
+        derivatives: Autograd functions whose backward is not the derivative of their forward.
         writes: Sums by index that lose terms.
         selections: Selections that only find what a mask has written.
         states: The recurrences whose state is detached between every two steps.
@@ -346,6 +369,7 @@ class Influence:
     lost: Lost | None = None
     reaches: tuple[OutOfReach, ...] = ()
     chains: tuple[CutChain, ...] = ()
+    derivatives: tuple[WrongDerivative, ...] = ()
     writes: tuple[LostWrites, ...] = ()
     selections: tuple[MaskedSelection, ...] = ()
     visible: tuple[VisibleTargets, ...] = ()

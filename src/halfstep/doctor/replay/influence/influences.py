@@ -9,6 +9,7 @@ from halfstep.doctor.record.influence import Influence
 from halfstep.doctor.replay.influence.bootstraps import bootstraps
 from halfstep.doctor.replay.influence.chains import cut_chains
 from halfstep.doctor.replay.influence.constants import lost_input
+from halfstep.doctor.replay.influence.derivatives import wrong_derivatives
 from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.lost_writes import lost_writes
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
@@ -26,12 +27,14 @@ from halfstep.doctor.signals.data.replaced import Replaced
 from halfstep.doctor.signals.program.fetches import Fetches
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.contracts import OPERATORS, ContractSignal, torch_call
+from halfstep.doctor.signals.values.own_functions import OwnFunctions
 from halfstep.doctor.signals.values.whole_numbers import USES, WholeNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from halfstep.doctor.replay.replay import Replayer
+    from halfstep.doctor.signals.values.own_functions import OwnCall
     from halfstep.doctor.signals.watched import Watched
 
 Answer = TypeVar("Answer")
@@ -52,11 +55,13 @@ class Influences(Signal):
             replayer: Runs the step.
         """
         try:
-            self._found = self._examined(Forwards(replayer))
+            with self.watched[OwnFunctions].kept() as calls:
+                forwards = Forwards(replayer)
+            self._found = self._examined(forwards, [*calls])
         except RuntimeError as error:  # tensors that torch cannot compare, as on two devices
             self._found = Influence(note=str(error).partition("\n")[0])
 
-    def _examined(self, forwards: Forwards) -> Influence:
+    def _examined(self, forwards: Forwards, calls: Sequence[OwnCall]) -> Influence:
         if forwards.note:
             return Influence(note=forwards.note)
         for examine in (self._examine_calls, self._examine_whole_numbers):
@@ -82,6 +87,7 @@ class Influences(Signal):
             lost=lost_input(forwards),
             reaches=tuple(out_of_reach(forwards)),
             chains=_answered(cut_chains, forwards),
+            derivatives=tuple(wrong_derivatives(calls)),
             writes=_answered(lost_writes, forwards),
             selections=_answered(masked_selections, forwards),
             states=tuple(detached_states(forwards)),

@@ -25,8 +25,8 @@ def judge(evidence: Evidence) -> Finding | None:
             f"of the table goes to sample i, at all of its positions",
             facts=(
                 (
-                    f"they are joined to a tensor of shape ({shape}); its dimension {found.dim} is that "
-                    "of the samples, as a run with another sample shows"
+                    f"they are joined to a tensor of shape ({shape}); its dimension {found.dim} is "
+                    "that of the samples, as a run with another sample shows"
                 ),
             ),
             change=(
