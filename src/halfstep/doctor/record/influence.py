@@ -335,6 +335,26 @@ class WrongDerivative:
 
 
 @dataclass(frozen=True, slots=True)
+class Drowned:
+    """A sum of learned means and noise through which alone the predictions see the input.
+
+    Attributes:
+        share: The variance of the means over the samples, relative to that of the noise, at the
+            code where it is largest.
+        codes: Number of codes of a sample.
+        elements: Number of predictions of a sample.
+        loss: The operator of the loss.
+        at: The sum.
+    """
+
+    share: float
+    codes: int
+    elements: int
+    loss: str
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -355,6 +375,7 @@ class Influence:
         states: The recurrences whose state is detached between every two steps.
         visible: The losses of masked tokens that count the visible ones.
         places: Rows of a table that are joined to samples by their places in the batch.
+        drowned: The sums of means and noise through which alone the predictions see the input.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -375,4 +396,5 @@ class Influence:
     visible: tuple[VisibleTargets, ...] = ()
     states: tuple[DetachedState, ...] = ()
     places: tuple[ByPlace, ...] = ()
+    drowned: tuple[Drowned, ...] = ()
     note: str = ""

@@ -10,6 +10,7 @@ from halfstep.doctor.replay.influence.bootstraps import bootstraps
 from halfstep.doctor.replay.influence.chains import cut_chains
 from halfstep.doctor.replay.influence.constants import lost_input
 from halfstep.doctor.replay.influence.derivatives import wrong_derivatives
+from halfstep.doctor.replay.influence.drowned import drowned
 from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.lost_writes import lost_writes
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
@@ -93,6 +94,7 @@ class Influences(Signal):
             states=tuple(detached_states(forwards)),
             places=tuple(by_place(forwards, sequences)),
             visible=tuple(visible_targets(forwards, self.watched[Replaced].over)),
+            drowned=tuple(drowned(forwards)),
         )
 
     def _examine_calls(self, forwards: Forwards) -> None:
