@@ -355,6 +355,27 @@ class Drowned:
 
 
 @dataclass(frozen=True, slots=True)
+class Turned:
+    """A loss in which many predictions fit the mirrored or turned target better than their own.
+
+    Attributes:
+        how: How the targets are turned.
+        count: Number of samples that fit it far better.
+        samples: Number of all samples.
+        own: The mean loss with the targets of the step.
+        best: The mean loss with the better of both targets.
+        site: The line of the loss.
+    """
+
+    how: str
+    count: int
+    samples: int
+    own: float
+    best: float
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Influence:
     """What the loss of the last step depends on.
 
@@ -376,6 +397,7 @@ class Influence:
         visible: The losses of masked tokens that count the visible ones.
         places: Rows of a table that are joined to samples by their places in the batch.
         drowned: The sums of means and noise through which alone the predictions see the input.
+        turned: Losses whose targets are mirrored or turned apart from their inputs.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -397,4 +419,5 @@ class Influence:
     states: tuple[DetachedState, ...] = ()
     places: tuple[ByPlace, ...] = ()
     drowned: tuple[Drowned, ...] = ()
+    turned: tuple[Turned, ...] = ()
     note: str = ""

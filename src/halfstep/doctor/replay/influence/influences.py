@@ -22,6 +22,7 @@ from halfstep.doctor.replay.influence.selections import masked_selections
 from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
 from halfstep.doctor.replay.influence.terms import lost_terms
+from halfstep.doctor.replay.influence.turned import turned
 from halfstep.doctor.replay.influence.visible import visible_targets
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.signals.data.replaced import Replaced
@@ -94,6 +95,7 @@ class Influences(Signal):
             states=tuple(detached_states(forwards)),
             places=tuple(by_place(forwards, sequences)),
             visible=tuple(visible_targets(forwards, self.watched[Replaced].over)),
+            turned=_answered(turned, forwards),
             drowned=tuple(drowned(forwards)),
         )
 
