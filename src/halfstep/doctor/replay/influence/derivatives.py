@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.doctor.record.influence import WrongDerivative
+from halfstep.doctor.record.answers import WrongDerivative
 from halfstep.doctor.record.sites import site
 from halfstep.doctor.replay.influence.chains import backward_of
 from halfstep.doctor.tape.tape import random_state

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.influence import Drowned
+from halfstep.doctor.record.answers import Drowned
 from halfstep.doctor.replay.influence.forward import OUTSIDE
 from halfstep.doctor.replay.influence.losses import losses, place
 from halfstep.doctor.replay.memory import storage_key

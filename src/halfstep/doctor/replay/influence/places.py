@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.influence import ByPlace
+from halfstep.doctor.record.answers import ByPlace
 from halfstep.doctor.replay.influence.extent import OfSample
 from halfstep.doctor.replay.influence.forward import OUTSIDE
 from halfstep.doctor.replay.influence.losses import losses, place

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
-from halfstep.doctor.record.influence import Turned
+from halfstep.doctor.record.answers import Turned
 from halfstep.doctor.replay.influence.losses import losses
 
 if TYPE_CHECKING:
