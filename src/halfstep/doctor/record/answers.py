@@ -106,3 +106,22 @@ class Turned:
     own: float
     best: float
     site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoOffsets:
+    """A batch of graphs whose edges all lie among as many nodes as one graph has.
+
+    Attributes:
+        graphs: Number of graphs.
+        nodes: Number of their nodes.
+        most: The largest index of a node in an edge, plus 1.
+        edges: Number of edges.
+        at: The operator that reads the nodes of edges.
+    """
+
+    graphs: int
+    nodes: int
+    most: int
+    edges: int
+    at: Place

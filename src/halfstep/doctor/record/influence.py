@@ -10,6 +10,7 @@ from typing import ClassVar
 from halfstep.doctor.record.answers import (
     ByPlace,  # noqa: TC001  # pydantic reads it at run time
     Drowned,  # noqa: TC001  # pydantic reads it at run time
+    NoOffsets,  # noqa: TC001  # pydantic reads it at run time
     Place,  # noqa: TC001  # pydantic reads it at run time
     Turned,  # noqa: TC001  # pydantic reads it at run time
     WrongDerivative,  # noqa: TC001  # pydantic reads it at run time
@@ -306,6 +307,7 @@ class Influence:
         places: Rows of a table that are joined to samples by their places in the batch.
         drowned: The sums of means and noise through which alone the predictions see the input.
         turned: Losses whose targets are mirrored or turned apart from their inputs.
+        offsets: Batches of graphs whose edges were joined without an offset.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -328,4 +330,5 @@ class Influence:
     places: tuple[ByPlace, ...] = ()
     drowned: tuple[Drowned, ...] = ()
     turned: tuple[Turned, ...] = ()
+    offsets: tuple[NoOffsets, ...] = ()
     note: str = ""

@@ -13,6 +13,7 @@ from halfstep.doctor.replay.influence.derivatives import wrong_derivatives
 from halfstep.doctor.replay.influence.drowned import drowned
 from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.lost_writes import lost_writes
+from halfstep.doctor.replay.influence.offsets import no_offsets
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
 from halfstep.doctor.replay.influence.places import by_place
 from halfstep.doctor.replay.influence.reach import out_of_reach
@@ -96,6 +97,7 @@ class Influences(Signal):
             places=tuple(by_place(forwards, sequences)),
             visible=tuple(visible_targets(forwards, self.watched[Replaced].over)),
             turned=_answered(turned, forwards),
+            offsets=_answered(no_offsets, forwards),
             drowned=tuple(drowned(forwards)),
         )
 
