@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from statistics import median
 from typing import ClassVar
 
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
 from halfstep.lazy_dataclass import dataclass
+
+_GAP = 4  # steps from one update to the next
+_SAME = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,22 @@ class AverageLine:
         """Return whether some updates were measured so few steps after others, or fewer."""
         known = sorted({each.step for each in self.updates})
         return sum(b - a <= steps for a, b in pairwise(known)) > 1
+
+    def left(self, steps: int) -> float:
+        """Return the share of an average that are the weights of its beginning.
+
+        Args:
+            steps: Number of steps of all optimizers.
+
+        Returns:
+            The share; 0 if it is unknown, or if the decay changes, because it has a plan then.
+        """
+        kept = [each.kept for each in self.updates]
+        if not self.is_within(_GAP) or max(kept) - min(kept) > _SAME or not 0 < median(kept) < 1:
+            return 0.0
+        known = sorted({each.step for each in self.updates})
+        gap = min(b - a for a, b in pairwise(known))
+        return float(median(kept) ** ((steps - known[0]) / gap))
 
 
 @dataclass(frozen=True, slots=True)

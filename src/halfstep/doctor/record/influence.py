@@ -7,28 +7,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from halfstep.doctor.record.answers import (
+    ByPlace,  # noqa: TC001  # pydantic reads it at run time
+    Drowned,  # noqa: TC001  # pydantic reads it at run time
+    NoOffsets,  # noqa: TC001  # pydantic reads it at run time
+    Place,  # noqa: TC001  # pydantic reads it at run time
+    Turned,  # noqa: TC001  # pydantic reads it at run time
+    WrongDerivative,  # noqa: TC001  # pydantic reads it at run time
+)
 from halfstep.doctor.record.called import Call  # noqa: TC001  # as Site
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
 from halfstep.lazy_dataclass import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """An operator of the step.
-
-    Attributes:
-        op: Its name, without the namespace.
-        module: Path of the module that calls it; "" outside of modules.
-        kind: Class of this module.
-        shape: Shape of its result.
-        site: The user's line.
-    """
-
-    op: str
-    module: str
-    kind: str
-    shape: tuple[int, ...]
-    site: Site | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +340,7 @@ class Influence:
         lost: Where the input is lost; None if it is not.
         reaches: The regressions with targets beyond the range of the predictions.
         chains: Autograd functions whose backward ignores the gradients that it is given.
+        derivatives: Autograd functions whose backward is not the derivative of their forward.
         writes: Sums by index that lose terms.
         selections: Selections that only find what a mask has written.
         states: The recurrences whose state is detached between every two steps.
@@ -358,6 +348,10 @@ class Influence:
         tables: Tables of positions whose rows go to samples.
         reordered: Predictions in another order than the targets.
         inner: The losses inside of models that get probabilities, or arguments that broadcast.
+        places: Rows of a table that are joined to samples by their places in the batch.
+        drowned: The sums of means and noise through which alone the predictions see the input.
+        turned: Losses whose targets are mirrored or turned apart from their inputs.
+        offsets: Batches of graphs whose edges were joined without an offset.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -372,6 +366,7 @@ class Influence:
     lost: Lost | None = None
     reaches: tuple[OutOfReach, ...] = ()
     chains: tuple[CutChain, ...] = ()
+    derivatives: tuple[WrongDerivative, ...] = ()
     writes: tuple[LostWrites, ...] = ()
     selections: tuple[MaskedSelection, ...] = ()
     visible: tuple[VisibleTargets, ...] = ()
@@ -379,4 +374,8 @@ class Influence:
     tables: tuple[TableOfSamples, ...] = ()
     reordered: tuple[Reordered, ...] = ()
     inner: tuple[Call, ...] = ()
+    places: tuple[ByPlace, ...] = ()
+    drowned: tuple[Drowned, ...] = ()
+    turned: tuple[Turned, ...] = ()
+    offsets: tuple[NoOffsets, ...] = ()
     note: str = ""

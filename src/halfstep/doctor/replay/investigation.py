@@ -20,6 +20,7 @@ from halfstep.doctor.record import (
 from halfstep.doctor.record.attempts import Attempts
 from halfstep.doctor.replay.influence.influences import Influences
 from halfstep.doctor.replay.inputs import Inputs
+from halfstep.doctor.replay.lags import LagSignal
 from halfstep.doctor.replay.replay import Replayer
 from halfstep.doctor.replay.trying import Trying
 from halfstep.doctor.signals.signal import Signal
@@ -244,6 +245,7 @@ class Investigation(Signal):
                 self.precision, births = replayer.precision()
                 if not self.precision.note:
                     self.watched[Influences].examine(replayer)
+                    self.watched[LagSignal].examine(replayer)
             self.births += [replace(each, is_last=True) for each in births]
 
     def replayer(

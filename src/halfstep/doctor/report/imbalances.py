@@ -5,8 +5,9 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.averages import AverageLedger, AverageLine
+from halfstep.doctor.record.averages import AverageLedger
 from halfstep.doctor.record.contributions import Contributions, GradientLedger
+from halfstep.doctor.replay.lags import Lags
 from halfstep.doctor.signals.ledgers.parameters import NEVER, STILL, ZERO, Owner, ParameterLedger
 from halfstep.doctor.signals.ledgers.switches import ModeLedger, ModelModes
 from halfstep.doctor.signals.ledgers.writes import WriteLedger
@@ -23,7 +24,6 @@ _ROUTINE = 0.5  # of the steps; a write in more of them is a part of the step
 _KEPT = 2  # writes; a single one may begin another phase of the training
 _WORTH = 1e-3  # of the largest gradient; a bias before a norm has a smaller one
 _LONG = 16  # steps
-_SAME = 1e-3
 _MOST = 0.5  # of an average, of steps
 _FATES = {
     (NEVER, ""): "never had a gradient: the loss does not depend on them, or they run under "
@@ -57,9 +57,7 @@ def imbalances(evidence: Evidence) -> Iterator[str]:
             f"{counted(each.count, 'parameter')} of {each.kind} with gradients "
             f"{'is' if each.count == 1 else 'are'} in no optimizer: {', '.join(each.names[:3])}"
         )
-    for line in evidence.of(AverageLedger).lines:
-        steps = [each.steps for each in ledger.owners if each.number == line.optimizer]
-        yield from _of_averages(line, sum(steps))
+    yield from _of_averages(evidence)
     yield from _of_writes(evidence.of(WriteLedger), optimizers)
     names = evidence.of(UserNames)
     for model in evidence.of(ModeLedger).models:
@@ -128,18 +126,19 @@ def _of_attacks(account: Contributions, kind: str) -> Iterator[str]:
             )
 
 
-def _of_averages(line: AverageLine, steps: int) -> Iterator[str]:
-    """Yield a note on an average that still consists of the weights of its beginning."""
-    kept = [each.kept for each in line.updates]
-    # A decay that changes has a plan.
-    if steps < _LONG or not line.is_within(1) or max(kept) - min(kept) > _SAME:
+def _of_averages(evidence: Evidence) -> Iterator[str]:
+    """Yield a note on each average that still consists of the weights of its beginning."""
+    lags = evidence.of(Lags)
+    if lags.found or lags.steps < _LONG:  # A rule judges those that are evaluated.
         return
-    left = median(kept) ** (steps - line.updates[0].step)
-    if _MOST < left < 1 and 0 < median(kept) < 1:
-        yield (
-            f"the average of weights that {line.site} updates keeps {median(kept):.5g} of itself "
-            f"in each step: after {steps} steps, {left:.0%} of it are the weights of its beginning"
-        )
+    for line in evidence.of(AverageLedger).lines:
+        left = line.left(lags.steps)
+        if left > _MOST:
+            yield (
+                f"the average of weights that {line.site} updates keeps "
+                f"{median(each.kept for each in line.updates):.5g} of itself in each update: after "
+                f"{counted(lags.steps, 'step')}, {left:.0%} of it are the weights of its beginning"
+            )
 
 
 def _of_windows(account: Contributions, kind: str) -> Iterator[str]:

@@ -185,8 +185,8 @@ def healthy_gradient_penalty() -> None:
     gan = Gan()
     for images, _ in batches(6):
         gan.second.zero_grad()
-        gan.discriminator(images).mean().backward()
-        gan.discriminator(gan.generator(images).detach()).mean().neg().backward()
+        gan.discriminator(images).mean().neg().backward()
+        gan.discriminator(gan.generator(images).detach()).mean().backward()
         between = images.clone().requires_grad_()
         (slope,) = torch.autograd.grad(gan.discriminator(between).sum(), between, create_graph=True)
         (slope.norm(dim=1) - 1).square().mean().backward()

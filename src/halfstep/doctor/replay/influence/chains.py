@@ -69,7 +69,7 @@ def cut_chains(forwards: Forwards) -> Iterator[CutChain]:
         if kind in seen or one is None or other is None or not _is_cut(one, other):
             continue
         seen.add(kind)
-        code = _backward_of(kind)
+        code = backward_of(kind)
         assert code is not None
         line, value = _return(code)
         is_same_shape = {each.shape for each in one.made} == {each.shape for each in one.given}
@@ -95,10 +95,10 @@ def _nodes(losses: Sequence[torch.Tensor]) -> tuple[dict[Any, type[Any]], list[t
         seen |= dict.fromkeys(below)
         waiting += dict.fromkeys(below)
     kinds = {each: kind for each in seen if (kind := forward_class(each)) is not None}
-    return {each: kind for each, kind in kinds.items() if _backward_of(kind)}, leaves
+    return {each: kind for each, kind in kinds.items() if backward_of(kind)}, leaves
 
 
-def _backward_of(kind: type[Any]) -> CodeType | None:
+def backward_of(kind: type[Any]) -> CodeType | None:
     """Return the code of a function's backward, if it is the user's."""
     code = getattr(inspect.unwrap(getattr(kind, "backward", None) or kind), "__code__", None)
     return code if code is not None and is_of_user(code.co_filename) else None

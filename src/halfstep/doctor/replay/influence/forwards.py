@@ -72,6 +72,16 @@ class Forwards:
         self._replayer.forward(base, {}, evaluates=False)
         return self._compared(base, others, evaluates=False)
 
+    def in_training(self) -> list[Operator]:
+        """Return the operators of the forward in the modes of the step; none without time."""
+        if self._left <= 0:
+            return []
+        started = time.process_time()
+        mode = self._replayer.forward_mode()
+        outcome = self._replayer.forward(mode, {}, evaluates=False)
+        self._left -= time.process_time() - started
+        return [] if outcome.note else mode.operators
+
     def _compared(
         self, base: Forward, others: Mapping[Any, torch.Tensor], *, evaluates: bool
     ) -> Sequence[list[torch.Tensor]] | None:

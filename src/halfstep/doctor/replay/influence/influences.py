@@ -9,10 +9,14 @@ from halfstep.doctor.record.influence import Influence
 from halfstep.doctor.replay.influence.bootstraps import bootstraps
 from halfstep.doctor.replay.influence.chains import cut_chains
 from halfstep.doctor.replay.influence.constants import lost_input
+from halfstep.doctor.replay.influence.derivatives import wrong_derivatives
+from halfstep.doctor.replay.influence.drowned import drowned
 from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.inner_losses import inner_losses
 from halfstep.doctor.replay.influence.lost_writes import lost_writes
+from halfstep.doctor.replay.influence.offsets import no_offsets
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
+from halfstep.doctor.replay.influence.places import by_place
 from halfstep.doctor.replay.influence.reach import out_of_reach
 from halfstep.doctor.replay.influence.recurrences import detached_states
 from halfstep.doctor.replay.influence.reordered import reordered
@@ -22,6 +26,7 @@ from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
 from halfstep.doctor.replay.influence.tables import tables_of_samples
 from halfstep.doctor.replay.influence.terms import lost_terms
+from halfstep.doctor.replay.influence.turned import turned
 from halfstep.doctor.replay.influence.visible import visible_targets
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.signals.data.batches import Batches
@@ -32,14 +37,16 @@ from halfstep.doctor.signals.program.fetches import Fetches
 from halfstep.doctor.signals.program.idle import UnusedSignal
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.contracts import OPERATORS, ContractSignal, torch_call
+from halfstep.doctor.signals.values.own_functions import OwnFunctions
 from halfstep.doctor.signals.values.whole_numbers import USES, WholeNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
 
     from halfstep.doctor.replay.replay import Replayer
+    from halfstep.doctor.signals.values.own_functions import OwnCall
     from halfstep.doctor.signals.watched import Watched
 
 Answer = TypeVar("Answer")
@@ -60,11 +67,13 @@ class Influences(Signal):
             replayer: Runs the step.
         """
         try:
-            self._found = self._examined(Forwards(replayer))
+            with self.watched[OwnFunctions].kept() as calls:
+                forwards = Forwards(replayer)
+            self._found = self._examined(forwards, [*calls])
         except RuntimeError as error:  # tensors that torch cannot compare, as on two devices
             self._found = Influence(note=str(error).partition("\n")[0])
 
-    def _examined(self, forwards: Forwards) -> Influence:
+    def _examined(self, forwards: Forwards, calls: Sequence[OwnCall]) -> Influence:
         if forwards.note:
             return Influence(note=forwards.note)
         marks = ((each.caller.user_line, each.name) for each in forwards.base)
@@ -92,13 +101,18 @@ class Influences(Signal):
             lost=lost_input(forwards),
             reaches=tuple(out_of_reach(forwards)),
             chains=_answered(cut_chains, forwards),
+            derivatives=tuple(wrong_derivatives(calls)),
             writes=_answered(lost_writes, forwards),
             inner=_answered(inner_losses, forwards),
             selections=_answered(masked_selections, forwards),
             states=tuple(detached_states(forwards)),
             tables=_answered(lambda one: tables_of_samples(one, sequences), forwards),
             reordered=_answered(lambda one: reordered(one, self._correspond), forwards),
+            places=tuple(by_place(forwards, sequences)),
             visible=tuple(visible_targets(forwards, self.watched[Replaced].over)),
+            turned=_answered(turned, forwards),
+            offsets=_answered(no_offsets, forwards),
+            drowned=tuple(drowned(forwards)),
         )
 
     def _examine_calls(self, forwards: Forwards) -> None:

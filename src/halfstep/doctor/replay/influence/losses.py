@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep.doctor.record.influence import Place
+from halfstep.doctor.record.answers import Place
 from halfstep.doctor.record.sites import site
 from halfstep.doctor.replay.influence.forward import OUTSIDE
 from halfstep.lazy_dataclass import dataclass

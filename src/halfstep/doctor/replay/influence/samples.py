@@ -103,7 +103,7 @@ def _mixed(forwards: Forwards, loss: Loss, count: int) -> Mixing | None:
     if not any(_may_mix(each, count) for each in forwards.base):
         return None
     sample = (count - 1) // 2
-    others = _with_other_sample(forwards.inputs, sample, count)
+    others = with_other_sample(forwards.inputs, sample, count)
     changed = forwards.changed(others) if others else None
     if changed is None:
         return None
@@ -158,10 +158,16 @@ def _is_of(operator: Operator, caller: Caller) -> bool:
     return (mine.module, mine.user_line) == (caller.module, caller.user_line)
 
 
-def _with_other_sample(
+def with_other_sample(
     given: Mapping[Any, torch.Tensor], sample: int, count: int
 ) -> dict[Any, torch.Tensor]:
-    """Return the inputs with those of another sample in place of those of one."""
+    """Return the inputs with those of another sample in place of those of one.
+
+    Args:
+        given: The inputs.
+        sample: The sample that is replaced.
+        count: Number of samples.
+    """
     mine = {key: each for key, each in given.items() if each.shape[0] == count}
     for other in range(count - 1, -1, -1):
         if any(not torch.equal(each[sample], each[other]) for each in mine.values()):

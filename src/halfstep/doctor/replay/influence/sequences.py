@@ -28,7 +28,7 @@ from halfstep.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from halfstep.doctor.record.influence import Place
+    from halfstep.doctor.record.answers import Place
     from halfstep.doctor.replay.influence.forward import Operator
     from halfstep.doctor.replay.influence.forwards import Forwards
     from halfstep.doctor.replay.influence.losses import Loss

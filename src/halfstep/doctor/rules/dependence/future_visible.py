@@ -13,7 +13,7 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
-    from halfstep.doctor.record.influence import Place
+    from halfstep.doctor.record.answers import Place
 
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 _ATTENTION = ("softmax", "attention")

@@ -10,7 +10,6 @@ Parameters that the loop joins to one vector count as one parameter.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, WeakSet
@@ -120,7 +119,7 @@ class _Line:
     """The inner products of a line's updates, and whether each average has changed in them."""
 
     optimizer: int
-    products: deque[tuple[int, torch.Tensor]] = field(default_factory=lambda: deque(maxlen=UPDATES))
+    products: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     first: dict[int, torch.Tensor] = field(default_factory=dict)
     changed: dict[int, list[torch.Tensor]] = field(default_factory=dict)
 
@@ -333,6 +332,8 @@ class Averaging(Signal):
         line = self._line(mark, probe)
         if line is not None:
             three = torch.stack([before, some(probe.parameter, ELEMENTS), after]).double()
+            if len(line.products) == UPDATES:  # The first ones tell how often it is updated.
+                del line.products[UPDATES // 2]
             line.products.append((self.watched.grammar.made, three @ three.T))
 
     # ------------------------------------------------------------ the end
