@@ -290,23 +290,6 @@ class DetachedState:
 
 
 @dataclass(frozen=True, slots=True)
-class TableOfSamples:
-    """A table of positions whose rows go to samples.
-
-    Attributes:
-        samples: Number of samples in the batch.
-        positions: Number of positions of each.
-        rows: Number of rows of the table.
-        at: The operator that joins the batch and the rows.
-    """
-
-    samples: int
-    positions: int
-    rows: int
-    at: Place
-
-
-@dataclass(frozen=True, slots=True)
 class Reordered:
     """Predictions in another order than the targets of a loss.
 
@@ -345,7 +328,6 @@ class Influence:
         selections: Selections that only find what a mask has written.
         states: The recurrences whose state is detached between every two steps.
         visible: The losses of masked tokens that count the visible ones.
-        tables: Tables of positions whose rows go to samples.
         reordered: Predictions in another order than the targets.
         inner: The losses inside of models that get probabilities, or arguments that broadcast.
         places: Rows of a table that are joined to samples by their places in the batch.
@@ -371,7 +353,6 @@ class Influence:
     selections: tuple[MaskedSelection, ...] = ()
     visible: tuple[VisibleTargets, ...] = ()
     states: tuple[DetachedState, ...] = ()
-    tables: tuple[TableOfSamples, ...] = ()
     reordered: tuple[Reordered, ...] = ()
     inner: tuple[Call, ...] = ()
     places: tuple[ByPlace, ...] = ()

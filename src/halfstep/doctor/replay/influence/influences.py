@@ -24,7 +24,6 @@ from halfstep.doctor.replay.influence.samples import mixing
 from halfstep.doctor.replay.influence.selections import masked_selections
 from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
-from halfstep.doctor.replay.influence.tables import tables_of_samples
 from halfstep.doctor.replay.influence.terms import lost_terms
 from halfstep.doctor.replay.influence.turned import turned
 from halfstep.doctor.replay.influence.visible import visible_targets
@@ -106,7 +105,6 @@ class Influences(Signal):
             inner=_answered(inner_losses, forwards),
             selections=_answered(masked_selections, forwards),
             states=tuple(detached_states(forwards)),
-            tables=_answered(lambda one: tables_of_samples(one, sequences), forwards),
             reordered=_answered(lambda one: reordered(one, self._correspond), forwards),
             places=tuple(by_place(forwards, sequences)),
             visible=tuple(visible_targets(forwards, self.watched[Replaced].over)),

@@ -1,8 +1,7 @@
-"""The output for a sample depends on other samples, or on its place, by a mistake in a layout.
+"""The output for a sample depends on other samples of the batch, by a mistake in a layout.
 
-A layer takes the samples of a batch for positions of a sequence, because the order of its
-dimensions is not that of its input; a table of positions gives its rows to the samples; or a view
-cuts the samples apart, because it does not move a dimension.
+A layer takes the samples for positions of a sequence, because the order of its dimensions is not
+that of its input; or a view cuts the samples apart, because it does not move a dimension.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
-    from halfstep.doctor.record.influence import Mixing, TableOfSamples
+    from halfstep.doctor.record.influence import Mixing
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find samples that a layer or a view mixes."""
     found = evidence.of(Influence).mixing
     if found is None:
-        return next(map(_of_table, evidence.of(Influence).tables), None)
+        return None
     layer = found.how == "sequence"
     where = (
         f"{found.at.kind} takes the {found.samples} samples of its input of shape "
@@ -40,21 +39,6 @@ def judge(evidence: Evidence) -> Finding | None:
             *(() if found.own else (f"the output for sample {found.changed} itself does not",)),
         ),
         change=_of_layer(found) if layer else _of_view(found),
-        confidence=LIKELY,
-        site=found.at.site,
-        module=found.at.module,
-    )
-
-
-def _of_table(found: TableOfSamples) -> Finding:
-    return Finding(
-        summary=f"the {found.samples} samples of a batch get the first rows of a table of "
-        f"{found.rows}, one each: all {found.positions} positions of a sample get the same row, "
-        "and the output depends on the place of the sample in the batch",
-        facts=("the batch has the shape (samples, positions, features), and samples come first",),
-        change=(
-            "+ # take a row for each position: x + table[: x.size(1)], without a dimension of 1",
-        ),
         confidence=LIKELY,
         site=found.at.site,
         module=found.at.module,
@@ -99,12 +83,7 @@ RULE = Rule(
     code="SAMPLES_MIXED",
     name="samples of a batch that a layer or a view mixes",
     rows=(35,),
-    citations=(
-        "salesforce/cove#10",
-        "graykode/nlp-tutorial#38",
-        "timbmg/Sentence-VAE#15",
-        "songyangco/GETNext#2",
-    ),
+    citations=("salesforce/cove#10", "graykode/nlp-tutorial#38", "timbmg/Sentence-VAE#15"),
     needs=frozenset({"influence"}),
     judge=judge,
     harmless=True,
