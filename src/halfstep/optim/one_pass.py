@@ -10,24 +10,29 @@ pre-hooks and before the post-hooks, so that all hooks see the same tensors as i
 
 from __future__ import annotations
 
-from operator import is_
+from collections import OrderedDict
+from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.optim import SGD
+from torch.utils.hooks import RemovableHandle
 
 from halfstep.kernels.native.fused import SGDOnArrays, SGDSettings, can_step_sgd
 from halfstep.optim.watched import has_dispatch_mode, is_replaced, torchs_step_of
 
 if TYPE_CHECKING:
-    from collections import OrderedDict
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch.optim import Optimizer
-    from torch.utils.hooks import RemovableHandle
 
 _STEP = torchs_step_of(SGD)
+# `map` with these is faster than a loop; every step calls it for each parameter.
+_GRAD, _KIND = attrgetter("grad"), attrgetter("__class__", "dtype", "layout")
 _PLAIN = {(torch.Tensor, torch.float32, torch.strided)}
+_EMPTY: dict[str, Any] = {}
+_NUMBERS = itemgetter("lr", "momentum", "dampening", "weight_decay")
+_FLAGS = itemgetter("maximize", "foreach", "differentiable", "fused")
 
 
 class OnePass:
@@ -42,8 +47,8 @@ class OnePass:
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
         self._kept: list[_Kept | None] = []
-        self._updated: list[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = []
-        self._hooks: Sequence[RemovableHandle] = ()
+        self._hidden: list[tuple[dict[str, Any], list[torch.Tensor]]] = []
+        self._key = RemovableHandle(OrderedDict()).id  # of no other hook
 
     @classmethod
     def of(cls, optimizer: Optimizer) -> OnePass | None:
@@ -60,16 +65,16 @@ class OnePass:
         # A step that `torch.compile` replaced is excluded: each new hook would compile it again.
         if is_replaced(optimizer, _STEP):
             return
-        before = optimizer.register_step_pre_hook(self._update)
-        after = optimizer.register_step_post_hook(self._give_back)
-        hooks = cast("OrderedDict[int, Any]", optimizer._optimizer_step_post_hooks)  # noqa: SLF001
-        hooks.move_to_end(after.id, last=False)  # `register_step_post_hook` has no option for this
-        self._hooks = before, after
+        # The hooks go to their places directly, which takes less time than to register them, and
+        # there is no other way to be the first of the post-hooks.
+        optimizer._optimizer_step_pre_hooks[self._key] = self._update  # noqa: SLF001
+        after = cast("OrderedDict[int, Any]", optimizer._optimizer_step_post_hooks)  # noqa: SLF001
+        after[self._key] = self._give_back
+        after.move_to_end(self._key, last=False)
 
     def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = ()
+        self._optimizer._optimizer_step_pre_hooks.pop(self._key, None)  # noqa: SLF001
+        self._optimizer._optimizer_step_post_hooks.pop(self._key, None)  # noqa: SLF001
         self._give_back()
 
     def _update(self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -84,23 +89,20 @@ class OnePass:
             settings = settings_of(group)
             if settings is None:
                 continue
-            reached = [param for param in group["params"] if param.grad is not None]
+            params, state = group["params"], self._optimizer.state
+            reached = [param for param in params if param.grad is not None]
             kept = self._kept[place]
-            if kept is None or not kept.fits(reached, self._optimizer.state, settings):
-                kept = self._kept[place] = _Kept(reached, self._optimizer.state, settings)
+            if kept is None or not kept.fits(reached, state, settings):
+                kept = self._kept[place] = _Kept(reached, state, settings)
             if kept.params:
-                grads = _grads(kept.params)
-                kept.sgd.step(grads, settings)
-                self._updated.append((kept.params, grads))
-        for params, _ in self._updated:
-            for param in params:
-                param.grad = None  # torch's step skips parameters without a gradient
+                kept.sgd.step([*map(_GRAD, kept.params)], settings)
+                self._hidden.append((group, params))
+                group["params"] = kept.others  # torch's step updates these
 
     def _give_back(self, *_: object) -> None:
-        for params, grads in self._updated:
-            for param, grad in zip(params, grads, strict=True):
-                param.grad = grad
-        self._updated.clear()
+        for group, params in self._hidden:
+            group["params"] = params
+        self._hidden.clear()
 
 
 class _Kept:
@@ -113,7 +115,8 @@ class _Kept:
 
     Attributes:
         params: The parameters.
-        sgd: Updates them.
+        others: Those that have a gradient, and that C does not update.
+        sgd: Updates `params`.
     """
 
     def __init__(
@@ -123,9 +126,10 @@ class _Kept:
         settings: SGDSettings,
     ) -> None:
         of_fp32 = [param for param in reached if param.dtype == torch.float32]
-        found = list(updates(of_fp32, state, settings))
-        self.params = [param for param, _ in found]
-        self._momenta = [momentum for _, momentum in found if momentum is not None]
+        found = dict(updates(of_fp32, state, settings))
+        self.params = [*found]
+        self.others = [param for param in reached if param not in found]
+        self._momenta = [momentum for momentum in found.values() if momentum is not None]
         self._reached = reached
         self._strides = [param.stride() for param in self.params]
         self.sgd = SGDOnArrays(self.params, self._momenta)
@@ -143,19 +147,17 @@ class _Kept:
         params, momenta = self.params, self._momenta
         if not params or bool(settings.momentum) != bool(momenta):
             return False
-        present = [state.get(p, {}).get("momentum_buffer") for p in params] if momenta else []
-        grads = _grads(params)
+        present = (
+            [state.get(param, _EMPTY).get("momentum_buffer") for param in params] if momenta else []
+        )
+        grads = [*map(_GRAD, params)]
         return (
             _same(reached, self._reached)
             and _same(present, momenta)
             and self.sgd.is_in_place()
-            and {(type(grad), grad.dtype, grad.layout) for grad in grads} == _PLAIN
-            and [grad.stride() for grad in grads] == self._strides
+            and set(map(_KIND, grads)) == _PLAIN
+            and [*map(torch.Tensor.stride, grads)] == self._strides
         )
-
-
-def _grads(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    return [grad for param in params if (grad := param.grad) is not None]
 
 
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:
@@ -168,12 +170,14 @@ def settings_of(group: dict[str, Any]) -> SGDSettings | None:
     Args:
         group: One of `param_groups`.
     """
-    if any(group[name] for name in ("maximize", "foreach", "differentiable", "fused")):
+    lr, momentum, dampening, decay = numbers = _NUMBERS(group)
+    if any(_FLAGS(group)) or not all(map(_is_number, numbers)):
         return None
-    numbers = {name: group[name] for name in ("lr", "momentum", "dampening", "weight_decay")}
-    if not all(isinstance(number, int | float) for number in numbers.values()):
-        return None
-    return SGDSettings(**numbers, nesterov=group["nesterov"])
+    return SGDSettings(lr, momentum, dampening, decay, group["nesterov"])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def updates(

@@ -20,7 +20,7 @@ from halfstep.mechanisms.technique import as_function
 from halfstep.optim.foreach import by_format
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch.utils.hooks import RemovableHandle
 
@@ -127,7 +127,7 @@ class RunningStatistics:
             return
         for copies in self._copies:
             then, alike = copies.whole, copies.buffers
-            settled = torch.where(found_inf.to(then.device) > 0, then, _flat(alike))
+            settled = torch.where(found_inf.to(then.device) > 0, then, copies.present())
             # .data keeps the version counters, which a graph that still waits for its backward
             # checks.
             torch._foreach_copy_([buffer.data for buffer in alike], _parted(settled, alike))
@@ -185,28 +185,25 @@ class _Copies:
 
     def __init__(self, buffers: list[torch.Tensor]) -> None:
         self.buffers = buffers
-        self.whole = _flat(buffers)
+        # Means and variances, or counts of batches. A view of each would take longer than the copy.
+        dimensions = {tensor.dim() for tensor in buffers}
+        self._join: Callable[..., torch.Tensor] = _joined
+        if dimensions in ({0}, {1}):
+            self._join = torch.stack if dimensions == {0} else torch.cat
+        self.whole = self.present()
         self.parts = _parted(self.whole, buffers)
+
+    def present(self) -> torch.Tensor:
+        """Return the present values as one tensor, shape (elements,)."""
+        return self._join(self.buffers)
 
     def take(self) -> None:
         """Copy the present values."""
-        _flat(self.buffers, into=self.whole)
+        self._join(self.buffers, out=self.whole)
 
 
-def _flat(tensors: list[torch.Tensor], into: torch.Tensor | None = None) -> torch.Tensor:
-    """Return all elements of tensors of one format as one tensor, shape (elements,).
-
-    Args:
-        tensors: The tensors.
-        into: What to write to; None for a new tensor.
-    """
-    # Means and variances, or counts of batches. A view of each would take longer than the copy.
-    dimensions = {tensor.dim() for tensor in tensors}
-    if dimensions == {1}:
-        return torch.cat(tensors, out=into)
-    if dimensions == {0}:
-        return torch.stack(tensors, out=into)
-    return torch.cat([tensor.flatten() for tensor in tensors], out=into)
+def _joined(tensors: list[torch.Tensor], *, out: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors], out=out)
 
 
 def _parted(flat: torch.Tensor, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from operator import is_
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from halfstep.mechanisms.technique import Technique
 
 
+_KIND = attrgetter("dtype", "is_sparse")
 _ORDINARY = {(torch.float32, False), (torch.float64, False)}
 """The dtypes of gradients that need no cast, and whether they are sparse."""
 
@@ -178,7 +179,7 @@ class Window:
         """
         params = self.params
         grads = [grad for param in params if (grad := param.grad) is not None]
-        kinds = {(grad.dtype, grad.is_sparse) for grad in grads}
+        kinds = set(map(_KIND, grads))
         if kinds <= _ORDINARY:
             return [local(grad) for grad in grads] if self.sharded else grads
         if any(is_sparse for _, is_sparse in kinds):

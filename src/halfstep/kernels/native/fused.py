@@ -7,11 +7,10 @@ support the tensors. Its caller then does the same with PyTorch.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -50,8 +49,7 @@ def round_stochastically(
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class SGDSettings:
+class SGDSettings(NamedTuple):
     """The settings of a `torch.optim.SGD`, with the same names."""
 
     lr: float
@@ -107,14 +105,14 @@ class SGDOnArrays:
 
     def __init__(self, params: Sequence[torch.Tensor], momenta: Sequence[torch.Tensor]) -> None:
         self._changed = [*params, *momenta]
-        self._places = [tensor.data_ptr() for tensor in self._changed]
+        self._places = [*map(torch.Tensor.data_ptr, self._changed)]
         self._arrays = places(params), places(momenta) if momenta else None
         ends = list(accumulate([param.numel() for param in params]))
         self._ends = (ctypes.c_int64 * len(ends))(*ends)
 
     def is_in_place(self) -> bool:
         """Tell whether weights and buffers are at the addresses where they were."""
-        return [tensor.data_ptr() for tensor in self._changed] == self._places
+        return [*map(torch.Tensor.data_ptr, self._changed)] == self._places
 
     def step(self, grads: Sequence[torch.Tensor], settings: SGDSettings) -> None:
         """Take a step.

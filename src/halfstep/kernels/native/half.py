@@ -105,7 +105,7 @@ def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: tor
 
 def places(tensors: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
     """Return the addresses of tensors as a C array."""
-    return (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
+    return (ctypes.c_void_p * len(tensors))(*map(torch.Tensor.data_ptr, tensors))
 
 
 @cache
