@@ -73,6 +73,8 @@ SETS = {
         "ordinary",
         "everyday",
         "beyond",
+        "work",
+        "public",
     ),
     "shape_programs": (
         "numerics",
