@@ -19,7 +19,8 @@ author then mended doctor for what it had missed. After that, another author wro
 folder `ordinary` of `unseen_programs`: 30 causes, drawn at random, as people of some field come to
 them in ordinary work. Those in `everyday` are the same by another author, with 30 other draws.
 Those in `beyond` are by an author who had the list of the causes, and was asked for mistakes that
-are in none of them.
+are in none of them. Those in `work` have 32 causes, drawn at random, and those in `public` mistakes
+from public reports, each by another author; `truth.json` has the address of each report.
 
 The causes that count were added after the first run, by reading each finding. `first` in the result
 is the score of that run, before anything was mended; it is kept as it is.
