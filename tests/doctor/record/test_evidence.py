@@ -8,7 +8,7 @@ import pytest
 from halfstep.doctor.record import from_json, recorded
 from halfstep.doctor.signals.data.generators import UsedUpGenerator, UsedUpGenerators
 
-FOUND = UsedUpGenerators((UsedUpGenerator("batches", 4, 2, 0, None),))
+FOUND = UsedUpGenerators((UsedUpGenerator("batches", "generator", 4, 2, 0, None),))
 
 
 def test_signals_are_written_in_order_and_read_back() -> None:
