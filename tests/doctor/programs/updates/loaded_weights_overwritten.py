@@ -206,3 +206,117 @@ def healthy_evaluation_of_the_loaded_weights_first() -> None:
     model.train()
     model.reset(model)
     fit(model, seed=1)
+
+
+def resume(load, teach=None) -> None:
+    """Train a new model after `load(model, state)`."""
+    state = stored()
+    model = Classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loaded = load(model, state)
+    for images, labels in batches(6, seed=1):
+        loss = nn.functional.cross_entropy(model(images), labels)
+        if teach is not None:
+            loss = loss + 0.1 * teach(loaded, model, images)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def stored() -> Path:
+    folder = tempfile.mkdtemp()
+    torch.save(fit(Classifier()).state_dict(), Path(folder) / "model.pt")
+    return Path(folder) / "model.pt"
+
+
+def into_another(model: nn.Module, path: Path) -> nn.Module:
+    del model
+    other = Classifier()
+    other.load_state_dict(torch.load(path))
+    return other
+
+
+def broken_by_another_model_that_is_trained() -> None:
+    resume(into_another)
+
+
+def healthy_model_that_is_loaded_and_trained() -> None:
+    resume(lambda model, path: model.load_state_dict(torch.load(path)))
+
+
+def healthy_both_models_are_loaded() -> None:
+    def both(model: nn.Module, path: Path) -> nn.Module:
+        model.load_state_dict(torch.load(path))
+        return into_another(model, path)
+
+    resume(both)
+
+
+def healthy_loaded_model_that_is_copied() -> None:
+    resume(lambda model, path: model.load_state_dict(into_another(model, path).state_dict()))
+
+
+def healthy_loaded_model_that_is_copied_by_hand() -> None:
+    def copied(model: nn.Module, path: Path) -> None:
+        with torch.no_grad():
+            pairs = zip(model.parameters(), into_another(model, path).parameters(), strict=True)
+            for mine, its in pairs:
+                mine.copy_(its)
+
+    resume(copied)
+
+
+def healthy_loaded_teacher() -> None:
+    def teach(teacher: nn.Module, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            wanted = teacher(images)
+        return nn.functional.mse_loss(model(images), wanted)
+
+    resume(into_another, teach)
+
+
+def healthy_loaded_teacher_whose_copy_teaches() -> None:
+    def teach(teacher: nn.Module, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(model(images), teacher(images).detach())
+
+    resume(lambda model, path: copy.deepcopy(into_another(model, path)), teach)
+
+
+def healthy_loaded_encoder() -> None:
+    def teach(encoder: nn.Module, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(model.encoder(images), encoder(images).detach())
+
+    resume(lambda model, path: into_another(model, path).encoder, teach)
+
+
+class Distilling(nn.Module):
+    """A loss that keeps its teacher out of its parameters."""
+
+    def __init__(self, teacher: nn.Module) -> None:
+        super().__init__()
+        self.teacher = [teacher]
+
+    def forward(self, outputs: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(outputs, self.teacher[0](images).detach())
+
+
+def healthy_teacher_in_a_list() -> None:
+    def teach(loss: nn.Module, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        return loss(model(images), images)
+
+    resume(lambda model, path: Distilling(into_another(model, path)), teach)
+
+
+def healthy_best_models_of_several_trainings() -> None:
+    """Each training ends with its best weights in a model; the best of these may be used."""
+    for seed in range(3):
+        model = fit(Classifier(), seed=seed)
+        path = stored()
+        torch.save(model.state_dict(), path)
+        into_another(model, path)
+
+
+def healthy_check_of_a_file_during_a_training() -> None:
+    model = fit(Classifier())
+    into_another(model, stored())
+    fit(model, seed=1)
