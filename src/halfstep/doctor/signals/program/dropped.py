@@ -1,8 +1,9 @@
 """Weights that a program loads from a file into a model, which it then drops without a use.
 
-Another model of the same class and shapes, which exists when the file is loaded, is trained from
-its random weights. A model that the program calls, or whose weights it reads, saves or copies, has
-had a use, and is forgotten.
+Another model of the same class and shapes is trained from its random weights. It exists when the
+file is loaded, or is made later by a program that has trained nothing before: a model may also get
+the result of a training, and the next training begin with a new one. A model that the program
+calls, or whose weights it reads, saves or copies, has had a use, and is forgotten.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
+from halfstep.doctor.internals import weak_storage
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.ledgers.followers import address
 from halfstep.doctor.signals.program.loads import states_in
@@ -26,6 +28,7 @@ from halfstep.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from torch.multiprocessing.reductions import StorageWeakRef
     from torch.optim import Optimizer
 
     from halfstep.doctor.signals.signal import Heard
@@ -66,26 +69,34 @@ class _Load:
     Attributes:
         module: The model.
         kind: Its class.
+        shapes: The shapes of its parameters.
         parameters: Its parameters, which other models may contain.
-        keys: Their addresses.
+        storages: Their memory, by address.
         mark: The line of the load.
         steps: Steps of optimizers since then.
+        is_first: Whether no optimizer has stepped before.
         others: Models of the same kind that had neither run nor got weights before.
         trains: Whether an optimizer has moved one of these.
     """
 
     module: weakref.ref[nn.Module]
     kind: type[nn.Module]
+    shapes: list[torch.Size]
     parameters: list[weakref.ref[nn.Parameter]]
-    keys: set[int]
+    storages: dict[int, StorageWeakRef]
     mark: Mark | None
     steps: int
+    is_first: bool
     others: WeakSet[nn.Module]
     trains: bool
 
     @property
     def ids(self) -> set[int]:
         return {id(each) for ref in self.parameters if (each := ref()) is not None}
+
+    def is_at(self, keys: set[int]) -> bool:
+        """Return whether its weights are at one of some addresses; others may get freed memory."""
+        return any(not self.storages[key].expired() for key in self.storages.keys() & keys)
 
 
 class Dropping(Signal):
@@ -97,6 +108,7 @@ class Dropping(Signal):
         self._set: WeakSet[nn.Module] = WeakSet()  # models that have got a state
         self._called: WeakSet[nn.Module] = WeakSet()
         self._loads: list[_Load] = []
+        self._has_stepped = False
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of what loads a file, and a state into a module or out of it."""
@@ -136,10 +148,12 @@ class Dropping(Signal):
                 _Load(
                     weakref.ref(module),
                     type(module),
+                    _shapes(module),
                     [weakref.ref(each) for each in parameters],
-                    {address(each) for each in parameters} - {0},
+                    {key: weak_storage(each) for each in parameters if (key := address(each))},
                     mark,
                     0,
+                    not self._has_stepped,
                     self._others(module),
                     trains=False,
                 )
@@ -173,12 +187,12 @@ class Dropping(Signal):
         self._loads = [
             each
             for each in self._loads
-            if not (each.ids & mine or each.keys & keys or id(each.module()) in held)
+            if not (each.ids & mine or each.is_at(keys) or id(each.module()) in held)
         ]
 
     def _read(self, tensors: Sequence[torch.Tensor]) -> None:
         keys = {address(each) for each in tensors}
-        self._loads = [each for each in self._loads if not each.keys & keys]
+        self._loads = [each for each in self._loads if not each.is_at(keys)]
 
     def on_call(self, heard: Heard) -> None:
         """Forget a model whose weights the loop reads or changes."""
@@ -208,6 +222,9 @@ class Dropping(Signal):
             self._called.add(module)
         if self._loads and is_new:
             self._use(module)
+            for each in self._loads:
+                if each.is_first and type(module) is each.kind and _shapes(module) == each.shapes:
+                    each.others.add(module)
         elif self._loads:
             first = next(module.parameters(), None)
             self._read([*given, *([] if first is None else [first])])
@@ -215,6 +232,7 @@ class Dropping(Signal):
     def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
         """Note that a model of the same kind is trained."""
         del number, mark
+        self._has_stepped = True
         for each in self._loads:
             each.steps += 1
             if each.others and not each.trains:
@@ -247,4 +265,4 @@ def _held(module: nn.Module) -> set[int]:
         for value in vars(each).values():
             parts = value.values() if isinstance(value, dict) else value
             held |= {*map(id, parts)} if isinstance(value, dict | list | tuple) else {id(value)}
-    return held
+    return held - {id(None)}  # what a reference to a model that is gone returns
