@@ -312,3 +312,85 @@ def healthy_one_view_twice_in_one_call() -> None:
         return view, view.clone()
 
     train_pair(views)
+
+
+def from_pairs(loss_of, *, dropout: float = 0.0) -> None:
+    """Train on the two views of a data set, with `loss_of(model, one, other)`."""
+    model = encoder(dropout=dropout)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for batch in DataLoader(Views(shared=False), batch_size=8, shuffle=True):
+        one, other = (each.to("cpu", copy=True) for each in batch)
+        optimizer.zero_grad()
+        loss_of(model, one, other).backward()
+        optimizer.step()
+
+
+def one_view_twice(model: nn.Module, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    del other
+    return contrast(model(one), model(one))
+
+
+def broken_by_one_view_of_a_batch_twice() -> None:
+    from_pairs(one_view_twice)
+
+
+def broken_by_one_view_of_a_batch_in_both_halves() -> None:
+    from_pairs(lambda model, one, _: contrast(*model(torch.cat([one, one])).chunk(2)))
+
+
+def healthy_both_views_of_a_batch() -> None:
+    from_pairs(lambda model, one, other: contrast(model(one), model(other)))
+
+
+def healthy_one_view_twice_with_dropout() -> None:
+    from_pairs(one_view_twice, dropout=0.2)
+
+
+def healthy_other_view_as_the_target() -> None:
+    def loss_of(model: nn.Module, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        penalty = model(one).square().mean()
+        return functional.mse_loss(model(one), other[:, :4]) + 0.01 * penalty
+
+    from_pairs(loss_of)
+
+
+def healthy_one_view_with_a_noisy_model() -> None:
+    class Noisy(nn.Module):
+        """Draws a code for each sample."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = encoder()
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            code = self.encoder(inputs)
+            return code + 0.1 * torch.randn_like(code)
+
+    model = Noisy()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for one, _ in DataLoader(Views(shared=False), batch_size=8, shuffle=True):
+        optimizer.zero_grad()
+        contrast(model(one), model(one)).backward()
+        optimizer.step()
+
+
+def healthy_second_call_for_an_accuracy() -> None:
+    """The second image of a sample is not needed, and neither is the graph of the second call."""
+
+    def loss_of(model: nn.Module, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        del other
+        labels = one[:, :4].argmax(1)
+        (model(one).argmax(1) == labels).float().mean()
+        return functional.cross_entropy(model(one), labels)
+
+    from_pairs(loss_of)
+
+
+def healthy_other_view_in_a_second_backward() -> None:
+    model = encoder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for one, other in DataLoader(Views(shared=False), batch_size=8, shuffle=True):
+        optimizer.zero_grad()
+        contrast(model(one), model(one)).backward()
+        functional.mse_loss(model(other), other[:, :4]).backward()
+        optimizer.step()

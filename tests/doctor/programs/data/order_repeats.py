@@ -34,6 +34,27 @@ def mended() -> None:
     train(lambda _: loader, sampler=sampler)
 
 
+def whole(**settings) -> DataLoader:
+    """Return a loader with one batch in each epoch."""
+    sampler = DistributedSampler(data(), num_replicas=1, rank=0)
+    return DataLoader(data(), sampler=sampler, **settings)
+
+
+def broken_in_one_batch_that_leaves_samples_out() -> None:
+    loader = whole(batch_size=COUNT - 8, drop_last=True)
+    train(lambda _: loader, epochs=8)
+
+
+def healthy_one_batch_of_other_samples_each_time() -> None:
+    loader = whole(batch_size=COUNT - 8, drop_last=True)
+    train(lambda _: loader, epochs=8, sampler=loader.sampler)
+
+
+def healthy_one_batch_of_all_samples() -> None:
+    loader = whole(batch_size=COUNT)
+    train(lambda _: loader, epochs=8)
+
+
 def broken_by_a_generator_that_each_epoch_makes() -> None:
     def loader_of(epoch: int) -> DataLoader:
         del epoch

@@ -1,6 +1,7 @@
 """A pretrained encoder is loaded, and then all layers of the model are initialised."""
 
 import copy
+import io
 import tempfile
 from pathlib import Path
 
@@ -205,4 +206,130 @@ def healthy_evaluation_of_the_loaded_weights_first() -> None:
         model.eval()(next(iter(batches(1)))[0])
     model.train()
     model.reset(model)
+    fit(model, seed=1)
+
+
+def resume(load, teach=None) -> None:
+    """Train a new model after `load(model, file)`."""
+    file = stored(fit(Classifier()))
+    model = Classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loaded = load(model, file)
+    for images, labels in batches(6, seed=1):
+        loss = nn.functional.cross_entropy(model(images), labels)
+        if teach is not None:
+            loss = loss + 0.1 * teach(loaded, model, images)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def stored(model: nn.Module) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    return file
+
+
+def into_another(model: nn.Module, file: io.BytesIO) -> nn.Module:
+    del model
+    other = Classifier()
+    other.load_state_dict(torch.load(file))
+    return other
+
+
+def broken_by_another_model_that_is_trained() -> None:
+    resume(into_another)
+
+
+def broken_by_a_model_that_is_made_after_the_load() -> None:
+    into_another(Classifier(), stored(Classifier()))
+    fit(Classifier())
+
+
+def healthy_model_that_is_made_after_the_load_of_its_teacher() -> None:
+    teacher = into_another(Classifier(), stored(Classifier()))
+    fit(Classifier())
+    with torch.no_grad():
+        teacher(next(iter(batches(1)))[0])
+
+
+def healthy_model_that_is_loaded_and_trained() -> None:
+    resume(lambda model, file: model.load_state_dict(torch.load(file)))
+
+
+def healthy_both_models_are_loaded() -> None:
+    def both(model: nn.Module, file: io.BytesIO) -> nn.Module:
+        model.load_state_dict(torch.load(file))
+        file.seek(0)
+        return into_another(model, file)
+
+    resume(both)
+
+
+def healthy_loaded_model_that_is_copied() -> None:
+    resume(lambda model, file: model.load_state_dict(into_another(model, file).state_dict()))
+
+
+def healthy_loaded_model_that_is_copied_by_hand() -> None:
+    def copied(model: nn.Module, file: io.BytesIO) -> None:
+        with torch.no_grad():
+            pairs = zip(model.parameters(), into_another(model, file).parameters(), strict=True)
+            for mine, its in pairs:
+                mine.copy_(its)
+
+    resume(copied)
+
+
+def healthy_loaded_teacher() -> None:
+    def teach(teacher: nn.Module, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            wanted = teacher(images)
+        return nn.functional.mse_loss(model(images), wanted)
+
+    resume(into_another, teach)
+
+
+def healthy_loaded_teacher_whose_copy_teaches() -> None:
+    def teach(teacher: nn.Module, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(model(images), teacher(images).detach())
+
+    resume(lambda model, file: copy.deepcopy(into_another(model, file)), teach)
+
+
+def healthy_loaded_encoder() -> None:
+    def teach(encoder: nn.Module, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(model.encoder(images), encoder(images).detach())
+
+    resume(lambda model, file: into_another(model, file).encoder, teach)
+
+
+class Distilling(nn.Module):
+    """A loss that keeps its teacher out of its parameters."""
+
+    def __init__(self, teacher: nn.Module) -> None:
+        super().__init__()
+        self.teacher = [teacher]
+
+    def forward(self, outputs: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(outputs, self.teacher[0](images).detach())
+
+
+def healthy_teacher_in_a_list() -> None:
+    def teach(loss: nn.Module, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        return loss(model(images), images)
+
+    resume(lambda model, file: Distilling(into_another(model, file)), teach)
+
+
+def healthy_best_models_of_several_trainings() -> None:
+    """Each training ends with its best weights in a model; the best of these may be used."""
+    for seed in range(3):
+        model = fit(Classifier(), seed=seed)
+        into_another(model, stored(model))
+
+
+def healthy_check_of_a_file_during_a_training() -> None:
+    model = fit(Classifier())
+    into_another(model, stored(model))
     fit(model, seed=1)

@@ -22,6 +22,8 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _finding(pair: EqualPair) -> Finding:
+    if pair.is_one:
+        return _of_one(pair)
     if pair.joined:
         what, effect = "the two halves of a batch", "the loss compares samples with themselves"
     elif pair.copies:
@@ -48,11 +50,38 @@ def _finding(pair: EqualPair) -> Finding:
     )
 
 
+def _of_one(pair: EqualPair) -> Finding:
+    if pair.joined:
+        what = "both halves of a batch are"
+    elif pair.other is None:
+        what = "two inputs of a model are"
+    else:
+        what = "two calls of a model in one step get"
+    return Finding(
+        summary=f"{what} one tensor of the loader's batch, and nothing reads another tensor of its "
+        "shape in this batch: the loss compares samples with themselves",
+        facts=(
+            f"so it is in all {pair.steps} examined steps",
+            *((f"the other one: {pair.other.text}",) if pair.other and not pair.joined else ()),
+        ),
+        change=(
+            "+ # use each of the two tensors of the batch once",
+            *((f"  {pair.site.text}",) if pair.site else ()),
+        ),
+        confidence=LIKELY,
+        site=pair.site,
+    )
+
+
 RULE = Rule(
     code="EQUAL_INPUTS",
     name="two inputs that should differ and are equal",
     rows=(60,),
-    citations=("denisyarats/drq#28", "facebookresearch/DepthContrast#14"),
+    citations=(
+        "catalyst-team/catalyst#1278",
+        "denisyarats/drq#28",
+        "facebookresearch/DepthContrast#14",
+    ),
     needs=frozenset({"equal_inputs"}),
     judge=judge,
     harmless=True,

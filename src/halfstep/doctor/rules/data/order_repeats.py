@@ -1,4 +1,7 @@
-"""The samples come in the same random order in each epoch."""
+"""The samples come in the same random order in each epoch.
+
+The order within one batch changes nothing, but which samples it leaves out does.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
             and not line.ordered
             and line.same == line.passes
             and line.draws >= _FEWEST * line.passes
-            and any(taken > 1 for taken in line.taken)
+            and (any(taken > 1 for taken in line.taken) or _leaves_out(line))
         ):
             return _of_loader(line, draws)
     for order in evidence.of(RowLedger).same:
@@ -58,6 +61,12 @@ def judge(evidence: Evidence) -> Finding | None:
                 site=each.seeded or each.site,
             )
     return None
+
+
+def _leaves_out(line: LoaderPasses) -> bool:
+    """Return whether the one batch of each pass leaves out samples, which then are never seen."""
+    is_whole = all(taken == line.batches == 1 for taken in line.taken)
+    return is_whole and line.samples is not None and line.drawn < line.samples
 
 
 def _of_loader(line: LoaderPasses, draws: RandomDraws) -> Finding:

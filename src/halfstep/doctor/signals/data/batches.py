@@ -165,6 +165,18 @@ class Batches(Signal):
         known = self._from.get(id(whole))
         return known[1:] if known is not None and known[0]() is whole else None
 
+    def twins(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return the other tensors of a batch that have the shape of one of them."""
+        mine = self.batch_of(tensor)
+        others = [ref() for ref, *place in self._from.values() if mine and (*place,) == mine]
+        return [
+            each
+            for each in others
+            if each is not None
+            and each is not tensor
+            and (each.shape, each.dtype) == (tensor.shape, tensor.dtype)
+        ]
+
     def freeze(self) -> dict[str, Any]:
         """Return the losses and loaders; reads the samples of batches."""
         crossed = [

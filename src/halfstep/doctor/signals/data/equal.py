@@ -21,6 +21,7 @@ from halfstep.doctor.internals import drops_values, is_functorch_tensor, is_loss
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.data.batches import Batches
+from halfstep.doctor.signals.data.twice import Twice
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.samples import is_sampled
 from halfstep.doctor.tensors.nesting import tensors_in
@@ -54,6 +55,8 @@ class EqualPair:
     Attributes:
         joined: Whether the loop joins them to one batch.
         copies: Whether they are given to two models of one kind, of which one is not trained there.
+        is_one: Whether both are one tensor of a batch, of which nothing reads another tensor of the
+            same shape.
         steps: Number of steps that were looked at.
         other: The line that uses the first one; None if both are inputs of one call.
         site: The line that uses the second one.
@@ -61,6 +64,7 @@ class EqualPair:
 
     joined: bool
     copies: bool
+    is_one: bool
     steps: int
     other: Site | None
     site: Site | None
@@ -80,6 +84,7 @@ class _Call:
     mark: Mark | None
     trains: bool
     inputs: list[torch.Tensor]
+    made: list[torch.Tensor]
 
 
 @dataclass(slots=True)
@@ -96,6 +101,7 @@ class EqualInputSignal(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._batches = watched[Batches]
+        self._twice = Twice(self._batches)
         self._steps = 1
         self._looks = True
         self._calls: list[_Call] = []
@@ -114,6 +120,7 @@ class EqualInputSignal(Signal):
             self._looks = False
             return
         made = [each for each in tensors_in(heard.result) if _is_plain(each)]
+        self._twice.read(heard.name, heard.given, made)
         if not made or made[0].requires_grad:
             return
         name, given = heard.name, [each for each in heard.given if _is_plain(each)]
@@ -157,6 +164,8 @@ class EqualInputSignal(Signal):
         self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
     ) -> None:
         """Note the inputs of a model."""
+        if self._looks:
+            self._twice.read("", given, made)
         if not self._looks or is_loss(module) or not given:
             return
         plain = [each for each in made if _is_plain(each) and not each.requires_grad]
@@ -170,7 +179,7 @@ class EqualInputSignal(Signal):
             return
         trains = torch.is_grad_enabled() and any(each.requires_grad for each in made)
         if self._shape(module):
-            self._calls.append(_Call(module, calling_line(), trains, [*given]))
+            self._calls.append(_Call(module, calling_line(), trains, [*given], [*made]))
 
     def _shape(self, module: nn.Module) -> tuple[Any, ...]:
         """Return the shapes of the parameters; none for a module that is no model."""
@@ -181,28 +190,38 @@ class EqualInputSignal(Signal):
 
     def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
         """Compare the inputs of the step, and begin the next one."""
-        del losses
+        self._twice.forget()
         if self._looks:
-            self._compare()
+            self._compare(losses)
+        self._twice.end()
         self._steps += 1
         self._looks = self._steps <= FIRST or is_sampled(self._steps)
         self._calls, self._joined, self._origins, self._kept = [], {}, {}, []
 
-    def _compare(self) -> None:
+    def _compare(self, losses: Sequence[torch.Tensor]) -> None:
         for (i, one), (j, other) in combinations(enumerate(self._calls[:_CALLS]), 2):
             if self._is_pair(one, other) and len(one.inputs) == len(other.inputs):
                 copies = one.module is not other.module
                 key = (i, j, one.mark, other.mark, False, copies)
                 self._take(key, one.inputs, other.inputs)
+                if not copies and _are_same(one.inputs, other.inputs):
+                    self._twice.take(key, one.inputs[0], losses, one.made, other.made)
         for number, call in enumerate(self._calls[:_CALLS]):
             inputs = [each for each in call.inputs[:_CALLS] if _is_input(each)]
             for (i, first), (j, second) in combinations(enumerate(inputs), 2):
-                if call.trains and first.shape == second.shape and first is not second:
-                    self._take((i, j, call.mark, None, False, False), [first], [second])
+                key = (i, j, call.mark, None, False, False)
+                if call.trains and first is second:
+                    self._twice.take(key, first, losses, call.made)
+                elif call.trains and first.shape == second.shape:
+                    self._take(key, [first], [second])
             parts = self._joined.get(id(call.inputs[0]))
             if parts is not None and call.trains and not _drops(call.module):
                 first, second, mark = parts
-                self._take((number, number, mark, mark, True, False), [first], [second])
+                key = (number, number, mark, mark, True, False)
+                if first is second:
+                    self._twice.take(key, first, losses, call.made)
+                else:
+                    self._take(key, [first], [second])
 
     def _is_pair(self, one: _Call, other: _Call) -> bool:
         if one.module is other.module:
@@ -237,20 +256,25 @@ class EqualInputSignal(Signal):
 
     def freeze(self) -> dict[str, Any]:
         """Return the pairs whose elements are equal in all steps; reads them."""
-        pairs = tuple(
-            EqualPair(
-                joined,
-                copies,
-                pair.steps,
-                None if second is None else site(first),
-                site(second or first),
-            )
-            for (_, _, first, second, joined, copies), pair in self._pairs.items()
+        pairs = [
+            _pair(key, pair.steps)
+            for key, pair in self._pairs.items()
             if pair.differs
             and all(_are_equal(a, b) for a, b in pair.copies)
-            and (pair.drawn or (second is not None and _may_differ(first, second)))
-        )
-        return {EqualInputs.signal: EqualInputs(pairs)}
+            and (pair.drawn or (key[3] is not None and _may_differ(key[2], key[3])))
+        ]
+        pairs += [_pair(key, steps, is_one=True) for key, steps in self._twice.found()]
+        return {EqualInputs.signal: EqualInputs(tuple(pairs))}
+
+
+def _pair(key: tuple[Any, ...], steps: int, *, is_one: bool = False) -> EqualPair:
+    _, _, first, second, joined, copies = key
+    other = None if second is None else site(first)
+    return EqualPair(joined, copies, is_one, steps, other, site(second or first))
+
+
+def _are_same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 def _may_differ(first: Mark | None, second: Mark) -> bool:
