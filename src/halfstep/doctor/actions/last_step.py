@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.doctor.actions.measuring import Measuring
 from halfstep.doctor.internals import raising_function
 from halfstep.doctor.record import Ending
+from halfstep.doctor.record.called import MESSAGE
 from halfstep.doctor.record.sites import passed_optimizer, raising_line, site
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.signal import Signal
@@ -15,8 +16,6 @@ from halfstep.doctor.signals.values.own_scales import OwnScales
 
 if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched
-
-MESSAGE = 2000
 
 
 class LastStep(Signal):

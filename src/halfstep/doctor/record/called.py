@@ -130,6 +130,7 @@ class HalfOverflow:
         site: The line that made the call.
         of_gradients: Whether the call was given a gradient of a parameter.
         evaluation: Whether gradients were disabled.
+        share: The largest quotient in fp32 of a division by it, where it was infinite.
     """
 
     name: str
@@ -139,6 +140,11 @@ class HalfOverflow:
     site: Site | None
     of_gradients: bool = False
     evaluation: bool = True
+    share: float = 0.0
+
+
+MESSAGE = 2000
+"""The characters of an error's message that are kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,30 @@ def healthy_attention_over_positions() -> None:
     train(attention(batch_first=True))
 
 
+def summarised(summary) -> None:
+    """The inputs have the shape (positions, samples, features); all states make one summary."""
+    model = recurrent(summary=lambda made: summary(made[0]))
+    model.head = nn.Linear(5 * 8, 3)
+    train(model, shape=(5, 6, 8))
+
+
+def broken_view_of_states_with_positions_first() -> None:
+    summarised(lambda states: states.reshape(6, -1))
+
+
+def healthy_states_with_positions_first() -> None:
+    summarised(lambda states: states.transpose(0, 1).reshape(6, -1))
+
+
+def healthy_rows_of_positions_and_samples() -> None:
+    """Positions and samples are merged for a layer, and taken apart."""
+
+    def summary(states: torch.Tensor) -> torch.Tensor:
+        return states.reshape(30, 8).tanh().view(5, 6, 8).permute(1, 0, 2).flatten(1)
+
+    summarised(summary)
+
+
 def healthy_positions_first() -> None:
     """The first dimension is that of the positions, as the layer expects."""
     train(recurrent(summary=lambda made: made[0][-1]), shape=(5, 6, 8))

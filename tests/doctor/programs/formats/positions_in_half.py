@@ -68,6 +68,34 @@ class Diffusion(nn.Module):
         return self.head(torch.cat([images, waves(times.to(self.dtype)).float()], -1))
 
 
+def of_a_table(dtype, kept: int = 400) -> None:
+    """Train on waves of the times in a table of times and measurements."""
+    generator = torch.Generator().manual_seed(1)
+    table = torch.stack([torch.arange(kept).float(), torch.randn(kept, generator=generator)], 1)
+    table = table.to(dtype)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        times, measured = table[torch.randint(0, kept, (8,), generator=generator)].unbind(1)
+        optimizer.zero_grad()
+        given = torch.cat([waves(times.float()), measured[:, None].float()], 1)
+        model(given).square().mean().backward()
+        optimizer.step()
+
+
+def broken_column_of_times() -> None:
+    of_a_table(torch.bfloat16)
+
+
+def healthy_column_of_times_in_fp16() -> None:
+    """fp16 represents whole numbers up to 2048."""
+    of_a_table(torch.float16)
+
+
+def healthy_column_of_few_times() -> None:
+    of_a_table(torch.bfloat16, kept=200)
+
+
 def broken_timesteps() -> None:
     train(Diffusion(torch.bfloat16))
 

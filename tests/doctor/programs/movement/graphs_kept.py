@@ -76,6 +76,25 @@ def broken_in_a_smoothed_loss() -> None:
     train(take)
 
 
+def of_an_average(number) -> None:
+    """Keep an average with two weights, which begins with the first loss."""
+    averages = {}
+
+    def take(loss) -> None:
+        value = number(loss)
+        averages["loss"] = 0.9 * averages.get("loss", value) + 0.1 * value
+
+    train(take)
+
+
+def broken_in_an_average_of_two_products() -> None:
+    of_an_average(lambda loss: loss)
+
+
+def healthy_average_of_two_products() -> None:
+    of_an_average(lambda loss: loss.detach())
+
+
 def healthy_table_of_detached_losses() -> None:
     table = torch.zeros(12)
     places = iter(range(12))

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from doctor.loops import Around, half_steps
+from doctor.loops import Around, batches, classifier, half_steps
 
 CODE = "SUM_OVERFLOW"
 
@@ -84,3 +84,42 @@ def healthy_by_index_in_fp32() -> None:
 
 def healthy_by_index_of_small_rows() -> None:
     of_totals(lambda rows: _rows_by_index(rows / 1e4))
+
+
+def of_prepared_inputs(prepare) -> None:
+    """Train on inputs that the loop computes from counts in fp16."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        counts = (images.abs() * 9000).half()
+        functional.cross_entropy(model(prepare(counts)), labels).backward()
+        optimizer.step()
+
+
+def broken_before_the_model() -> None:
+    of_prepared_inputs(
+        lambda counts: counts.float() / counts.sum(dim=1, keepdim=True).float() * counts.shape[1]
+    )
+
+
+def healthy_before_the_model_in_fp32() -> None:
+    of_prepared_inputs(
+        lambda counts: counts.float() / counts.sum(1, keepdim=True, dtype=torch.float32) * 16
+    )
+
+
+def healthy_check_of_the_inputs() -> None:
+    """The sum only shows whether numbers are finite, in a first and cheap look."""
+
+    def prepare(counts: torch.Tensor) -> torch.Tensor:
+        assert counts.sum().isfinite() or counts.isfinite().all()
+        return counts.float() / 9000
+
+    of_prepared_inputs(prepare)
+
+
+def healthy_limit_of_the_sum() -> None:
+    of_prepared_inputs(
+        lambda counts: counts.float() / counts.sum(1, keepdim=True).clamp(max=60000).float()
+    )

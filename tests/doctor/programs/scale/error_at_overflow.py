@@ -22,6 +22,46 @@ def train(*, raises: bool, scale: float = 2.0**24, detects: bool = False) -> Non
             scaler.update()
 
 
+def train_behind_a_catch(goes_on) -> None:
+    """Train until the first error of clipping, which the program catches; `goes_on(...)` then."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
+    for images, labels in batches(16):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.unscale_(optimizer)
+        try:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        except RuntimeError:
+            if not goes_on(scaler, optimizer):
+                break
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_an_error_that_the_program_catches() -> None:
+    train_behind_a_catch(lambda scaler, optimizer: False)
+
+
+def healthy_errors_that_only_skip() -> None:
+    def goes_on(scaler, optimizer) -> bool:
+        scaler.step(optimizer)
+        scaler.update()
+        return True
+
+    train_behind_a_catch(goes_on)
+
+
+def healthy_errors_after_which_the_loop_lowers_the_scale() -> None:
+    def goes_on(scaler, optimizer) -> bool:
+        scaler.update(scaler.get_scale() / 4)
+        return True
+
+    train_behind_a_catch(goes_on)
+
+
 def broken() -> None:
     train(raises=True)
 

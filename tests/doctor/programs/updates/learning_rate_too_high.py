@@ -122,3 +122,37 @@ def broken_by_a_warmup_that_divides_by_zero_almost() -> None:
         scaler.step(optimizer)
         scaler.update()
         schedule.step()
+
+
+def accumulate(rate: float, parts: int, count: int = 24) -> None:
+    """Train with several backward passes for a step, at rates that fall to 0."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU())
+    model.append(nn.Linear(32, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    warm = 5
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warm, 1.0) * (1 - step / count)
+    )
+    given = batches(count * parts)
+    for _ in range(count):
+        for _ in range(parts):
+            images, labels = next(given)
+            nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+
+
+def broken_by_losses_that_are_added_up() -> None:
+    """All units of a layer die, so the loss comes back to that of a guess."""
+    accumulate(1.0, parts=8, count=40)
+
+
+def healthy_losses_that_are_added_up() -> None:
+    """The rate is chosen for the sum of the losses."""
+    accumulate(0.01, parts=8)
+
+
+def healthy_losses_that_are_added_up_without_progress() -> None:
+    accumulate(1e-4, parts=2, count=16)

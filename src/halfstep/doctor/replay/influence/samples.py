@@ -53,11 +53,14 @@ def mixing(forwards: Forwards, sequences: Sequence[torch.Tensor]) -> Mixing | No
         forwards: Runs the forward.
         sequences: The inputs that are known to have the shape (samples, positions).
     """
+    given = [*forwards.inputs.values()]
     for loss in losses(forwards.base):
-        count = count_of_samples(loss, [*forwards.inputs.values()], sequences)
+        dim, count = 0, count_of_samples(loss, given, sequences)
+        if count is None and not sequences:
+            dim, count = 1, _count_after_positions(loss, given)
         if count is None:
             continue
-        found = _mixed(forwards, loss, count)
+        found = _mixed(forwards, loss, count, dim)
         if found is not None:
             return found
     return None
@@ -95,15 +98,34 @@ def count_of_samples(
     return _at_least(count)
 
 
+def _count_after_positions(loss: Loss, given: Sequence[torch.Tensor]) -> int | None:
+    """Return the number of samples, if inputs have the shape (positions, samples, ...).
+
+    There is one target, or one row of targets, for each index of the second dimension of all
+    inputs, and no other dimension can be meant.
+    """
+    targets, predictions = loss.targets, loss.predictions
+    if not targets.ndim or not given or predictions.shape[0] != targets.shape[0]:
+        return None
+    count = targets.shape[0]
+    for each in given:
+        is_sequence = each.ndim > 2 or (each.ndim == 2 and not each.is_floating_point())
+        if not is_sequence or each.shape[1] != count or each.shape.count(count) != 1:
+            return None
+        if each.shape[0] in targets.shape:
+            return None
+    return None if predictions.shape.numel() == count * count else _at_least(count)
+
+
 def _at_least(count: int) -> int | None:
     return count if count >= FEWEST else None
 
 
-def _mixed(forwards: Forwards, loss: Loss, count: int) -> Mixing | None:
-    if not any(_may_mix(each, count) for each in forwards.base):
+def _mixed(forwards: Forwards, loss: Loss, count: int, dim: int) -> Mixing | None:
+    if not any(_may_mix(each, count, dim) for each in forwards.base):
         return None
     sample = (count - 1) // 2
-    others = with_other_sample(forwards.inputs, sample, count)
+    others = with_other_sample(forwards.inputs, sample, count, dim)
     changed = forwards.changed(others) if others else None
     if changed is None:
         return None
@@ -118,7 +140,7 @@ def _mixed(forwards: Forwards, loss: Loss, count: int) -> Mixing | None:
     of_sample = OfSample(sample, count)
     known = extents(forwards.base, changed, of_sample)
     first = [each for each, _ in sources(forwards.base, known, loss.operator.number, _THROUGH)]
-    ways = [_way(forwards.base, each, count) for each in first]
+    ways = [_way(forwards.base, each, count, dim) for each in first]
     if not ways or None in ways:
         return None
     how, given = ways[0] or ("", ())
@@ -126,10 +148,10 @@ def _mixed(forwards: Forwards, loss: Loss, count: int) -> Mixing | None:
     return Mixing(count, sample, mixed, sample in reached, how, given, place(first[0]))
 
 
-def _may_mix(operator: Operator, count: int) -> bool:
+def _may_mix(operator: Operator, count: int, dim: int) -> bool:
     """Return whether an operator can mix samples by mistake; most forwards have none that can."""
     if operator.caller.module_kind in _SEQUENCE:
-        return any(each.ndim == 3 and len(each) == count for each in operator.given)
+        return dim == 0 and any(each.ndim == 3 and len(each) == count for each in operator.given)
     if operator.name not in _VIEWS:
         return False
     given, made = operator.given[0].shape, operator.values[0].shape
@@ -141,11 +163,13 @@ def _may_mix(operator: Operator, count: int) -> bool:
 
 
 def _way(
-    operators: Sequence[Operator], operator: Operator, count: int
+    operators: Sequence[Operator], operator: Operator, count: int, dim: int
 ) -> tuple[str, tuple[int, ...]] | None:
     """Return how an operator mixes samples, and the shape of what it mixes; None if on purpose."""
     caller = operator.caller
     if caller.module_kind in _SEQUENCE:
+        if dim:  # The layer may take the samples from there.
+            return None
         given = [one for each in operators if _is_of(each, caller) for one in each.given]
         shapes = [tuple(each.shape) for each in given if each.ndim == 3 and len(each) == count]
         # A batch as a sequence of one sample is meant, and so is an input of two dimensions.
@@ -159,7 +183,7 @@ def _is_of(operator: Operator, caller: Caller) -> bool:
 
 
 def with_other_sample(
-    given: Mapping[Any, torch.Tensor], sample: int, count: int
+    given: Mapping[Any, torch.Tensor], sample: int, count: int, dim: int = 0
 ) -> dict[Any, torch.Tensor]:
     """Return the inputs with those of another sample in place of those of one.
 
@@ -167,15 +191,21 @@ def with_other_sample(
         given: The inputs.
         sample: The sample that is replaced.
         count: Number of samples.
+        dim: Their dimension.
     """
-    mine = {key: each for key, each in given.items() if each.shape[0] == count}
+    mine = {
+        key: each for key, each in given.items() if each.ndim > dim and each.shape[dim] == count
+    }
     for other in range(count - 1, -1, -1):
-        if any(not torch.equal(each[sample], each[other]) for each in mine.values()):
-            return {key: _replaced(each, sample, other) for key, each in mine.items()}
+        if any(
+            not torch.equal(each.select(dim, sample), each.select(dim, other))
+            for each in mine.values()
+        ):
+            return {key: _replaced(each, sample, other, dim) for key, each in mine.items()}
     return {}
 
 
-def _replaced(tensor: torch.Tensor, sample: int, other: int) -> torch.Tensor:
+def _replaced(tensor: torch.Tensor, sample: int, other: int, dim: int) -> torch.Tensor:
     copy = tensor.detach().clone()
-    copy[sample] = tensor[other]
+    copy.select(dim, sample).copy_(tensor.select(dim, other))
     return copy

@@ -6,7 +6,8 @@ import math
 from statistics import median
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.record.contributions import GradientLedger
+from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ FACTOR = 8.0
 FACTOR_A_STEP = 1.05
 FACTOR_WITH_LOSS = 2.0  # if the loss in fp32 grew too
 EXTREME = 1e4
+# Losses that are added up in a step, and not divided by their number.
+_ROSE = 8.0  # times the largest of the first losses, in the median of some in a row
+_IN_A_ROW = 4
+_SAME = (0.8, 2.0)  # times the first losses: nothing was learned, and no term was added
+_FEWEST = 16
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -28,13 +34,54 @@ def judge(evidence: Evidence) -> Finding | None:
     if _has_no_minimum(evidence):
         return None
     found = _by_last_losses(evidence) if bad is None else _by_loss(evidence, bad)
-    return found or _by_parameters(evidence)
+    return found or _by_parameters(evidence) or _by_sum(evidence)
 
 
 def _has_no_minimum(evidence: Evidence) -> bool:
     """Return whether a binary loss fell below 0, where its targets let it fall without limit."""
     below = any(each.loss is not None and each.loss < 0 for each in evidence.numbers.steps)
     return below and not all(each.is_of_probabilities for each in evidence.targets)
+
+
+def _by_sum(evidence: Evidence) -> Finding | None:
+    """Find sums of losses whose steps make the loss rise, and teach nothing in the end.
+
+    Only for SGD, whose steps grow with the gradients. At the end, the loss is as at first.
+    """
+    steps = evidence.numbers.steps
+    if not steps or evidence.numbers.first_bad is not None:
+        return None
+    number = steps[-1].optimizer
+    if evidence.static.optimizers[number].kind != "SGD":
+        return None
+    ledger = evidence.of(GradientLedger).optimizers
+    passes = next((each for each in ledger if each.number == number), None)
+    windows = passes.windows if passes is not None else {}
+    steps = tuple(each for each in steps if each.optimizer == number and each.loss is not None)
+    losses = [each.loss for each in steps if each.loss is not None]
+    if len(windows) != 1 or min(windows) < 2 or len(losses) < _FEWEST or min(losses) < 0:
+        return None
+    smooth = [median(losses[at : at + _IN_A_ROW]) for at in range(len(losses) - _IN_A_ROW + 1)]
+    first, last = smooth[0], median(losses[-len(losses) // 4 :])
+    is_same = _SAME[0] * first <= last <= _SAME[1] * first
+    if max(smooth) < _ROSE * max(losses[:_IN_A_ROW]) or not is_same:
+        return None
+    peak, count = steps[smooth.index(max(smooth))], min(windows)
+    line = passes.backward if passes is not None else None
+    return Finding(
+        summary=f"{_at(peak)}, the loss rose from {first:.3g} to {max(smooth):.3g}, and "
+        f"{counted(len(losses), 'step')} taught nothing: it is {last:.3g} at the end. Each step "
+        f"adds up the gradients of {count} backward passes",
+        facts=(f"with the mean of the {count} losses, SGD's steps are {count} times shorter",),
+        change=(
+            f"- {line.text if line else 'loss.backward()'}",
+            f"+ (loss / {count}).backward()",
+            f"+ # or, where the loop divides it already, lr={peak.learning_rate / 10:g}",
+        ),
+        confidence=POSSIBLE,
+        site=line,
+        ruled_out=("overflow, because every loss was finite",),
+    )
 
 
 def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
@@ -179,6 +226,7 @@ RULE = Rule(
     rows=(49,),
     citations=("facebookresearch/mae#42", "lucidrains/denoising-diffusion-pytorch#102"),
     needs=frozenset({"numbers", "replays", "growth", "precision", "static", "targets"}),
+    also=frozenset({GradientLedger.signal}),
     judge=judge,
     explains=(
         "ACTIVATIONS_TOO_LARGE",
@@ -186,6 +234,7 @@ RULE = Rule(
         "EPS_ABOVE_GRADIENTS",
         "EXP_OVERFLOW",
         "GRADIENTS_VANISH",
+        "INPUT_LOST",
         "SCHEDULE_MOVES_OVER_SKIPS",
         "UPDATE_NOT_FINITE",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.signals.ledgers.caught import Caught
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ _CHECKS = {"AssertionError", "FloatingPointError", "LinAlgError", "_LinAlgError"
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find an error about non-finite gradients that are finite at a lower loss scale."""
-    message = evidence.ending.message
+    ending = evidence.ending if evidence.ending.kind else evidence.of(Caught).error
+    message = ending.message
     anomaly, clipping = _BY_ANOMALY.search(message), _BY_CLIPPING in message
     own = not (anomaly or clipping)
     if own and not _is_of_gradients(evidence):
@@ -30,7 +32,7 @@ def judge(evidence: Evidence) -> Finding | None:
     if not scales or not lower:
         return None
     raised = (
-        f"this line raises {evidence.ending.kind} when it gets gradients that are inf or NaN"
+        f"this line raises {ending.kind} when it gets gradients that are inf or NaN"
         if own
         else f"anomaly detection raises an error for {anomaly[1]}"
         if anomaly
@@ -54,7 +56,7 @@ def judge(evidence: Evidence) -> Finding | None:
         facts=(f"the same step at a loss scale of {lower[-1].scale:g} is finite",),
         change=change,
         confidence=LIKELY if own else CERTAIN,
-        site=evidence.ending.site,
+        site=ending.site,
     )
 
 
@@ -72,6 +74,6 @@ RULE = Rule(
     name="an exception in a step that the scaler would skip",
     rows=(44,),
     citations=("Lightning-AI/pytorch-lightning#9799", "lightly-ai/lightly-train#255"),
-    needs=frozenset({"ending", "loop", "replays"}),
+    needs=frozenset({"caught", "ending", "loop", "replays"}),
     judge=judge,
 )

@@ -79,18 +79,16 @@ class KeepingGraphs(Signal):
         result = heard.result if heard.result is not None else next(iter(heard.call.args), None)
         if not isinstance(result, torch.Tensor) or not is_in_graph(result):
             return
-        made, before, is_old = self.watched.grammar.made, None, False
+        made, steps, is_old = self.watched.grammar.made, 0, False
         for each in heard.given:
             known = self._sums.get(id(each))
             if known is not None and (known.tensor() is each):
-                before = known
+                steps = max(steps, known.steps + (known.last != made))
             is_old = is_old or self._is_old(each)
         is_sum = heard.name in ADDS and not result.ndim
-        if not is_sum and before is None and not is_old:
+        if not is_sum and not steps and not is_old:
             return
-        steps = 1
-        if before is not None:
-            steps = before.steps + (before.last != made)
+        steps = max(steps, 1)
         if len(self._sums) >= _SUMS:
             self._sums = {
                 key: each for key, each in self._sums.items() if each.tensor() is not None
