@@ -376,3 +376,55 @@ def healthy_distance_of_frozen_weights() -> None:
             loss = loss + 0.1 * functional.mse_loss(each, its)
         loss.backward()
         optimizer.step()
+
+
+def train_heads(choose, *, steps: int = 12) -> None:
+    """Train a model with a loss for each of two parts of its results.
+
+    Args:
+        choose: Returns that of which backward is called, of the two losses, their sum, and the
+            number of the step.
+        steps: Number of steps.
+    """
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 6), torch.nn.Tanh(), torch.nn.Linear(6, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    shown = 0.0
+    for number in range(steps):
+        inputs = torch.randn(8, 3)
+        place, size = model(inputs).split([2, 2], 1)
+        terms = [functional.mse_loss(place, inputs[:, :2]), size.square().mean()]
+        total = sum(0.5 * each for each in terms)
+        shown += total.item()
+        optimizer.zero_grad()
+        choose(*terms, total, number).backward()
+        optimizer.step()
+    assert shown > 0
+
+
+def broken_sum_that_is_only_shown() -> None:
+    train_heads(lambda first, second, total, number: first)
+
+
+def healthy_sum_with_other_weights() -> None:
+    train_heads(lambda first, second, total, number: first + 0.1 * second)
+
+
+def healthy_parts_of_a_sum_in_turn() -> None:
+    train_heads(lambda first, second, total, number: (first, second)[number % 2])
+
+
+def healthy_part_of_a_sum_at_first() -> None:
+    train_heads(lambda first, second, total, number: first if number < 8 else total, steps=16)
+
+
+def healthy_sum_with_the_decay_of_the_optimizer() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, weight_decay=1e-2)
+    for images, labels in batches(12):
+        loss = functional.cross_entropy(model(images), labels)
+        shown = loss + 5e-3 * sum(each.square().sum() for each in model.parameters())
+        assert shown.item() > 0
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()

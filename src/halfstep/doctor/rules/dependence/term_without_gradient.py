@@ -2,7 +2,8 @@
 
 The term moves the value of the loss, and trains nothing: it goes through argmax, item(), NumPy or a
 comparison, or is rounded, or is detached, or is computed without gradients. So does the distance of
-what a frozen model gives from itself.
+what a frozen model gives from itself. Or it is a part of a sum that is only shown, and backward is
+called on another part of it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from halfstep.doctor.record.influence import Influence
 from halfstep.doctor.record.source import with_argument
 from halfstep.doctor.signals.movement.adversaries import Agreements
 from halfstep.doctor.signals.values.lost_terms import LostLines
+from halfstep.doctor.signals.values.omitted_terms import OmittedTerms
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -33,6 +35,14 @@ def judge(evidence: Evidence) -> Finding | None:
     for score in evidence.of(Agreements).cut:
         fact = f"in {counted(score.steps, 'examined step')} of the generator"
         return _finding("samples", score.site, "", fact)
+    omitted = evidence.of(OmittedTerms)
+    if omitted.names:
+        names = ", ".join(omitted.names[:3]) + ", ..." * (len(omitted.names) > 3)
+        fact = (
+            f"{counted(omitted.rows, 'row')} of {names} would get a gradient from the other terms, "
+            f"and had none in {counted(omitted.steps, 'step')}; backward: {omitted.backward}"
+        )
+        return _finding("omitted", omitted.sum, "", fact)
     for term in evidence.of(Influence).terms:
         fact = f"its value in the last step: {term.value:.3g}"
         return _finding(term.how, term.at.site, term.at.module, fact)
@@ -57,6 +67,7 @@ def _reason(how: str) -> str:
         "number": "item() makes a Python number of it",
         "detach": "it is detached",
         "equal": "it compares a result with itself, and no trained parameter computes this result",
+        "omitted": "backward is called on a part of this sum, which lacks it",
         "samples": "it scores the samples of the generator, which are detached",
         "no_grad": "it is computed without gradients, as under torch.no_grad()",
         "create_graph": "it is a gradient that autograd.grad() returns without create_graph=True",
@@ -76,6 +87,7 @@ def _change(how: str, line: str) -> tuple[str, ...]:
         "number": ("+ # add the tensor itself; item() only for what is printed",),
         "no_grad": (f"  {line}", "+ # outside of torch.no_grad()"),
         "equal": (f"  {line}", "+ # one of both must be the result of the model that is trained"),
+        "omitted": ("+ # call backward on this sum, or return it as the loss",),
         "samples": (f"  {line}", "+ # give it the samples with their graph in this step"),
         "create_graph": ("+ # torch.autograd.grad(..., create_graph=True)",),
     }.get(
@@ -89,7 +101,7 @@ RULE = Rule(
     name="a term of the loss that gives no gradient",
     rows=(11,),
     citations=("yifita/deep_cage#16",),
-    needs=frozenset({"adversaries", "influence", "lost_terms"}),
+    needs=frozenset({"adversaries", "influence", "lost_terms", "omitted_terms"}),
     judge=judge,
     harmless=True,
 )
