@@ -254,3 +254,177 @@ def healthy_rounding_with_gradients() -> None:
         return functional.cross_entropy(outputs, labels) + first + second
 
     train(loss_of)
+
+
+def train_against(*, detaches: bool, adversarial: bool = True, joint: bool = False) -> None:
+    """Train a generator and a network that scores its samples.
+
+    Args:
+        detaches: Whether the scores in the generator's loss are those of detached samples.
+        adversarial: Whether the generator's loss contains them.
+        joint: Whether both losses have one backward pass.
+    """
+    torch.manual_seed(0)
+    generator, scorer = (torch.nn.Sequential(torch.nn.Linear(3, 3)) for _ in range(2))
+    head = torch.nn.Linear(3, 1)
+    scorer.append(torch.nn.LeakyReLU(0.2)).append(head)
+    ours = torch.optim.Adam(generator.parameters(), lr=1e-3)
+    theirs = torch.optim.Adam(scorer.parameters(), lr=1e-3)
+
+    def squares(scores, label):
+        return (scores - label).square().mean()
+
+    for _ in range(8):
+        noise, data = torch.randn(16, 3), torch.randn(16, 3) + 2
+        samples = generator(noise)
+        loss = functional.l1_loss(samples.mean(0), data.mean(0))
+        if adversarial:
+            loss = loss + squares(scorer(samples.detach() if detaches else samples), 1)
+        ours.zero_grad()
+        if not joint:
+            loss.backward()
+            ours.step()
+        theirs.zero_grad()
+        own = squares(scorer(data), 1) + squares(scorer(samples.detach()), 0)
+        (own + loss if joint else own).backward()
+        if joint:
+            ours.step()
+        theirs.step()
+
+
+def broken_scores_of_detached_samples() -> None:
+    train_against(detaches=True)
+
+
+def healthy_scores_of_samples() -> None:
+    train_against(detaches=False)
+
+
+def healthy_network_beside_a_generator() -> None:
+    """A network learns to tell samples apart, but the generator does not learn from it."""
+    train_against(detaches=True, adversarial=False)
+    train_against(detaches=True, adversarial=False, joint=True)
+
+
+def distil(divergence) -> None:
+    """Train a model with the divergence of its logits from those of a teacher."""
+    torch.manual_seed(0)
+    teacher = torch.nn.Linear(4, 3).requires_grad_(requires_grad=False)
+    student = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.05)
+    for _ in range(4):
+        inputs, labels = torch.randn(8, 4), torch.randint(3, (8,))
+        with torch.no_grad():
+            wanted = teacher(inputs)
+        given = student(inputs)
+        optimizer.zero_grad()
+        (functional.cross_entropy(given, labels) + 2 * divergence(given, wanted)).backward()
+        optimizer.step()
+
+
+def broken_divergence_of_the_teacher_from_itself() -> None:
+    def divergence(given, wanted):
+        return functional.kl_div(wanted.log_softmax(1), wanted.softmax(1), reduction="batchmean")
+
+    distil(divergence)
+
+
+def broken_distance_of_the_teacher_from_itself() -> None:
+    distil(lambda given, wanted: functional.mse_loss(wanted.tanh(), wanted.tanh()))
+
+
+def broken_distance_written_out() -> None:
+    distil(lambda given, wanted: (wanted.softmax(1) - wanted.softmax(1)).square().sum(1).mean())
+
+
+def healthy_divergence_from_the_teacher() -> None:
+    def divergence(given, wanted):
+        return functional.kl_div(given.log_softmax(1), wanted.softmax(1), reduction="batchmean")
+
+    distil(divergence)
+
+
+def healthy_constant_of_a_divergence() -> None:
+    """A cross entropy minus the entropy of the teacher, which makes a divergence of it."""
+
+    def divergence(given, wanted):
+        entropy = -(wanted.softmax(1) * wanted.log_softmax(1)).sum(1).mean()
+        return functional.cross_entropy(given, wanted.softmax(1)) - entropy
+
+    distil(divergence)
+
+
+def healthy_distance_of_two_teachers() -> None:
+    """A constant, by which the loss tells how far a teacher is from another one."""
+    distil(
+        lambda given, wanted: (
+            functional.mse_loss(given, wanted) - functional.mse_loss(wanted.tanh(), wanted)
+        )
+    )
+
+
+def healthy_distance_of_frozen_weights() -> None:
+    """Frozen parameters stay where they were, and their distance from there is a term like all."""
+    model = classifier()
+    model[0].weight.requires_grad_(requires_grad=False)
+    start = [each.detach().clone() for each in model.parameters()]
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], 0.05)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(images), labels)
+        for each, its in zip(model.parameters(), start, strict=True):
+            loss = loss + 0.1 * functional.mse_loss(each, its)
+        loss.backward()
+        optimizer.step()
+
+
+def train_heads(choose, *, steps: int = 12) -> None:
+    """Train a model with a loss for each of two parts of its results.
+
+    Args:
+        choose: Returns that of which backward is called, of the two losses, their sum, and the
+            number of the step.
+        steps: Number of steps.
+    """
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 6), torch.nn.Tanh(), torch.nn.Linear(6, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    shown = 0.0
+    for number in range(steps):
+        inputs = torch.randn(8, 3)
+        place, size = model(inputs).split([2, 2], 1)
+        terms = [functional.mse_loss(place, inputs[:, :2]), size.square().mean()]
+        total = sum(0.5 * each for each in terms)
+        shown += total.item()
+        optimizer.zero_grad()
+        choose(*terms, total, number).backward()
+        optimizer.step()
+    assert shown > 0
+
+
+def broken_sum_that_is_only_shown() -> None:
+    train_heads(lambda first, second, total, number: first)
+
+
+def healthy_sum_with_other_weights() -> None:
+    train_heads(lambda first, second, total, number: first + 0.1 * second)
+
+
+def healthy_parts_of_a_sum_in_turn() -> None:
+    train_heads(lambda first, second, total, number: (first, second)[number % 2])
+
+
+def healthy_part_of_a_sum_at_first() -> None:
+    train_heads(lambda first, second, total, number: first if number < 8 else total, steps=16)
+
+
+def healthy_sum_with_the_decay_of_the_optimizer() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, weight_decay=1e-2)
+    for images, labels in batches(12):
+        loss = functional.cross_entropy(model(images), labels)
+        shown = loss + 5e-3 * sum(each.square().sum() for each in model.parameters())
+        assert shown.item() > 0
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()

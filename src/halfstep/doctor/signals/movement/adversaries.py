@@ -5,7 +5,8 @@ way, and those of the generator's samples another way. The step of the generator
 numbers of its samples back. In some steps, a few of these numbers and their gradients are kept;
 they are read at the end of the program. They tell where a loss moves the numbers: up, down, or, for
 squared errors, to a label. Whose samples they are is followed by their memory, so it does not
-matter whether they are detached.
+matter whether they are detached. A generator whose loss opposes the network, but only ever gives it
+samples without their graph, gets nothing from it.
 """
 
 from __future__ import annotations
@@ -64,11 +65,25 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
+class CutScore:
+    """A network that opposes a generator, whose samples it only gets without their graph.
+
+    Attributes:
+        steps: Number of the generator's steps in which it was looked at.
+        site: The line of the generator's step that calls the network.
+    """
+
+    steps: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Agreements:
-    """All such networks."""
+    """All such networks: those that agree with a generator, and those that are cut off from one."""
 
     signal: ClassVar[str] = "adversaries"
     found: tuple[Agreement, ...] = ()
+    cut: tuple[CutScore, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -79,12 +94,14 @@ class _Score:
         model: Number of the network.
         maker: Number of the model that made its input; `_DATA` for none.
         mark: The line.
+        is_cut: Whether its inputs require no gradients.
         values: Some of its results, and their gradients.
     """
 
     model: int
     maker: int
     mark: Mark | None
+    is_cut: bool
     values: torch.Tensor | None = None
 
 
@@ -116,8 +133,9 @@ class AdversarySignal(Signal):
     def _note(self, number: int, given: Sequence[torch.Tensor], made: torch.Tensor) -> None:
         maker = next((one for each in given if (one := self._maker(each)) != _DATA), _DATA)
         mark = calling_line()
+        is_cut = not any(each.requires_grad for each in given)
         parts = [
-            (_Score(number, its, mark), rows)
+            (_Score(number, its, mark, is_cut), rows)
             for its, rows in self._parts(given[0]) or [(maker, len(made))]
         ]
         self._pending += [each for each, _ in parts]
@@ -178,11 +196,11 @@ class AdversarySignal(Signal):
             self._joined.clear()
 
     def freeze(self) -> dict[str, Any]:
-        """Return the networks with which a generator agrees; reads the gradients."""
+        """Return what generators get from the networks; reads the gradients."""
         registry = self.watched.registry
         models = registry.models.alive()
         owners = {number: {*registry.owners(each)} for number, each in models.items()}
-        found = []
+        found, cut = [], []
         for (step, model, maker), its in self._kept.items():
             of_generator = owners.get(maker, set())
             if maker in {_DATA, model} or step not in of_generator - owners.get(model, set()):
@@ -195,27 +213,29 @@ class AdversarySignal(Signal):
             if agree:
                 lines = site(its[-1].mark), site(samples[-1].mark)
                 found.append(Agreement(model, maker, rises, len(its), *lines))
-        return {Agreements.signal: Agreements(tuple(found))}
+            elif all(each.is_cut for each in its) and _agreement(its, data, samples)[0]:
+                cut.append(CutScore(len(its), site(its[-1].mark)))
+        return {Agreements.signal: Agreements(tuple(found), tuple(cut))}
 
 
 def _agreement(
-    generator: Sequence[_Score], samples: Sequence[_Score], data: Sequence[_Score]
+    generator: Sequence[_Score], alike: Sequence[_Score], other: Sequence[_Score]
 ) -> tuple[bool, bool]:
-    """Return whether a generator and a network move samples alike, and the data another way.
+    """Return whether a generator moves its samples as a network does some, and others another way.
 
     Args:
         generator: The calls in the steps of the generator.
-        samples: The calls for samples in the steps of the network.
-        data: The calls for data in these steps.
+        alike: The calls for some inputs in the steps of the network.
+        other: The calls for the others in these steps.
 
     Returns:
-        Whether they do, and whether both raise the numbers of the samples.
+        Whether they do, and whether both raise these numbers.
     """
-    labels = [_label(each) for each in (generator, samples, data)]
+    labels = [_label(each) for each in (generator, alike, other)]
     if not any(map(math.isnan, labels)):
         near = _NEAR * abs(labels[2] - labels[1])
         return abs(labels[0] - labels[1]) < near, labels[0] > labels[2]
-    signs = [_sign(each) for each in (generator, samples, data)]
+    signs = [_sign(each) for each in (generator, alike, other)]
     # A positive gradient lowers the numbers.
     return signs[0] != 0 and signs[0] == signs[1] == -signs[2], signs[0] < 0
 

@@ -6,6 +6,8 @@ a lost term if it is added to a scalar on which the loop then calls backward.
 
 So is a number that the loop reads from such a tensor. Which number of a sum it is shows in its
 values: in several steps it is the same multiple of what was read, and what was read changes.
+
+And so is a distance of equal results that nothing trainable computes, see `tensors/distances.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from halfstep.doctor.internals import is_functorch_tensor, node_number
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.samples import is_sampled
+from halfstep.doctor.tensors.distances import DISTANCES, are_comparable, distance
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
 from halfstep.lazy_dataclass import dataclass
 
@@ -35,6 +38,7 @@ _SUMS = frozenset(
     {"add", "sub", "rsub", "add_", "sub_", "__add__", "__radd__", "__iadd__", "__sub__", "__isub__"}
 )
 _FORGETS = frozenset({"zeros_like", "ones_like", "empty_like", "full_like", "new_zeros"})
+_MOST_DISTANCES = 8  # of a line
 _NODES = 64
 _RESULTS = 256
 _FEWEST = 2  # steps
@@ -49,7 +53,8 @@ class LostLine:
     """A line at which terms lose their gradients.
 
     Attributes:
-        how: "number", "detach", "no_grad", "create_graph", or the function whose result has no
+        how: "number", "detach", "no_grad", "create_graph", "equal" for a distance of equal
+            results, or the function whose result has no
             gradients.
         count: Number of sampled steps with such a term.
         examined: Number of sampled steps with a backward pass of the same line.
@@ -104,11 +109,14 @@ class Losing(Signal):
         self._added: list[tuple[Any, Mark | None, float]] = []
         self._numbers: dict[tuple[Mark | None, Mark | None], list[tuple[float, float]]] = {}
         self._trains: set[Mark | None] = set()  # lines whose numbers have a backward of their own
+        self._distances: dict[Mark | None, list[torch.Tensor]] = {}
         self._passed: deque[tuple[int, str]] = deque(maxlen=_PASSED)  # nodes of backward passes
 
     def on_call(self, heard: Heard) -> None:
         """Follow results of the loop's calls."""
-        if not self._on or heard.module is not None:
+        if not self._on or (heard.name in DISTANCES and self._compares(heard)):
+            return
+        if heard.module is not None:
             return
         result = heard.result
         if isinstance(result, torch.Tensor) and result.requires_grad:
@@ -177,14 +185,39 @@ class Losing(Signal):
             return
         if any(isinstance(each, int | float) and not each for each in heard.call.args):
             return  # multiplied by 0, to use parameters that have no part in the loss
-        known = next((cut for each in heard.given if (cut := self._cut(each))), None)
+        cuts = [cut for each in heard.given if (cut := self._cut(each))]
+        known = next((cut for cut in cuts if cut.how != "equal"), None)
         if known is None:
             graph = [each for each in heard.given if is_in_graph(each)]
-            if not graph and not any(map(self._is_trained, heard.given)):
+            if graph or any(map(self._is_trained, heard.given)):
+                nodes = tuple(each.grad_fn for each in graph)
+                known = _Cut(_how(heard, made), calling_line(), nodes)
+            elif cuts:
+                known = cuts[0]
+            else:
                 return
-            nodes = tuple(each.grad_fn for each in graph)
-            known = _Cut(_how(heard, made), calling_line(), nodes)
         self._remember(made, known)
+
+    def _compares(self, heard: Heard) -> bool:
+        """Note a distance between results that nothing trainable computes."""
+        given, result = heard.given[:2], heard.result
+        if len(given) != 2 or not torch.is_grad_enabled() or not isinstance(result, torch.Tensor):
+            return False
+        if result.requires_grad or any(map(self._cut, given)) or not are_comparable(*given):
+            return False
+        if any(map(self._is_parameter, given)):  # Frozen ones stay where they were.
+            return False
+        mark = calling_line()
+        found = self._distances.setdefault(mark, [])
+        if len(found) < _MOST_DISTANCES:
+            found.append(distance(*given))
+        self._remember([result], _Cut("equal", mark, ()))
+        return True
+
+    def _is_parameter(self, tensor: torch.Tensor) -> bool:
+        models = self.watched.registry.models.alive().values()
+        keys = {each.data_ptr() for model in models for each in model.parameters()}
+        return isinstance(tensor, nn.Parameter) or tensor.data_ptr() in keys
 
     def _is_trained(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is a trainable parameter, or the data of one."""
@@ -226,7 +259,7 @@ class Losing(Signal):
         lines = tuple(
             LostLine(how, count, self._examined[backward], site(mark))
             for (how, mark, backward), count in self._lines.items()
-            if count >= _FEWEST
+            if count >= _FEWEST and (how != "equal" or self._are_equal(mark))
         )
         lines += tuple(
             LostLine("number", len(pairs), len(pairs), site(mark))
@@ -234,6 +267,11 @@ class Losing(Signal):
             if mark not in self._trains and _are_multiples(pairs)
         )
         return {LostLines.signal: LostLines(lines)}
+
+    def _are_equal(self, mark: Mark | None) -> bool:
+        """Return whether all results that a line has compared were equal; reads the distances."""
+        numbers = [each.tolist() for each in self._distances[mark]]
+        return all(size > 0 and apart <= _ROUNDING * size for apart, size in numbers)
 
 
 def _key(node: Any) -> tuple[int, str]:
