@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
 
 from halfstep.doctor.actions.hearing import Hearing, scores_of
-from halfstep.doctor.internals import is_compiled, is_functorch_tensor, is_loss
-from halfstep.doctor.record.sites import calling_line, is_of_user
+from halfstep.doctor.internals import is_functorch_tensor, is_loss
+from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.program.calls import Calls
 from halfstep.doctor.signals.program.threads import Elsewhere
@@ -22,7 +20,7 @@ from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.tape.listener import Call
 from halfstep.doctor.tape.tape import Copies, Entry, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
-from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
+from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 
@@ -40,8 +38,6 @@ class Models(Signal):
         super().__init__(watched)
         self._hearing, self._elsewhere = watched[Hearing], watched[Elsewhere]
         self._calls, self._origins = watched[Calls], watched[Origins]
-        self._written: WeakKeyDictionary[type[nn.Module], bool] = WeakKeyDictionary()
-        self._of_loop: WeakSet[nn.Module] = WeakSet()
         self._ran: list[nn.Module] | None = None  # the modules that run inside an examined call
 
     def hooks(self) -> Iterator[Hook]:
@@ -68,10 +64,9 @@ class Models(Signal):
             if not is_here():
                 with self._elsewhere.call(module):
                     return original(module, *args, **kwargs)
-            is_of_loop = is_outside()
-            if is_of_loop and not self._is_of_loop(module, args, kwargs):
+            if is_outside():
                 return self._on_module(original, module, args, kwargs)
-            if is_of_loop or not stack.on:
+            if not stack.on:
                 return original(module, *args, **kwargs)
             stack.enter(module)
             try:
@@ -80,24 +75,6 @@ class Models(Signal):
                 stack.leave()
 
         return call
-
-    def _is_of_loop(self, module: nn.Module, args: Any, kwargs: Any) -> bool:
-        """Return whether the code of a module is as that of a function of the loop.
-
-        So is a loss function that the program writes as a module: all of its calls are heard.
-        """
-        if type(module) not in self._written:
-            forward = inspect.unwrap(type(module).forward)
-            code = getattr(forward, "__code__", None)
-            self._written[type(module)] = code is not None and is_of_user(code.co_filename)
-        if not self._written[type(module)] or module in self._of_loop:
-            return self._written[type(module)]
-        if not torch.is_grad_enabled() or next(module.parameters(), None) is not None:
-            return False
-        with self.watched.guard.own():
-            if any(map(is_in_graph, tensors_in((args, kwargs)))) and not is_compiled(module):
-                self._of_loop.add(module)
-        return module in self._of_loop
 
     def _on_module(self, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
         watched, entry, before = self.watched, None, []

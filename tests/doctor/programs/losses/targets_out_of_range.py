@@ -41,17 +41,8 @@ def written_out(outputs, targets, most: float = 1.0):
     return -(targets * p.log() + (most - targets) * (1 - p).log()).mean()
 
 
-class OfLogits(nn.Module):
-    def forward(self, outputs, targets):
-        return (functional.softplus(outputs) - outputs * targets).mean()
-
-
 def broken_where_the_loss_is_written_out() -> None:
     train(255.0, written_out)
-
-
-def broken_in_a_module_of_the_program() -> None:
-    train(255.0, OfLogits())
 
 
 def healthy_loss_that_is_written_out() -> None:

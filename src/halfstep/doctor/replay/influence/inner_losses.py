@@ -43,13 +43,20 @@ _TOTALS = frozenset({"mean", "sum"})
 def inner_losses(forwards: Forwards) -> Iterator[Call]:
     """Yield the losses inside of models that get probabilities, or arguments that broadcast."""
     for loss in losses(forwards.base):
-        if loss.operator.caller.module_kind:
+        if loss.operator.caller.module_kind and _trains(loss.operator):
             yield from _of_probabilities(forwards.base, loss)
     for each in forwards.base:
         if each.name in _COMPARES and each.caller.module_kind and len(each.given) == 2:
+            if not _trains(each):
+                continue
             found = _broadcast(forwards.base, each)
             if found is not None and _is_total(forwards.base, each):
                 yield _call(each.name, each, broadcast=found)
+
+
+def _trains(operator: Operator) -> bool:
+    """Return whether a result has gradients: a metric under `torch.no_grad()` has none."""
+    return any(each.requires_grad for each in operator.made)
 
 
 def _call(

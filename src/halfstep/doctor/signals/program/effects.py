@@ -50,6 +50,8 @@ _METHODS = frozenset({"items", "keys", "values", "get", "copy", "named_parameter
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow"}
 _CALLED = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 _COLLECTS = frozenset({"add"})  # of a set
+# In names of functions that return numbers about their arguments, which they do not change.
+_MEASURES = ("loss", "entropy", "kl_div", "similarity", "distance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,9 @@ class _File:
             function = value.func
             name = function.attr if isinstance(function, ast.Attribute) else ""
             module = self._module(function)
-            is_function = module.startswith("torch.nn.functional.")
+            is_function = module.startswith("torch.nn.functional.") and not any(
+                each in module for each in _MEASURES
+            )
             owner = function.value if isinstance(function, ast.Attribute) else None
             is_module = isinstance(owner, ast.Name) and owner.id == "self"
             is_own = not module and owner is not None and not is_module and _has_twin(name)
