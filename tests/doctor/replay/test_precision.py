@@ -18,8 +18,9 @@ BF16 = torch.autocast("cpu", dtype=torch.bfloat16)
 @pytest.mark.parametrize(
     ("forward", "runs"),
     [
-        (nullcontext(), ["None", "Tracer", "Forward"]),
-        (BF16, ["None", "Tracer", "Widen", "Forward"]),
+        # The forward as in an evaluation, and as in training.
+        (nullcontext(), ["None", "Tracer", "Forward", "Forward"]),
+        (BF16, ["None", "Tracer", "Widen", "Forward", "Forward"]),
     ],
     ids=["fp32", "bf16"],
 )

@@ -14,7 +14,6 @@ from halfstep.doctor.actions.optimizers import Optimizers
 from halfstep.doctor.actions.scaling import Scaling
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.replay.investigation import Investigation
-from halfstep.doctor.signals.ledgers.part_clearings import ClearingParts
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.signals.state.facts import parameters_of
 from halfstep.doctor.signals.state.gradients import probes
@@ -42,8 +41,6 @@ class Clearing(Signal):
         with self.watched.guard.own():
             self._clears(owner)
             kept = _kept(owner)
-            if not (kept or isinstance(owner, Optimizer)):
-                self.watched[ClearingParts].before_clearing(owner)
         with self.watched.guard.inside():
             result = original(owner, *args, **kwargs)
         with self.watched.guard.own():

@@ -312,7 +312,9 @@ class Distilling(nn.Module):
         self.teacher = [teacher]
 
     def forward(self, outputs: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        return nn.functional.mse_loss(outputs, self.teacher[0](images).detach())
+        with torch.no_grad():
+            targets = self.teacher[0](images)
+        return nn.functional.mse_loss(outputs, targets)
 
 
 def healthy_teacher_in_a_list() -> None:

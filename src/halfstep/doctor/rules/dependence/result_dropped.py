@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.sites import without_comment
 from halfstep.doctor.record.source import difference
 from halfstep.doctor.signals.program.effects import DROPPED, UNCALLED
 from halfstep.doctor.signals.program.idle import ATTRIBUTE, Unused, UnusedValues
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def judge(evidence: Evidence) -> Finding | None:
     """Find such a statement that runs in the training."""
     for each in evidence.of(UnusedValues).found:
-        if each.kind == UNCALLED:
+        if each.kind == UNCALLED and without_comment(each.statement).strip() == each.name:
             return Finding(
                 summary=f"this statement names the method {each.name}, and does not call it: "
                 "nothing happens",

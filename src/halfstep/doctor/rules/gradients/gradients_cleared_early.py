@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.contributions import GradientLedger
 from halfstep.doctor.record.source import is_only_call
-from halfstep.doctor.signals.ledgers.part_clearings import PartClearings
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -20,38 +19,6 @@ _ALWAYS = 0.9  # of the steps, if each of them discards a single pass
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find steps that use only the last of several backward passes of one line."""
-    return _whole(evidence) or _part(evidence)
-
-
-def _part(evidence: Evidence) -> Finding | None:
-    """Find a module whose gradients are cleared between the passes, and others' are not."""
-    for each in evidence.of(PartClearings).lines:
-        if each.count < max(_OFTEN, _ALWAYS * (each.steps - 1)):
-            continue
-        line = each.site.text if each.site else ""
-        return Finding(
-            summary=f"the gradients of {each.module} are cleared before every backward(), so for "
-            f"its {counted(each.parameters, 'parameter')} each step uses only the last of several "
-            "backward passes",
-            facts=(
-                (
-                    f"in {each.count} of {counted(each.steps, 'step')}, its gradients of a pass of "
-                    "the same line were cleared before anything used them, and those of other "
-                    "parameters were kept"
-                ),
-            ),
-            change=(
-                *((f"- {line}",) if is_only_call(line) else ()),
-                "+ # once for each step, before its first backward():",
-                "+ optimizer.zero_grad()",
-            ),
-            confidence=LIKELY,
-            site=each.site,
-        )
-    return None
-
-
-def _whole(evidence: Evidence) -> Finding | None:
     for each in evidence.of(GradientLedger).optimizers:
         count = sum(early.steps for early in each.early)
         if count < _OFTEN:
@@ -88,7 +55,7 @@ RULE = Rule(
     name="gradients that are cleared before a step uses them",
     rows=(58,),
     citations=("bytetriper/RAE#67", "huggingface/accelerate#1299"),
-    needs=frozenset({GradientLedger.signal, PartClearings.signal}),
+    needs=frozenset({GradientLedger.signal}),
     judge=judge,
     harmless=True,
 )

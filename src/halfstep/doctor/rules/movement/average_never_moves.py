@@ -77,5 +77,6 @@ RULE = Rule(
     citations=("huggingface/pytorch-image-models#1831", "lucidrains/DALLE2-pytorch#131"),
     needs=frozenset({"averaging", "names"}),
     judge=judge,
+    explains=("VALUE_NEVER_READ",),
     harmless=True,
 )

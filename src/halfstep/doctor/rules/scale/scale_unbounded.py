@@ -113,5 +113,5 @@ RULE = Rule(
     citations=("pytorch/pytorch#98828",),
     needs=frozenset({"loop", "numbers"}),
     judge=judge,
-    explains=("COMPUTED_INPUT_NOT_FINITE", "LEARNING_RATE_TOO_HIGH"),
+    explains=("COMPUTED_INPUT_NOT_FINITE", "EPS_ABOVE_GRADIENTS", "LEARNING_RATE_TOO_HIGH"),
 )
