@@ -99,6 +99,7 @@ def test_hooks_see_weights_and_gradients_before_and_after_the_step(updated) -> N
 
     def look(*_: object) -> None:
         assert param.grad is not None
+        assert optimizer.param_groups[0]["params"] == [param]
         seen.append((param.detach().clone(), param.grad.clone()))
 
     optimizer.register_step_pre_hook(look)
@@ -202,6 +203,38 @@ def test_tensors_and_settings_may_change_between_steps(updated, change) -> None:
     assert len(updated) > 10
     for one, other in zip(ours, reference, strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_gradient_that_becomes_sparse_is_left_to_torch(updated) -> None:
+    def run(context) -> torch.Tensor:
+        param = nn.Parameter(torch.ones(3, 2))
+        optimizer = torch.optim.SGD([param], lr=0.1)
+        context = context(optimizer)
+        for step in range(4):
+            grad = torch.full((3, 2), float(step))
+            param.grad = grad.to_sparse() if step > 1 else grad
+            with context:
+                optimizer.step()
+        return param.detach()
+
+    assert torch.equal(run(_one_pass), run(nullcontext))
+    assert len(updated) == 2
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+def test_a_parameter_that_is_in_a_group_twice_is_left_to_torch(updated) -> None:
+    def run(context) -> torch.Tensor:
+        param = nn.Parameter(torch.ones(5))
+        optimizer = torch.optim.SGD([param, param], lr=0.1, momentum=0.9)
+        context = context(optimizer)
+        for step in range(3):
+            param.grad = torch.full((5,), float(step))
+            with context:
+                optimizer.step()
+        return param.detach()
+
+    assert torch.equal(run(_one_pass), run(nullcontext))
+    assert not updated
 
 
 def test_arrays_are_kept_from_step_to_step(updated, monkeypatch) -> None:

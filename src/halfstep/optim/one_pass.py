@@ -126,6 +126,9 @@ class _Kept:
         settings: SGDSettings,
     ) -> None:
         of_fp32 = [param for param in reached if param.dtype == torch.float32]
+        places = [param.data_ptr() for param in of_fp32 if param.numel()]
+        if len({*places}) < len(places):
+            of_fp32 = []  # one parameter twice, or two in the same memory: in torch's order
         found = dict(updates(of_fp32, state, settings))
         self.params = [*found]
         self.others = [param for param in reached if param not in found]

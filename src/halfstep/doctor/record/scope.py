@@ -40,7 +40,7 @@ def unbound(text: str, lines: set[int]) -> set[str] | None:
 def _unbound(scope: ast.AST, outer: tuple[dict[str, int], ...]) -> Iterator[tuple[str, int]]:
     own = _bound(scope)
     seen = set(_NAMES).union(*outer)
-    for node in _inside(scope):
+    for node in inside(scope):
         if isinstance(node, _SCOPES):
             # Code of a function runs later; a name of a class is not one of its functions.
             visible = outer if isinstance(scope, ast.ClassDef) else (*outer, own)
@@ -51,7 +51,7 @@ def _unbound(scope: ast.AST, outer: tuple[dict[str, int], ...]) -> Iterator[tupl
                 yield node.id, node.lineno
 
 
-def _inside(scope: ast.AST) -> Iterator[ast.AST]:
+def inside(scope: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a scope, and the scopes directly in it, without what is inside these."""
     waiting = [*ast.iter_child_nodes(scope)]
     while waiting:
@@ -64,7 +64,7 @@ def _inside(scope: ast.AST) -> Iterator[ast.AST]:
 def _bound(scope: ast.AST) -> dict[str, int]:
     """Return the names that a scope binds, with the first line in which each can be read."""
     found: dict[str, int] = {}
-    nodes = [*_inside(scope)]
+    nodes = [*inside(scope)]
     # The value of an assignment is computed before its target is bound.
     late = {
         id(name): 1 + (node.end_lineno or 0)

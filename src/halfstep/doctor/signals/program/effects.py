@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.doctor.record.blocks import parsed
+from halfstep.doctor.record.scope import inside
 from halfstep.doctor.signals.program.liveness import (
     functions_among,
-    inside,
     lines_binding,
     parameters,
     reads,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from halfstep.doctor.record.scope import inside
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,16 +18,6 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _SCOPES = (*FUNCTIONS, ast.ClassDef)
 _REFLECTION = frozenset({"locals", "globals", "vars", "eval", "exec"})
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def inside(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a scope, and the scopes directly in it, without what is inside these."""
-    waiting = [*ast.iter_child_nodes(scope)]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, _SCOPES):
-            waiting += ast.iter_child_nodes(node)
 
 
 def reads(node: ast.AST | None) -> set[str]:
