@@ -205,14 +205,19 @@ def test_tensors_and_settings_may_change_between_steps(updated, change) -> None:
         assert torch.equal(one, other)
 
 
-def test_a_gradient_that_becomes_sparse_is_left_to_torch(updated) -> None:
+@pytest.mark.parametrize("other", [torch.Tensor.to_sparse, torch.Tensor.bfloat16])
+def test_a_gradient_of_another_kind_is_left_to_torch(updated, other) -> None:
     def run(context) -> torch.Tensor:
         param = nn.Parameter(torch.ones(3, 2))
         optimizer = torch.optim.SGD([param], lr=0.1)
         context = context(optimizer)
         for step in range(4):
             grad = torch.full((3, 2), float(step))
-            param.grad = grad.to_sparse() if step > 1 else grad
+            if step > 1:
+                grad = other(grad)
+                param.grad = None
+                param.grad_dtype = grad.dtype
+            param.grad = grad
             with context:
                 optimizer.step()
         return param.detach()

@@ -433,3 +433,15 @@ def test_infinities_that_the_program_writes_are_counted() -> None:
     name = "broken_by_the_maximum_of_nothing"
     (verdict,) = diagnose(watched("NOT_FINITE", name)).verdicts
     assert any("contain 16 infinite numbers that the program" in f for f in verdict.finding.facts)
+
+
+@pytest.mark.parametrize(
+    ("name", "confidence"),
+    [
+        ("broken_by_actions_that_are_drawn_again", "likely"),
+        ("broken_by_an_input_that_is_kept", "possible"),
+    ],
+)
+def test_a_value_that_nothing_reads_is_likely_if_it_shows_what_it_is_for(name, confidence) -> None:
+    verdict = diagnose(watched("VALUE_NEVER_READ", name, errors=())).verdicts[0]
+    assert verdict.finding.confidence == confidence

@@ -178,6 +178,12 @@ def healthy_autoencoder_of_labelled_data() -> None:
         update(optimizer, nn.functional.mse_loss(model(inputs), inputs))
 
 
+def healthy_autoencoder_beside_one_number_of_each_sample() -> None:
+    model, optimizer = start(nn.Linear(8, 8))
+    for inputs, score in ((each[0], each[2]) for each in points(6)):
+        update(optimizer, nn.functional.mse_loss(model(inputs), inputs))
+
+
 def healthy_metrics_that_are_printed() -> None:
     model, optimizer = start(nn.Linear(8, 3))
     for step, (inputs, classes, weights, *_) in enumerate(points(6)):

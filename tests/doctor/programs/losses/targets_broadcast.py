@@ -342,6 +342,15 @@ def healthy_inside_of_a_model() -> None:
     train_with_loss(lambda outputs, targets, _: functional.l1_loss(outputs.squeeze(1), targets))
 
 
+def healthy_metric_without_gradients_inside_of_a_model() -> None:
+    def loss_of(outputs, targets, ends):
+        with torch.no_grad():
+            assert (targets - outputs).abs().mean() > 0
+        return functional.l1_loss(outputs.squeeze(1), targets)
+
+    train_with_loss(loss_of)
+
+
 def healthy_all_pairs_inside_of_a_model() -> None:
     train_with_loss(
         lambda outputs, targets, _: (

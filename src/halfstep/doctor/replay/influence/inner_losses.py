@@ -43,7 +43,7 @@ _TOTALS = frozenset({"mean", "sum"})
 def inner_losses(forwards: Forwards) -> Iterator[Call]:
     """Yield the losses inside of models that get probabilities, or arguments that broadcast."""
     for loss in losses(forwards.base):
-        if loss.operator.caller.module_kind and _trains(loss.operator):
+        if loss.operator.caller.module_kind:
             yield from _of_probabilities(forwards.base, loss)
     for each in forwards.base:
         if each.name in _COMPARES and each.caller.module_kind and len(each.given) == 2:
