@@ -125,3 +125,56 @@ class NoOffsets:
     most: int
     edges: int
     at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A regression whose targets are among what the layers are given at the same places.
+
+    Attributes:
+        count: Number of targets.
+        samples: Number of samples of which one input was changed.
+        moved: In how many of these the prediction of the same place changed.
+        at: The operator that is given the targets.
+        site: The line of the loss.
+    """
+
+    count: int
+    samples: int
+    moved: int
+    at: Place
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class WrongEdges:
+    """Weights of edges that sum to 1 over other edges than those with which messages are summed.
+
+    Attributes:
+        edges: Number of edges.
+        off: Number of nodes into which the weights do not sum to about 1.
+        nodes: Number of all nodes into which edges go.
+        smallest: The smallest of these sums.
+        largest: The largest of them.
+        at: The operator that normalises.
+    """
+
+    edges: int
+    off: int
+    nodes: int
+    smallest: float
+    largest: float
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class SmallerEntropy:
+    """An entropy of a policy that a loss makes smaller.
+
+    Attributes:
+        slope: How fast the loss grows with the entropy.
+        at: The operator that makes the entropy.
+    """
+
+    slope: float
+    at: Place

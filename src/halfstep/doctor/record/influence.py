@@ -9,11 +9,14 @@ from typing import ClassVar
 
 from halfstep.doctor.record.answers import (
     ByPlace,  # noqa: TC001  # pydantic reads it at run time
+    Copied,  # noqa: TC001  # pydantic reads it at run time
     Drowned,  # noqa: TC001  # pydantic reads it at run time
     NoOffsets,  # noqa: TC001  # pydantic reads it at run time
     Place,  # noqa: TC001  # pydantic reads it at run time
+    SmallerEntropy,  # noqa: TC001  # pydantic reads it at run time
     Turned,  # noqa: TC001  # pydantic reads it at run time
     WrongDerivative,  # noqa: TC001  # pydantic reads it at run time
+    WrongEdges,  # noqa: TC001  # pydantic reads it at run time
 )
 from halfstep.doctor.record.called import Call  # noqa: TC001  # as Site
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
@@ -334,6 +337,9 @@ class Influence:
         drowned: The sums of means and noise through which alone the predictions see the input.
         turned: Losses whose targets are mirrored or turned apart from their inputs.
         offsets: Batches of graphs whose edges were joined without an offset.
+        edges: Weights of edges that are normalised over the wrong edges.
+        entropies: The entropies of policies that the loss makes smaller.
+        copied: The regressions whose targets are among the inputs at the same places.
         note: The reason why this is not known; "" if it is.
     """
 
@@ -359,4 +365,7 @@ class Influence:
     drowned: tuple[Drowned, ...] = ()
     turned: tuple[Turned, ...] = ()
     offsets: tuple[NoOffsets, ...] = ()
+    edges: tuple[WrongEdges, ...] = ()
+    entropies: tuple[SmallerEntropy, ...] = ()
+    copied: tuple[Copied, ...] = ()
     note: str = ""

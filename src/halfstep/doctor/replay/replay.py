@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from halfstep.doctor.bundle.recorder import Recorder
-from halfstep.doctor.internals import is_compiled
+from halfstep.doctor.internals import is_compiled, is_of_torch
 from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.replay.edits import in_effect
-from halfstep.doctor.replay.influence.forward import Forward
+from halfstep.doctor.replay.influence.forward import Change, Forward, Trains
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.replay.playback import BOUNDARY, Playback, bare
 from halfstep.doctor.replay.runs import Outcome, Runs, no_cudnn, no_hooks
@@ -212,23 +212,33 @@ class Replayer(Runs):
         with torch.compiler.set_stance("force_eager"):
             return self._run(Widen(), leaves=_widened_leaves(self._parameters.values()) | leaves)
 
-    def forward_mode(self, base: Forward | None = None) -> Forward:
+    def forward_mode(self, base: Forward | None = None, change: Change | None = None) -> Forward:
         """Return a mode that records the operators of a forward, or compares them with others."""
-        return Forward(self._stack.where, BOUNDARY, base)
+        return Forward(self._stack.where, BOUNDARY, base, change)
 
     def forward(
-        self, mode: Forward, others: Mapping[Any, torch.Tensor], *, evaluates: bool = True
+        self, mode: Forward, others: Mapping[Any, torch.Tensor], trains: Trains = "nothing"
     ) -> Outcome:
         """Run the step without its backward passes.
 
         Args:
             mode: Records the operators.
             others: Other inputs of models, by the keys of those that they replace.
-            evaluates: Whether its modules are in evaluation mode.
+            trains: Which modules keep the modes of the step; the others are in evaluation mode.
         """
         entries = self._entries
-        if evaluates:
-            entries = [replace(each, training=(False,) * len(each.training)) for each in entries]
+        if trains != "all":
+            is_own = trains == "own"
+            entries = [
+                replace(
+                    each,
+                    training=tuple(
+                        mode and is_own and not is_of_torch(type(module))
+                        for module, mode in zip(each.modules, each.training, strict=True)
+                    ),
+                )
+                for each in entries
+            ]
         playback = Playback(entries, self.models, [], differentiates=False)
         self._stack.start(self.models)
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.record.answers import Drowned
 from halfstep.doctor.replay.influence.forward import OUTSIDE
 from halfstep.doctor.replay.influence.losses import losses, place
+from halfstep.doctor.replay.influence.paths import draws, is_only_way
 from halfstep.doctor.replay.memory import storage_key
 
 if TYPE_CHECKING:
@@ -25,14 +26,13 @@ if TYPE_CHECKING:
 _FEWEST = 8  # samples
 _MEAN = 0.3  # of a standard normal distribution, and its standard deviation less 1
 _SUMS = frozenset({"add", "add_"})
-_RANDOM = ("rand", "normal")
 _COPIES = frozenset({"alias", "clone", "detach", "_to_copy", "view", "expand"})
 
 
 def drowned(forwards: Forwards) -> Iterator[Drowned]:
     """Yield the sum of means and noise through which alone the predictions see the input."""
     operators = forwards.base
-    if not any(map(_draws, operators)):  # Many models add noise in training only.
+    if not any(map(draws, operators)):  # Many models add noise in training only.
         operators = forwards.in_training()
     inputs = {storage_key(each) for each in forwards.inputs.values()}
     depends = _depending(operators, inputs)
@@ -47,7 +47,7 @@ def drowned(forwards: Forwards) -> Iterator[Drowned]:
         noise = size.double().square().expand(mean.shape).mean(0)
         share = float((spread / noise.clamp(min=1e-30)).max())
         for loss in losses(operators):
-            if _is_only_way(operators, loss.maker, operator.number, inputs):
+            if is_only_way(operators, loss.maker, operator.number, inputs):
                 each_of = loss.predictions.numel() // len(mean)
                 yield Drowned(share, mean[0].numel(), each_of, loss.operator.name, place(operator))
                 return
@@ -58,7 +58,7 @@ def _depending(operators: Sequence[Operator], inputs: Container[int]) -> list[bo
     depends: list[bool] = []
     for each in operators:
         depends.append(
-            not _draws(each)
+            not draws(each)
             and any(
                 storage_key(tensor) in inputs or (maker != OUTSIDE and depends[maker])
                 for tensor, maker in zip(each.given, each.makers, strict=True)
@@ -86,7 +86,7 @@ def _noise(
                 number = operators[number].makers[0]
             if needed or not product.needed[1 - drawn]:
                 continue
-            if _draws(operators[number]) if number != OUTSIDE else _is_noise(product.given[drawn]):
+            if draws(operators[number]) if number != OUTSIDE else _is_noise(product.given[drawn]):
                 return mean.values[0], product.given[1 - drawn].detach()
     return None
 
@@ -101,30 +101,3 @@ def _is_noise(tensor: torch.Tensor) -> bool:
         return False
     numbers = tensor.detach().double()
     return abs(float(numbers.mean())) < _MEAN and abs(float(numbers.std()) - 1) < _MEAN
-
-
-def _draws(operator: Operator) -> bool:
-    """Return whether an operator draws numbers; its arguments only give their shape."""
-    return any(each in operator.name for each in _RANDOM)
-
-
-def _is_only_way(
-    operators: Sequence[Operator], end: int, through: int, inputs: Container[int]
-) -> bool:
-    """Return whether a result depends on an operator, and on the inputs only through it."""
-    waiting, seen, is_reached = [end], {end}, False
-    while waiting:
-        number = waiting.pop()
-        if number == through:
-            is_reached = True
-            continue
-        operator = operators[number]
-        if _draws(operator):
-            continue
-        for tensor, maker in zip(operator.given, operator.makers, strict=True):
-            if storage_key(tensor) in inputs:
-                return False
-            if maker != OUTSIDE and maker not in seen:
-                seen.add(maker)
-                waiting.append(maker)
-    return is_reached

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.tape.tape import Entry
 
+Trains = Literal["nothing", "own", "all"]
+"""Which modules are in training mode: those that torch does not define are the program's own."""
+Change = tuple[int, "Callable[[tuple[Any, ...]], tuple[Any, ...]]"]
 BYTES = 2**29
 _ROUNDING = 1e-4
 _MASK = 1e4
@@ -138,6 +141,7 @@ class Forward(TorchDispatchMode):
         where: A function that returns path and class of the module that runs.
         boundary: The file that replays the program's calls; see `lines_below`.
         base: The run to compare with; None to record one.
+        change: The number of an operator, and a function that returns other arguments for it.
 
     Attributes:
         operators: The recorded operators.
@@ -153,9 +157,11 @@ class Forward(TorchDispatchMode):
         where: Callable[[], tuple[str, str]],
         boundary: str,
         base: Forward | None = None,
+        change: Change | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own, without annotations
         self._where, self._boundary, self._base = where, boundary, base
+        self._change = change
         self.operators: list[Operator] = []
         self.changed = Differences(base.operators if base else [])
         self.inputs: dict[Any, torch.Tensor] = {}
@@ -198,6 +204,9 @@ class Forward(TorchDispatchMode):
         is_compared = self._base is not None
         if is_compared and changes_inputs(func):
             self.changed.compare(tensors_written(func, args, kwargs))
+        if self._change is not None and func.namespace == "aten":
+            number, others = self._change
+            args = others(args) if number == len(self.changed) else args
         result = func(*args, **kwargs)
         if func.namespace == "aten":
             name = str(func.overloadpacket).removeprefix("aten.")

@@ -10,7 +10,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from halfstep.doctor.replay.influence.forward import Forward, Operator
+    from halfstep.doctor.replay.influence.forward import Change, Forward, Operator, Trains
     from halfstep.doctor.replay.replay import Replayer
 
 SECONDS = 0.5
@@ -38,8 +38,15 @@ class Forwards:
     def __init__(self, replayer: Replayer) -> None:
         self._replayer = replayer
         started = time.process_time()
+        self._trains: Trains = "nothing"
         mode = replayer.forward_mode()
         outcome = replayer.forward(mode, {})
+        if outcome.note or not any(each.requires_grad for each in outcome.losses):
+            # Some models make no loss in evaluation mode, or only predict.
+            other = replayer.forward_mode()
+            result = replayer.forward(other, {}, "own")
+            if not result.note:
+                mode, outcome, self._trains = other, result, "own"
         self.base: list[Operator] = mode.operators
         self.inputs = mode.inputs
         self.calls = mode.calls
@@ -48,6 +55,7 @@ class Forwards:
         self.trainable = replayer.trainable
         self.note = outcome.note
         self._mode = mode
+        self._in_training: Forward | None = None
         self._left = min(MOST, max(FEWEST, SHARE * time.process_time()))
         if time.process_time() - started > SECONDS:
             self.note = self.note or "the forward takes too long"
@@ -62,35 +70,57 @@ class Forwards:
             For each operator, a mask for each tensor in its result; None if the runs cannot be
             compared.
         """
-        return self._compared(self._mode, others, evaluates=True)
+        return self._compared(self._mode, others, self._trains)
+
+    def changed_at(
+        self, change: Change, operators: list[Operator]
+    ) -> Sequence[list[torch.Tensor]] | None:
+        """Return where results change with other arguments of one operator.
+
+        Args:
+            change: The number of the operator, and what makes its arguments others.
+            operators: `base`, or what `in_training` has returned.
+        """
+        if operators is self.base:
+            return self._compared(self._mode, {}, self._trains, change)
+        base = self._in_training
+        return base and self._compared(base, {}, "all", change)
 
     def changed_in_training(
         self, others: Mapping[Any, torch.Tensor]
     ) -> Sequence[list[torch.Tensor]] | None:
         """Return the same as `changed`, with the modules in the modes of the step."""
         base = self._replayer.forward_mode()
-        self._replayer.forward(base, {}, evaluates=False)
-        return self._compared(base, others, evaluates=False)
+        self._replayer.forward(base, {}, "all")
+        return self._compared(base, others, "all")
 
     def in_training(self) -> list[Operator]:
         """Return the operators of the forward in the modes of the step; none without time."""
-        if self._left <= 0:
-            return []
-        started = time.process_time()
-        mode = self._replayer.forward_mode()
-        outcome = self._replayer.forward(mode, {}, evaluates=False)
-        self._left -= time.process_time() - started
-        return [] if outcome.note else mode.operators
+        if self._in_training is None:
+            if self._left <= 0:
+                return []
+            started = time.process_time()
+            mode = self._replayer.forward_mode()
+            outcome = self._replayer.forward(mode, {}, "all")
+            self._left -= time.process_time() - started
+            if outcome.note:
+                return []
+            self._in_training = mode
+        return self._in_training.operators
 
     def _compared(
-        self, base: Forward, others: Mapping[Any, torch.Tensor], *, evaluates: bool
+        self,
+        base: Forward,
+        others: Mapping[Any, torch.Tensor],
+        trains: Trains,
+        change: Change | None = None,
     ) -> Sequence[list[torch.Tensor]] | None:
         if self._left <= 0:
             return None
         started = time.process_time()
-        mode = self._replayer.forward_mode(base)
+        mode = self._replayer.forward_mode(base, change)
         alike = {key: _laid_out(each, self.inputs.get(key)) for key, each in others.items()}
-        outcome = self._replayer.forward(mode, alike, evaluates=evaluates)
+        outcome = self._replayer.forward(mode, alike, trains)
         self._left -= time.process_time() - started
         is_whole = not outcome.note and len(mode.changed) == len(base.operators)
         return mode.changed if is_whole else None

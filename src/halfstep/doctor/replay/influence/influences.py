@@ -9,12 +9,14 @@ from halfstep.doctor.record.influence import Influence
 from halfstep.doctor.replay.influence.bootstraps import bootstraps
 from halfstep.doctor.replay.influence.chains import cut_chains
 from halfstep.doctor.replay.influence.constants import lost_input
+from halfstep.doctor.replay.influence.copied import copied_targets
 from halfstep.doctor.replay.influence.derivatives import wrong_derivatives
 from halfstep.doctor.replay.influence.drowned import drowned
+from halfstep.doctor.replay.influence.edges import no_offsets, wrong_edges
+from halfstep.doctor.replay.influence.entropies import smaller_entropies
 from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.inner_losses import inner_losses
 from halfstep.doctor.replay.influence.lost_writes import lost_writes
-from halfstep.doctor.replay.influence.offsets import no_offsets
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
 from halfstep.doctor.replay.influence.places import by_place
 from halfstep.doctor.replay.influence.reach import out_of_reach
@@ -111,6 +113,9 @@ class Influences(Signal):
             turned=_answered(turned, forwards),
             offsets=_answered(no_offsets, forwards),
             drowned=tuple(drowned(forwards)),
+            edges=_answered(wrong_edges, forwards),
+            entropies=_answered(smaller_entropies, forwards),
+            copied=_answered(copied_targets, forwards),
         )
 
     def _examine_calls(self, forwards: Forwards) -> None:

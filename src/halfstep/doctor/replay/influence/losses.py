@@ -29,6 +29,7 @@ _OTHERS = frozenset(
 )
 _DIFFERENCES = frozenset({"sub", "rsub"})
 _SAME = frozenset({"_to_copy", "alias", "detach", "view"})
+_PARTS = _SAME | {"expand", "select", "slice", "squeeze", "t", "transpose", "unsqueeze"}
 _UNREDUCED = 0
 
 
@@ -80,7 +81,7 @@ def losses(operators: Sequence[Operator]) -> Iterator[Loss]:
     """Yield the losses of a forward."""
     for each in operators:
         at = 0
-        if each.name in _DIFFERENCES and _is_of_targets(each):
+        if each.name in _DIFFERENCES and _is_of_targets(operators, each):
             at = each.needed.index(True)
         elif each.name not in OF_CLASSES | _OTHERS:
             continue
@@ -131,14 +132,18 @@ def counting(loss: Loss, ends: Sequence[torch.Tensor]) -> torch.Tensor | None:
     return counts if counts.shape == loss.targets.shape else None
 
 
-def _is_of_targets(operator: Operator) -> bool:
+def _is_of_targets(operators: Sequence[Operator], operator: Operator) -> bool:
     """Return whether a difference is one of predictions and targets, as of a squared error."""
-    return (
-        len(operator.given) == 2
-        and sum(operator.needed) == 1
-        and operator.given[0].shape == operator.given[1].shape
-        and operator.makers[operator.needed.index(False)] == OUTSIDE
-    )
+    if (
+        len(operator.given) != 2
+        or sum(operator.needed) != 1
+        or operator.given[0].shape != operator.given[1].shape
+    ):
+        return False
+    maker = operator.makers[operator.needed.index(False)]
+    while maker != OUTSIDE and operators[maker].name in _PARTS:
+        maker = operators[maker].makers[0]
+    return maker == OUTSIDE
 
 
 def place(operator: Operator) -> Place:

@@ -1,8 +1,11 @@
-"""Edges of several graphs that are joined to one batch without an offset.
+"""Edges of graphs: batches without offsets, and weights that are normalised over the wrong edges.
 
 The nodes of a batch of graphs follow one another, so the edges of each graph must be moved by the
 number of nodes before it. Without this, all edges lie among the nodes of the first graphs, and the
 others have none. To which graph a node belongs is known where the nodes of each graph are summed.
+
+The weights of attention are normalised over the edges that end in one node, whose messages are
+summed with them. Weights that sum to 1 over the edges that begin in one node do not do so there.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep.doctor.record.answers import NoOffsets
+from halfstep.doctor.record.answers import NoOffsets, WrongEdges
 from halfstep.doctor.replay.influence.losses import place
+from halfstep.doctor.replay.influence.paths import ancestors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +33,11 @@ _WRITES = frozenset(
     }
 )
 _WHOLE = frozenset({torch.int32, torch.int64})
+_SUMS = _WRITES - {"index_put", "index_put_"}
 _FEWEST = 3  # graphs
+_EDGES = 16
+_ONE, _OFF = 1e-3, 0.2
+"""How far a sum of weights is from 1; and from where on it is off."""
 
 
 def no_offsets(forwards: Forwards) -> Iterator[NoOffsets]:
@@ -55,6 +63,57 @@ def no_offsets(forwards: Forwards) -> Iterator[NoOffsets]:
         most = 1 + max(int(each.max()) for each in edges)
         yield NoOffsets(len(sizes), nodes, most, len(read[0][1]), place(read[0][0]))
         return
+
+
+def wrong_edges(forwards: Forwards) -> Iterator[WrongEdges]:
+    """Yield the weights of edges that sum to 1 over other edges than those that they sum up.
+
+    Args:
+        forwards: The forward of the step.
+    """
+    operators = forwards.base
+    rows = [
+        (each, index) for each in operators if (index := _index(each, _READS | _SUMS)) is not None
+    ]
+    for summed, index in rows:
+        if summed.name not in _SUMS or len(index) < _EDGES or not any(summed.needed):
+            continue
+        others = [
+            each for _, each in rows if len(each) == len(index) and not torch.equal(each, index)
+        ]
+        if not others:
+            continue
+        for number in sorted(ancestors(operators, summed.number), reverse=True):
+            weights = _weights(operators[number], len(index))
+            if weights is None or number == summed.number:
+                continue
+            mine = _sums(weights, index)
+            if bool(((mine - 1).abs() <= _ONE).all()):
+                break
+            if any(bool(((_sums(weights, each) - 1).abs() <= _ONE).all()) for each in others):
+                off = int(((mine - 1).abs() > _OFF).any(1).sum())
+                limits = float(mine.min()), float(mine.max())
+                if off * 2 > len(mine):
+                    yield WrongEdges(len(index), off, len(mine), *limits, place(operators[number]))
+                    return
+
+
+def _weights(operator: Operator, edges: int) -> torch.Tensor | None:
+    """Return what an operator makes as weights of shape (edges, heads), if they may be such."""
+    if operator.name != "div" or not any(operator.needed) or not operator.values:
+        return None
+    made = operator.values[0]
+    if not made.ndim or len(made) != edges or not made.is_floating_point() or not made.numel():
+        return None
+    is_share = bool((made >= 0).all()) and bool((made <= 1 + _ONE).all())
+    return made.reshape(edges, -1).double() if is_share else None
+
+
+def _sums(weights: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return the sums of the rows with the same index, of shape (groups, heads)."""
+    _, groups = index.unique(return_inverse=True)
+    total = weights.new_zeros(int(groups.max()) + 1, weights.shape[1])
+    return total.index_add_(0, groups, weights)
 
 
 def _index(operator: Operator, names: frozenset[str]) -> torch.Tensor | None:
