@@ -178,3 +178,18 @@ class SmallerEntropy:
 
     slope: float
     at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRows:
+    """A table whose rows the categories of several fields share.
+
+    Attributes:
+        rows: Number of its rows.
+        sizes: For each field, the largest number of a category in the last batch, plus 1.
+        at: The operator that reads it.
+    """
+
+    rows: int
+    sizes: tuple[int, ...]
+    at: Place

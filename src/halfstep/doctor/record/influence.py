@@ -13,6 +13,7 @@ from halfstep.doctor.record.answers import (
     Drowned,  # noqa: TC001  # pydantic reads it at run time
     NoOffsets,  # noqa: TC001  # pydantic reads it at run time
     Place,  # noqa: TC001  # pydantic reads it at run time
+    SharedRows,  # noqa: TC001  # pydantic reads it at run time
     SmallerEntropy,  # noqa: TC001  # pydantic reads it at run time
     Turned,  # noqa: TC001  # pydantic reads it at run time
     WrongDerivative,  # noqa: TC001  # pydantic reads it at run time
@@ -339,6 +340,7 @@ class Influence:
         offsets: Batches of graphs whose edges were joined without an offset.
         edges: Weights of edges that are normalised over the wrong edges.
         entropies: The entropies of policies that the loss makes smaller.
+        tables: Tables whose rows the categories of several fields share.
         copied: The regressions whose targets are among the inputs at the same places.
         note: The reason why this is not known; "" if it is.
     """
@@ -367,5 +369,6 @@ class Influence:
     offsets: tuple[NoOffsets, ...] = ()
     edges: tuple[WrongEdges, ...] = ()
     entropies: tuple[SmallerEntropy, ...] = ()
+    tables: tuple[SharedRows, ...] = ()
     copied: tuple[Copied, ...] = ()
     note: str = ""

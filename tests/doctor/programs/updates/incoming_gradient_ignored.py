@@ -97,6 +97,23 @@ def broken_for_inputs_and_weights() -> None:
     train(Layer())
 
 
+class Step(torch.autograd.Function):
+    """Signs, whose backward passes on whether the input is small, and no gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return (ctx.saved_tensors[0].abs() <= 1).to(grad_output.dtype)
+
+
+def broken_with_saturated_inputs() -> None:
+    train(lambda x: Step.apply(x + 9 * x.detach().sign()))
+
+
 class Loss(torch.autograd.Function):
     """A squared norm whose backward takes for granted that it is the loss."""
 
@@ -116,6 +133,19 @@ def broken_for_a_loss_that_is_scaled() -> None:
 
 def healthy_function_that_is_the_loss() -> None:
     train(nn.Identity(), loss_of=lambda outputs, _: Loss.apply(outputs))
+
+
+class Hinge(Loss):
+    """A loss that all samples have reached, and whose backward takes for granted that it is one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward((x > 99).to(x))
+        return (x - 99).relu().sum() + 1
+
+
+def healthy_loss_without_gradients() -> None:
+    train(nn.Identity(), loss_of=lambda outputs, _: Hinge.apply(outputs))
 
 
 def function(backward):

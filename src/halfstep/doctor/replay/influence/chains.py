@@ -3,7 +3,8 @@
 By the chain rule, a backward multiplies by the gradient that it is given. The backward pass of the
 last step runs twice, from a gradient of 1 and from one of -2 at the loss. A backward that is given
 other gradients, and returns the same ones, has cut the chain. Reversal, straight-through
-estimators, clipping and normalising all change at least the sign of their result.
+estimators, clipping and normalising all change at least the sign of their result. A backward that
+returns nothing but zeros, as of a saturated function, is asked again at small random inputs.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from halfstep.doctor.replay.influence.forwards import Forwards
+    from halfstep.doctor.signals.values.own_functions import OwnCall
 
 _FACTORS = (1.0, -2.0)
 
@@ -46,11 +48,12 @@ class _Run:
     made: list[torch.Tensor]
 
 
-def cut_chains(forwards: Forwards) -> Iterator[CutChain]:
+def cut_chains(forwards: Forwards, calls: Sequence[OwnCall] = ()) -> Iterator[CutChain]:
     """Yield the autograd functions whose gradients do not depend on those that they are given.
 
     Args:
         forwards: The forward of the step.
+        calls: The calls of autograd functions in it.
     """
     losses = [each for each in forwards.ends if each.requires_grad]
     nodes, leaves = _nodes(losses)
@@ -66,6 +69,9 @@ def cut_chains(forwards: Forwards) -> Iterator[CutChain]:
     seen = set()
     for node, kind in nodes.items():
         one, other = first.get(node), second.get(node)
+        if one is not None and not _is_loss(one) and not any(bool(each.any()) for each in one.made):
+            call = next((each for each in calls if each.kind is kind), None)
+            one, other = (None, None) if call is None else _at_random_inputs(call)
         if kind in seen or one is None or other is None or not _is_cut(one, other):
             continue
         seen.add(kind)
@@ -141,23 +147,44 @@ def _runs(
     return runs
 
 
+def _at_random_inputs(call: OwnCall) -> tuple[_Run, _Run] | tuple[None, None]:
+    """Return two runs of the backward of a function of one tensor, from opposite gradients."""
+    places = [at for at, each in enumerate(call.args) if isinstance(each, torch.Tensor)]
+    if len(places) != 1 or not call.args[places[0]].is_floating_point():
+        return None, None
+    tensor = call.args[places[0]]
+    generator = torch.Generator().manual_seed(0)
+    leaf = (0.5 * torch.randn(tensor.shape, generator=generator)).to(tensor).requires_grad_()
+    args = [leaf if at == places[0] else each for at, each in enumerate(call.args)]
+    runs = []
+    for factor in _FACTORS:
+        made = call.kind.apply(*args)
+        if not isinstance(made, torch.Tensor) or not made.requires_grad:
+            return None, None
+        given = torch.full_like(made, 3 * factor)
+        runs.append(_Run([given], _copies(torch.autograd.grad(made, leaf, given))))
+    return runs[0], runs[1]
+
+
 def _copies(gradients: Any) -> list[torch.Tensor]:
     return [each.detach().clone() for each in gradients if isinstance(each, torch.Tensor)]
 
 
 def _is_cut(one: _Run, other: _Run) -> bool:
-    """Return whether a backward returned the same gradients for other ones, and no zeros.
-
-    A function that is the loss itself is given 1, and may then take it for granted.
-    """
+    """Return whether a backward returned the same gradients for other ones, and no zeros."""
     return (
         len(one.given) == len(other.given) > 0
         and len(one.made) == len(other.made) > 0
         and not any(map(torch.equal, one.given, other.given))
-        and not all(bool((each == 1).all()) for each in one.given)
+        and not _is_loss(one)
         and all(map(torch.equal, one.made, other.made))
         and any(bool(each.any()) for each in one.made)
     )
+
+
+def _is_loss(run: _Run) -> bool:
+    """Return whether a function is given 1: it may be the loss, and then take it for granted."""
+    return all(bool((each == 1).all()) for each in run.given)
 
 
 def _return(code: CodeType) -> tuple[int, ast.expr | None]:

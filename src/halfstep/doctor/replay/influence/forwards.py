@@ -84,7 +84,7 @@ class Forwards:
         if operators is self.base:
             return self._compared(self._mode, {}, self._trains, change)
         base = self._in_training
-        return base and self._compared(base, {}, "all", change)
+        return None if base is None else self._compared(base, {}, "all", change)
 
     def changed_in_training(
         self, others: Mapping[Any, torch.Tensor]

@@ -26,6 +26,7 @@ from halfstep.doctor.replay.influence.samples import mixing
 from halfstep.doctor.replay.influence.selections import masked_selections
 from halfstep.doctor.replay.influence.sequences import shifts, token_losses
 from halfstep.doctor.replay.influence.softmaxes import wrong_softmaxes
+from halfstep.doctor.replay.influence.tables import shared_rows
 from halfstep.doctor.replay.influence.terms import lost_terms
 from halfstep.doctor.replay.influence.turned import turned
 from halfstep.doctor.replay.influence.visible import visible_targets
@@ -101,7 +102,7 @@ class Influences(Signal):
             bootstraps=tuple(bootstraps(forwards, self._trained())),
             lost=lost_input(forwards),
             reaches=tuple(out_of_reach(forwards)),
-            chains=_answered(cut_chains, forwards),
+            chains=_answered(lambda one: cut_chains(one, calls), forwards),
             derivatives=tuple(wrong_derivatives(calls)),
             writes=_answered(lost_writes, forwards),
             inner=_answered(inner_losses, forwards),
@@ -115,6 +116,7 @@ class Influences(Signal):
             drowned=tuple(drowned(forwards)),
             edges=_answered(wrong_edges, forwards),
             entropies=_answered(smaller_entropies, forwards),
+            tables=_answered(shared_rows, forwards),
             copied=_answered(copied_targets, forwards),
         )
 
