@@ -193,3 +193,18 @@ class SharedRows:
     rows: int
     sizes: tuple[int, ...]
     at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class WeakNoise:
+    """A loss whose targets are the noise in its inputs.
+
+    Attributes:
+        correlation: The correlation of the noise and the inputs at the last quarter of the levels.
+        last: The last level of the batch.
+        site: The line of the loss.
+    """
+
+    correlation: float
+    last: float
+    site: Site | None

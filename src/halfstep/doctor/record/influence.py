@@ -16,6 +16,7 @@ from halfstep.doctor.record.answers import (
     SharedRows,  # noqa: TC001  # pydantic reads it at run time
     SmallerEntropy,  # noqa: TC001  # pydantic reads it at run time
     Turned,  # noqa: TC001  # pydantic reads it at run time
+    WeakNoise,  # noqa: TC001  # pydantic reads it at run time
     WrongDerivative,  # noqa: TC001  # pydantic reads it at run time
     WrongEdges,  # noqa: TC001  # pydantic reads it at run time
 )
@@ -341,6 +342,7 @@ class Influence:
         edges: Weights of edges that are normalised over the wrong edges.
         entropies: The entropies of policies that the loss makes smaller.
         tables: Tables whose rows the categories of several fields share.
+        noise: How much noise there is in the inputs, where the noise is to be predicted.
         copied: The regressions whose targets are among the inputs at the same places.
         note: The reason why this is not known; "" if it is.
     """
@@ -370,5 +372,6 @@ class Influence:
     edges: tuple[WrongEdges, ...] = ()
     entropies: tuple[SmallerEntropy, ...] = ()
     tables: tuple[SharedRows, ...] = ()
+    noise: tuple[WeakNoise, ...] = ()
     copied: tuple[Copied, ...] = ()
     note: str = ""

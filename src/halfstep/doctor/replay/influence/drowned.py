@@ -86,12 +86,12 @@ def _noise(
                 number = operators[number].makers[0]
             if needed or not product.needed[1 - drawn]:
                 continue
-            if draws(operators[number]) if number != OUTSIDE else _is_noise(product.given[drawn]):
+            if draws(operators[number]) if number != OUTSIDE else is_noise(product.given[drawn]):
                 return mean.values[0], product.given[1 - drawn].detach()
     return None
 
 
-def _is_noise(tensor: torch.Tensor) -> bool:
+def is_noise(tensor: torch.Tensor) -> bool:
     """Return whether a tensor from elsewhere has the statistics of a normal distribution."""
     if (
         tensor.ndim < 2

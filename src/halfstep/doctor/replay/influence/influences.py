@@ -17,6 +17,7 @@ from halfstep.doctor.replay.influence.entropies import smaller_entropies
 from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.inner_losses import inner_losses
 from halfstep.doctor.replay.influence.lost_writes import lost_writes
+from halfstep.doctor.replay.influence.noising import weak_noise
 from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
 from halfstep.doctor.replay.influence.places import by_place
 from halfstep.doctor.replay.influence.reach import out_of_reach
@@ -117,6 +118,7 @@ class Influences(Signal):
             edges=_answered(wrong_edges, forwards),
             entropies=_answered(smaller_entropies, forwards),
             tables=_answered(shared_rows, forwards),
+            noise=_answered(weak_noise, forwards),
             copied=_answered(copied_targets, forwards),
         )
 
