@@ -124,6 +124,35 @@ class Autoencoder(nn.Module):
         return self.decoder(torch.tanh(self.encoder(given)))
 
 
+def healthy_hidden_values() -> None:
+    """Some values of each sample are hidden, and what is hidden is known."""
+
+    def loss_of(model, values, _):
+        shown = (torch.rand(values[:, 1:].shape) > 0.05).float()
+        return functional.mse_loss(
+            model(torch.cat([values[:, 1:] * shown, shown], 1)), values[:, 1:]
+        )
+
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(2 * LENGTH, 32), nn.ReLU(), nn.Linear(32, LENGTH))
+    train(layers, loss_of)
+
+
+def healthy_dropout_of_inputs() -> None:
+    class Denoiser(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.dropout, self.first = nn.Dropout(0.2), nn.Linear(3 * LENGTH, 48)
+            self.last = nn.Linear(48, LENGTH)
+
+        def forward(self, values: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+            given = torch.cat([self.dropout(values), known.flatten(1)], 1)
+            return self.last(torch.relu(self.first(given)))
+
+    train(Denoiser(), same_step)
+
+
 def healthy_bottleneck() -> None:
     train(Autoencoder(6), same_step)
 

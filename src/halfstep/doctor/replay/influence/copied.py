@@ -18,6 +18,7 @@ from halfstep.doctor.replay.influence.losses import OF_CLASSES, losses, mask_of,
 from halfstep.doctor.replay.influence.paths import ancestors, draws, is_only_way
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.tensors.nesting import exchange
+from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,34 +30,57 @@ if TYPE_CHECKING:
 _FEWEST = 16  # targets
 _COLUMNS = 1024
 _ALIKE = 0.9
-"""The share of the targets that must be inputs: the first one of a window may be another."""
+"""The share of the positions that must be inputs: the first one of a window may be another."""
 _MOVED = 0.9
+_HIDING = frozenset({"bernoulli", "bernoulli_", "dropout", "native_dropout"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Match:
+    """An operator that is given the targets of a loss.
+
+    Attributes:
+        loss: The loss.
+        operator: The operator.
+        at: Which of its tensors holds them.
+        where: Their places in it, by their numbers.
+    """
+
+    loss: Loss
+    operator: Operator
+    at: int
+    where: torch.Tensor
 
 
 def copied_targets(forwards: Forwards) -> Iterator[Copied]:
     """Yield the regression of a step whose targets are among the inputs."""
-    operators = forwards.base
-    if not any(map(_compares, losses(operators))):  # Some models predict in evaluation only.
-        operators = forwards.in_training()
+    match = _match(forwards.base)
+    # What a dropout hides is given in evaluation mode only.
+    if match is None or _match(forwards.in_training()) is None:
+        return
+    changed, moved = _moved(forwards, match)
+    if changed and moved >= _MOVED * changed:
+        loss = match.loss
+        yield Copied(loss.targets.numel(), changed, moved, place(match.operator), loss.site)
+
+
+def _match(operators: list[Operator]) -> _Match | None:
+    """Return the operator that is given the targets of the only regression of a forward."""
     found = [each for each in losses(operators) if _compares(each)]
     if len(found) != 1:  # Of several terms, one may hold the model to a part of its inputs.
-        return
+        return None
     (loss,) = found
-    targets = loss.targets.detach()
     above = ancestors(operators, loss.maker)
     for number in sorted(above):
         operator = operators[number]
         for at, given in enumerate(operator.given):
             if operator.needed[at] or not given.is_floating_point():
                 continue
-            where = _where(given.detach(), targets)
-            if where is None:
-                continue
-            if _can_copy(operators, above, operator, at, loss):
-                changed, moved = _moved(forwards, operators, operator, at, where, loss)
-                if changed and moved >= _MOVED * changed:
-                    yield Copied(targets.numel(), changed, moved, place(operator), loss.site)
-            return
+            where = _where(given.detach(), loss.targets)
+            if where is not None:
+                match = _Match(loss, operator, at, where)
+                return match if _can_copy(operators, above, match) else None
+    return None
 
 
 def _compares(loss: Loss) -> bool:
@@ -79,9 +103,9 @@ def _where(given: torch.Tensor, targets: torch.Tensor) -> torch.Tensor | None:
     columns = given.reshape(count, -1)
     if columns.shape[1] > _COLUMNS:
         return None
-    alike = (columns == targets.reshape(-1, 1)).float().mean(0)
-    best = int(alike.argmax())
-    if float(alike[best]) >= _ALIKE:
+    alike = columns == targets.reshape(-1, 1)
+    best = int(alike.sum(0).argmax())
+    if _are_alike(alike[:, best].reshape(samples, -1)):
         return torch.arange(count, device=given.device) * columns.shape[1] + best
     return _where_in_rows(given, targets)
 
@@ -92,30 +116,41 @@ def _where_in_rows(given: torch.Tensor, targets: torch.Tensor) -> torch.Tensor |
     rows = targets.reshape(samples, -1)
     if given.ndim != 2 or len(given) != samples or given.shape[1] <= rows.shape[1]:
         return None
-    for first in (given == rows[:, :1]).float().mean(0).ge(_ALIKE).nonzero()[:, 0].tolist():
+    for first in (given == rows[:, :1]).all(0).nonzero()[:, 0].tolist():
         part = given[:, first : first + rows.shape[1]]
-        if part.shape == rows.shape and float((part == rows).float().mean()) >= _ALIKE:
+        if part.shape == rows.shape and _are_alike(part == rows):
             places = torch.arange(given.numel(), device=given.device).reshape(given.shape)
             return places[:, first : first + rows.shape[1]].reshape(-1)
     return None
 
 
-def _can_copy(
-    operators: Sequence[Operator], above: set[int], operator: Operator, at: int, loss: Loss
-) -> bool:
+def _are_alike(same: torch.Tensor) -> bool:
+    """Return whether inputs are the targets of all samples, but at a few positions of none.
+
+    A mask hides other positions of each sample.
+    """
+    return float(same.all(0).float().mean()) >= _ALIKE
+
+
+def _can_copy(operators: Sequence[Operator], above: set[int], match: _Match) -> bool:
     """Return whether samples have other inputs, and no operator on the way has less room."""
-    given, targets = operator.given[at], loss.targets
+    operator, loss = match.operator, match.loss
+    given, targets = operator.given[match.at], loss.targets
     source = storage_key(given)
-    below = {operator.number} if any(operator.needed) else set()
-    beside = given.numel() > targets.numel()
+    below = {operator.number}
+    # A part of an input may be picked as the target on purpose, to be told from the others.
+    beside = given.numel() > targets.numel() and storage_key(targets) != source
     for number in sorted(above):
         each = operators[number]
-        is_below = number == operator.number or bool(below & {*each.makers})
-        if is_below:
+        # What was detached passes no gradients on.
+        reached = any(
+            maker in below and (needed or not any(operators[maker].needed))
+            for maker, needed in zip(each.makers, each.needed, strict=True)
+        )
+        if number == operator.number or reached:
             below.add(number)
-            if draws(each) or any(
-                maker != OUTSIDE and draws(operators[maker]) for maker in each.makers
-            ):
+            makers = [operators[maker] for maker in each.makers if maker != OUTSIDE]
+            if any(draws(one) or one.name in _HIDING for one in (each, *makers)):
                 return False
         for tensor, maker, needed in zip(each.given, each.makers, each.needed, strict=True):
             is_other = not needed and storage_key(tensor) != source and tensor.ndim > 0
@@ -126,18 +161,14 @@ def _can_copy(
         for number in below - {operator.number}
         if operators[number].values and operators[number].values[0].numel() < targets.numel()
     )
-    return beside and not any(is_only_way(operators, loss.maker, each, {source}) for each in narrow)
+    if not beside or loss.maker not in below:
+        return False
+    return not any(is_only_way(operators, loss.maker, each, {source}) for each in narrow)
 
 
-def _moved(
-    forwards: Forwards,
-    operators: list[Operator],
-    operator: Operator,
-    at: int,
-    where: torch.Tensor,
-    loss: Loss,
-) -> tuple[int, int]:
+def _moved(forwards: Forwards, match: _Match) -> tuple[int, int]:
     """Return of how many samples one input was changed, and how often its prediction changed."""
+    loss, operator, at, where = match.loss, match.operator, match.at, match.where
     samples, targets = len(loss.targets), loss.targets.reshape(-1)
     given = operator.given[at].detach()
     width = len(targets) // samples
@@ -159,6 +190,6 @@ def _moved(
         assert isinstance(changed, tuple)
         return changed
 
-    changed = forwards.changed_at((operator.number, others), operators)
+    changed = forwards.changed_at((operator.number, others))
     mask = None if changed is None else mask_of(changed, loss.maker, loss.predictions)
     return (0, 0) if mask is None else (len(chosen), int(mask.reshape(-1)[chosen].sum()))

@@ -72,19 +72,9 @@ class Forwards:
         """
         return self._compared(self._mode, others, self._trains)
 
-    def changed_at(
-        self, change: Change, operators: list[Operator]
-    ) -> Sequence[list[torch.Tensor]] | None:
-        """Return where results change with other arguments of one operator.
-
-        Args:
-            change: The number of the operator, and what makes its arguments others.
-            operators: `base`, or what `in_training` has returned.
-        """
-        if operators is self.base:
-            return self._compared(self._mode, {}, self._trains, change)
-        base = self._in_training
-        return None if base is None else self._compared(base, {}, "all", change)
+    def changed_at(self, change: Change) -> Sequence[list[torch.Tensor]] | None:
+        """Return the same as `changed`, with other arguments of one operator."""
+        return self._compared(self._mode, {}, self._trains, change)
 
     def changed_in_training(
         self, others: Mapping[Any, torch.Tensor]
