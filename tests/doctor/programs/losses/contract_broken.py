@@ -196,3 +196,39 @@ def healthy_order_of_a_sorter() -> None:
         return functional.cross_entropy(outputs, bins.clamp(max=3))
 
     train(loss_of)
+
+
+def train_detector(first: int) -> None:
+    """Train a small detector of two kinds of objects, whose classes begin with a number."""
+    from torchvision.models.detection import FasterRCNN
+    from torchvision.models.detection.rpn import AnchorGenerator
+
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Conv2d(3, 8, 3, stride=8, padding=1), nn.ReLU())
+    backbone.out_channels = 8
+    model = FasterRCNN(
+        backbone,
+        first + 2,
+        rpn_anchor_generator=AnchorGenerator(((16,),), ((1.0,),)),
+        min_size=32,
+        max_size=32,
+        box_detections_per_img=4,
+        rpn_post_nms_top_n_train=8,
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number in range(4):
+        boxes = torch.tensor([[2.0, 2.0, 14.0, 14.0], [16.0, 16.0, 30.0, 30.0]])
+        labels = torch.tensor([0, 1]) + first
+        targets = [{"boxes": boxes, "labels": labels.roll(number)}]
+        losses = model([torch.rand(3, 32, 32)], targets)
+        optimizer.zero_grad()
+        sum(losses.values()).backward()
+        optimizer.step()
+
+
+def broken_by_objects_of_class_zero() -> None:
+    train_detector(0)
+
+
+def healthy_objects_from_one() -> None:
+    train_detector(1)

@@ -48,7 +48,10 @@ def lost_input(forwards: Forwards) -> Lost | None:
             for key, each in forwards.inputs.items()
             if each.shape[0] == count and _differ(each)
         }
-        found = _lost(forwards, loss, others) if others else None
+        kept = (each for key, each in forwards.inputs.items() if key not in others)
+        if not others or any(each.is_floating_point() and each.numel() > 1 for each in kept):
+            continue  # The rows may be objects in an image, whose features stay as they are.
+        found = _lost(forwards, loss, others)
         if found is not None:
             return found
     return None

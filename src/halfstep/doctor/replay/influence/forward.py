@@ -225,10 +225,11 @@ class Forward(TorchDispatchMode):
             raise MemoryError("the results of the forward are too large to be kept")
         number = len(self.operators)
         line, user_line = lines_below(self._boundary, self._mark)
-        if user_line != self._mark:
+        where = self._where()
+        if user_line != self._mark or where[1]:
             self._note_call(user_line)
         node = current_node()
-        caller = Caller(*self._where(), line, user_line, node="" if node is None else node.name())
+        caller = Caller(*where, line, user_line, node="" if node is None else node.name())
         makers = [self.maker(each) for each in given]
         values = [each.detach().clone() for each in made]
         self.operators.append(

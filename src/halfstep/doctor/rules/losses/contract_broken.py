@@ -8,6 +8,7 @@ from halfstep.doctor.signals.values.contracts import (
     ASCENDING,
     CORNERS,
     COUNTS,
+    OBJECTS,
     SHARES,
     SIGNS,
     SYMMETRIC,
@@ -67,6 +68,13 @@ _SAYS = {
         ),
         "+ {0} = ({0} + {0}.mT) / 2  # before this line",
     ),
+    OBJECTS: (
+        (
+            "takes class 0 for the background, and is given objects of class 0: the model learns "
+            "that there is nothing where they are"
+        ),
+        "+ # count the classes of objects from 1, and make the model for one class more",
+    ),
 }
 
 
@@ -103,7 +111,7 @@ def _confidence(call: Contract, calls: Sequence[Contract]) -> str:
         return POSSIBLE if mean >= _TIES else ""
     if call.kind == SIGNS:
         return LIKELY
-    if call.kind == COUNTS:
+    if call.kind in {COUNTS, OBJECTS}:
         return LIKELY if mean >= _FEW else ""
     return LIKELY if call.kind == SHARES or least > 0 else ""
 

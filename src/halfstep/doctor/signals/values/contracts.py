@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched
 
 CORNERS, SIGNS, SHARES = "corners", "signs", "shares"
-COUNTS, ASCENDING, SYMMETRIC = "counts", "ascending", "symmetric"
+COUNTS, ASCENDING, SYMMETRIC, OBJECTS = "counts", "ascending", "symmetric", "objects"
 _EXAMINED = frozenset(2**power for power in range(13))
 _LINES = 64
 MOST = 2**20
@@ -46,8 +46,10 @@ _TORCHVISION: dict[str, tuple[str, tuple[str, ...]]] = {
     },
     **dict.fromkeys(("nms", "batched_nms", "roi_align", "roi_pool"), (CORNERS, ("boxes",))),
     "sigmoid_focal_loss": (SHARES, ("targets",)),
+    "select_training_samples": (OBJECTS, ("gt_labels",)),
 }
 """The functions of torchvision, which are recognised by their frames."""
+_MODULES = ("torchvision.ops", "torchvision.models.detection.roi_heads")
 _FIRST_CALLS = frozenset({"__getitem__", "unbind", "sigmoid", "nms", "roi_align", "roi_pool"})
 _TORCH: dict[str, tuple[str, str, int]] = {
     **dict.fromkeys(("soft_margin_loss", "SoftMarginLoss"), (SIGNS, "target", 1)),
@@ -79,7 +81,8 @@ class Contract:
     Attributes:
         name: The function's name, or the module's class.
         argument: The argument.
-        kind: What it needs: "corners", "signs", "shares", "counts", "ascending" or "symmetric".
+        kind: What it needs: "corners", "signs", "shares", "counts", "ascending", "symmetric" or
+            "objects".
         is_given: Whether the argument needs no gradient while gradients are computed, as targets.
         shares: In each examined call, the share of the elements that are not of this kind; for
             signs, that of zeros among targets of 0 and 1, or 0 with other targets.
@@ -196,7 +199,7 @@ def library_call(frame: FrameType | None) -> tuple[str, dict[str, Any]] | None:
     found = None
     while frame is not None and _VISION in frame.f_code.co_filename:
         name = frame.f_code.co_name
-        if name in _TORCHVISION and frame.f_globals["__name__"].startswith("torchvision.ops"):
+        if name in _TORCHVISION and frame.f_globals["__name__"].startswith(_MODULES):
             found = frame
         frame = frame.f_back
     if found is None or found.f_locals.get("fmt", "xyxy") != "xyxy":
@@ -267,6 +270,7 @@ _SHARES: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
     COUNTS: lambda targets: (targets < 0).double().mean(),
     ASCENDING: _ascending,
     SYMMETRIC: _symmetric,
+    OBJECTS: lambda labels: (labels == 0).double().mean(),
 }
 
 
