@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.signal import Hook, Signal, defining
-from halfstep.doctor.signals.state.facts import parameters_of, state_step
+from halfstep.doctor.signals.state.facts import innermost, parameters_of, state_step
 from halfstep.doctor.signals.values.casts import Casts
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Optimizers(Signal):
             self.watched.tell("on_loaded", optimizer, calling_line())
 
     def _on_schedule(self, original: Any, scheduler: Any, /, *args: Any, **kwargs: Any) -> Any:
-        optimizer = getattr(scheduler, "optimizer", None)
+        optimizer = innermost(getattr(scheduler, "optimizer", None))
         initial = getattr(scheduler, "_is_initial", False)
         if self.watched.guard.is_outside and not initial and isinstance(optimizer, Optimizer):
             with self.watched.guard.own():

@@ -17,6 +17,7 @@ from halfstep.doctor.record.classes import nodes_of
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.signals.state.facts import innermost
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -74,8 +75,9 @@ class Lambdas(Signal):
         with self.watched.guard.own():
             same = _same(scheduler.lr_lambdas)
             if len(same) > 1:
-                self.watched.registry.optimizer(scheduler.optimizer)
-                number = self.watched.registry.optimizers.number(scheduler.optimizer)
+                optimizer = innermost(scheduler.optimizer)
+                self.watched.registry.optimizer(optimizer)
+                number = self.watched.registry.optimizers.number(optimizer)
                 self._found.append((number, type(scheduler).__name__, same, calling_line()))
 
     def freeze(self) -> dict[str, Any]:

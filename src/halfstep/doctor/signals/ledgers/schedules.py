@@ -24,6 +24,7 @@ from halfstep.doctor.record.uses import attributes_of
 from halfstep.doctor.signals.frozen import frozen
 from halfstep.doctor.signals.ledgers.rates import StepRates, value_of
 from halfstep.doctor.signals.signal import Hook, Signal, defining
+from halfstep.doctor.signals.state.facts import innermost
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Schedules(Signal):
     def _note(self, scheduler: LRScheduler, mark: Mark | None) -> _Schedule:
         known = self._known.get(scheduler)
         if known is None:
-            optimizer = scheduler.optimizer
+            optimizer = innermost(scheduler.optimizer)
             self.watched.registry.optimizer(optimizer)
             number = self.watched.registry.optimizers.number(optimizer)
             rates, group = self._rates.of(number), optimizer.param_groups[0]

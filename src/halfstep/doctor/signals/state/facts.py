@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import Optimizer
 
 from halfstep.doctor.internals import (
     is_compiled,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from torch import nn
-    from torch.optim import Optimizer
 
     from halfstep.doctor.signals.state.sizes import Sizes
 
@@ -48,6 +48,14 @@ _SETTINGS = (
     "track_running_stats",
 )
 NAMES = 8
+
+
+def innermost(optimizer: Any) -> Any:
+    """Return the optimizer inside of wrappers that have its groups, such as Accelerate's."""
+    inner = getattr(optimizer, "optimizer", None)
+    if isinstance(inner, Optimizer) and inner.param_groups is optimizer.param_groups:
+        return innermost(inner)
+    return optimizer
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
