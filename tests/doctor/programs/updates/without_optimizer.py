@@ -203,3 +203,29 @@ def healthy_part_that_was_trained_before() -> None:
     model = parts()
     train(model, torch.optim.SGD(model.parameters(), lr=0.01))
     train(model, torch.optim.SGD(model[2].parameters(), lr=0.01))
+
+
+def in_stages(*, again: bool, after: bool = True) -> None:
+    """Train a model, then its head alone with another optimizer, and then all of it again."""
+    model = parts()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    model[0].requires_grad_(requires_grad=False)
+    optimizer = torch.optim.SGD(model[-1].parameters(), lr=0.05)
+    train(model, optimizer)
+    model[0].requires_grad_()
+    if again:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    if after:
+        train(model, optimizer)
+
+
+def broken_in_stages() -> None:
+    in_stages(again=False)
+
+
+def healthy_in_stages() -> None:
+    in_stages(again=True)
+
+
+def healthy_unfrozen_at_the_end() -> None:
+    in_stages(again=False, after=False)

@@ -26,13 +26,14 @@ from halfstep.formats import format_name
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from halfstep.doctor.signals.watched import Watched
 
 _MOST_STEPS = 0.9
 ELEMENTS = 64
 PATTERNS = 64
+_SINCE = 3  # steps since parameters were unfrozen
 NAMES = 64
 MOST = 4096  # parameters of an optimizer whose elements are compared
 FROZEN, NEVER, ZERO, STILL = "frozen", "never", "zero", "still"
@@ -178,7 +179,9 @@ class Bookkeeping(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._accounts: defaultdict[int, _Account] = defaultdict(_Account)
-        self._unfrozen: dict[int, tuple[weakref.ref[torch.Tensor], Mark | None]] = {}
+        self._unfrozen: dict[
+            int, tuple[weakref.ref[torch.Tensor], Mark | None, tuple[int, ...]]
+        ] = {}
         self._given: dict[int, tuple[weakref.ref[torch.Tensor], float | None]] = {}
 
     def hooks(self) -> Iterator[Hook]:
@@ -207,11 +210,11 @@ class Bookkeeping(Signal):
     ) -> None:
         """Note parameters that the loop may make trainable, once there is an optimizer."""
         del name, values
-        if self.watched.registry.optimizers.notes:
-            mark = calling_line()
+        if notes := self.watched.registry.optimizers.notes:
+            mark, steps = calling_line(), tuple([each.steps for each in notes])
             for each in tensors:
                 if not each.requires_grad and len(self._unfrozen) < MOST:
-                    self._unfrozen[id(each)] = weakref.ref(each), mark
+                    self._unfrozen[id(each)] = weakref.ref(each), mark, steps
 
     def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
         """Book a step."""
@@ -264,7 +267,8 @@ class Bookkeeping(Signal):
     def _unowned(self, names: dict[int, str]) -> Iterator[Unowned]:
         registry = self.watched.registry
         optimizers = registry.optimizers.alive().values()
-        owned = {id(each) for one in optimizers for each in registry.moved_by(one)}
+        moved = {one: {*map(id, registry.moved_by(one))} for one in optimizers}
+        owned = {each for mine in moved.values() for each in mine}
         reported: set[int] = set()
         models = sorted(registry.models.alive().items(), key=lambda each: -_size(each[1]))
         for number, model in models:
@@ -276,10 +280,16 @@ class Bookkeeping(Signal):
                 and registry.had_gradient(each)
                 and self._rate_given(each) is None  # An earlier optimizer may have had it.
             ]
-            late = [each for each in lost if self._was_frozen(each)]
+            late = [
+                each
+                for each in trained
+                if id(each) not in reported | registry.copied
+                and registry.had_gradient(each)
+                and self._is_left_out(each, moved)
+            ]
             rest = [each for each in lost if not self._was_frozen(each)]
             alone = len(lost) == len(trained)
-            reported |= set(map(id, lost))
+            reported |= set(map(id, (*lost, *late)))
             for why, mine in (("unfrozen", late), ("model" if alone else "part", rest)):
                 if mine:
                     yield Unowned(
@@ -293,6 +303,22 @@ class Bookkeeping(Signal):
                         training=model.training,
                         site=site(self._unfrozen[id(mine[0])][1]) if why == "unfrozen" else None,
                     )
+
+    def _is_left_out(
+        self, parameter: torch.Tensor, moved: Mapping[Optimizer, Container[int]]
+    ) -> bool:
+        """Return whether no optimizer with steps since a parameter was unfrozen contains it."""
+        if not self._was_frozen(parameter):
+            return False
+        _, _, before = self._unfrozen[id(parameter)]
+        registry = self.watched.registry.optimizers
+        since = {
+            one: registry[one].steps - (before[number] if number < len(before) else 0)
+            for number, one in registry.alive().items()
+        }
+        return max(since.values(), default=0) >= _SINCE and not any(
+            id(parameter) in moved[one] for one, steps in since.items() if steps
+        )
 
     def _was_frozen(self, parameter: torch.Tensor) -> bool:
         known = self._unfrozen.get(id(parameter))
