@@ -229,3 +229,35 @@ def healthy_in_stages() -> None:
 
 def healthy_unfrozen_at_the_end() -> None:
     in_stages(again=False, after=False)
+
+
+class Adapted(nn.Module):
+    """A frozen layer with a trained one beside it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.beside = layer.requires_grad_(requires_grad=False), nn.Linear(16, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layer(inputs) + self.beside(inputs)
+
+
+def adapt(*, before: bool) -> None:
+    """Train a model, and then an adapter of it with an optimizer made before or after it."""
+    model = parts()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model[0].requires_grad_(requires_grad=False)
+    model[-1] = Adapted(model[-1])
+    if not before:
+        trained = [each for each in model.parameters() if each.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=0.01)
+    train(model, optimizer)
+
+
+def broken_adapters_after_the_optimizer() -> None:
+    adapt(before=True)
+
+
+def healthy_adapters_before_the_optimizer() -> None:
+    adapt(before=False)

@@ -26,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if each.why == "unfrozen":
             return _unfrozen(each)
         # A part before the trained ones may be left as it is on purpose, like loaded weights.
-        if each.why == "model" and _is_after(evidence, each):
+        if each.why == "model" and (_is_after(evidence, each) or _is_in_vain(ledger)):
             return _model(each)
         if each.why == "part" and not each.loaded and _trains(evidence, each):
             return _model(each)
@@ -58,6 +58,14 @@ def _trains(evidence: Evidence, unowned: Unowned) -> bool:
     return bool(owners) and (
         unowned.count < _MINORITY * unowned.total or any(each.hollow for each in owners)
     )
+
+
+def _is_in_vain(ledger: ParameterLedger) -> bool:
+    """Return whether an optimizer has made all of its steps without a gradient.
+
+    It may have been given what was frozen or replaced before the first step.
+    """
+    return any(each.empty == each.steps >= _FEWEST for each in ledger.owners)
 
 
 def _is_after(evidence: Evidence, unowned: Unowned) -> bool:
