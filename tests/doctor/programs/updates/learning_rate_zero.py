@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import (
     LinearLR,
     PolynomialLR,
     SequentialLR,
+    StepLR,
 )
 
 from doctor.loops import batches, classifier
@@ -55,6 +56,14 @@ def broken_by_hand() -> None:
 def broken_by_a_division_of_whole_numbers() -> None:
     """The warm-up divides with `//`, so the rate stays 0 until it ends."""
     train(lambda optimizer: LambdaLR(optimizer, lambda step: min(1, step // 100)), count=60)
+
+
+def broken_factor_of_zero() -> None:
+    train(lambda optimizer: StepLR(optimizer, 40, gamma=0))
+
+
+def healthy_steps_to_a_tenth() -> None:
+    train(lambda optimizer: StepLR(optimizer, 40))
 
 
 def healthy_warm_up_from_zero() -> None:

@@ -16,6 +16,9 @@ _FEWEST = 10
 _SHARE = 0.25  # of the steps; a few steps at 0 begin a warm-up or end a schedule
 _GATE = 0.5  # of the largest rate; a schedule from there to 0 switches the optimizer off on purpose
 
+_BY_FACTOR = frozenset({"ExponentialLR", "MultiStepLR", "StepLR"})
+"""Schedules that multiply a rate by a factor, which is not meant to be 0."""
+
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find steps at a rate of 0, while no other optimizer moves anything."""
@@ -49,11 +52,12 @@ def _of_all(evidence: Evidence) -> Finding | None:
         if rates.zeros < max(_FEWEST, _SHARE * rates.steps) or not rates.largest:
             continue
         late = rates.moving_to < rates.zero_from
-        if late and rates.last_moving > _GATE * rates.largest:
+        mine = [each for each in ledger.schedules if each.optimizer == rates.number]
+        by_factor = any(each.kind in _BY_FACTOR for each in mine)
+        if late and rates.last_moving > _GATE * rates.largest and not by_factor:
             continue
         if any(_moves_meanwhile(other, rates) for other in ledger.optimizers):
             continue
-        mine = [each for each in ledger.schedules if each.optimizer == rates.number]
         at = next((each.made for each in mine if each.made), None)
         when = f"from step {rates.zero_from} on" if late else f"first in step {rates.zero_from}"
         return Finding(
