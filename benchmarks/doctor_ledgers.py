@@ -20,7 +20,10 @@ folder `ordinary` of `unseen_programs`: 30 causes, drawn at random, as people of
 them in ordinary work. Those in `everyday` are the same by another author, with 30 other draws.
 Those in `beyond` are by an author who had the list of the causes, and was asked for mistakes that
 are in none of them. Those in `work` have 32 causes, drawn at random, and those in `public` mistakes
-from public reports, each by another author; `truth.json` has the address of each report.
+from public reports, each by another author; `truth.json` has the address of each report. Those in
+`tasks` and `tickets` are such sets again, by two more authors. Those in `libraries` are by another
+one: mistakes of users of transformers, Lightning, Accelerate, timm and torchvision. That folder is
+left out where these packages are missing.
 
 The causes that count were added after the first run, by reading each finding. `first` in the result
 is the score of that run, before anything was mended; it is kept as it is.
@@ -48,6 +51,7 @@ import sys
 import tempfile
 import time
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +80,9 @@ SETS = {
         "beyond",
         "work",
         "public",
+        "tasks",
+        "tickets",
+        "libraries",
     ),
     "shape_programs": (
         "numerics",
@@ -93,6 +100,8 @@ KEPT = {
     "unseen_programs": "doctor_unseen.json",
     "shape_programs": "doctor_shapes.json",
 }
+NEEDS = {"libraries": ("accelerate", "lightning", "torchmetrics", "transformers")}
+"""The packages that the programs of a folder import, besides those of the tests."""
 LONGEST_S = 300
 PLACE = re.compile(r"@ .*:(\d+)$")
 
@@ -209,6 +218,10 @@ def score(programs: str, chosen: str) -> list[dict[str, Any]]:
     """Run the programs of a set whose names begin with `chosen`; return a row for each."""
     rows = []
     for ledger in SETS[programs]:
+        missing = [each for each in NEEDS.get(ledger, ()) if find_spec(each) is None]
+        if missing:
+            sys.stdout.write(f"{ledger} is left out, for it needs {', '.join(missing)}\n")
+            continue
         folder = HERE / programs / ledger
         for truth in json.loads((folder / "truth.json").read_text()):
             name = f"{ledger}/{truth['file'].removesuffix('.py')}"
