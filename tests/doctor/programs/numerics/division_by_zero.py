@@ -180,3 +180,23 @@ def healthy_beside_an_addition() -> None:
 
 def healthy_remainder() -> None:
     of_quotients(lambda features: torch.remainder(features, 0.5))
+
+
+def train_by_hand(least: float) -> None:
+    """No optimizer makes the steps, and the sizes of the batches differ."""
+    model = Around(lambda features: ranged(features, least))
+    for number, (images, labels) in enumerate(batches(6)):
+        loss = functional.cross_entropy(model(images), labels, reduction="sum") / (9 - number)
+        loss.backward()
+        with torch.no_grad():
+            for each in model.parameters():
+                each -= 0.01 * each.grad
+                each.grad = None
+
+
+def broken_without_an_optimizer() -> None:
+    train_by_hand(0.0)
+
+
+def healthy_without_an_optimizer() -> None:
+    train_by_hand(1e-3)
