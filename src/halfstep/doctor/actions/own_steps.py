@@ -28,7 +28,7 @@ class OwnSteps(Signal):
         if watched.registry.optimizers.notes or not watched.grammar.has_gradients:
             return
         models = watched.registry.models.alive().values()
-        trained = [each for model in models for each in model.parameters()]
+        trained: list[torch.Tensor] = [each for model in models for each in model.parameters()]
         trained += [each for each in written if each.requires_grad and each.is_leaf]
         given = {address(each) for each in written} - {0}
         if not any(address(each) in given for each in trained):

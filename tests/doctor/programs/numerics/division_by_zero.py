@@ -190,7 +190,7 @@ def train_by_hand(least: float) -> None:
         loss.backward()
         with torch.no_grad():
             for each in model.parameters():
-                each -= 0.01 * each.grad
+                each.sub_(each.grad, alpha=0.01)
                 each.grad = None
 
 

@@ -134,7 +134,9 @@ def own_clip(norm_of):
 
 
 def broken_by_squares_in_a_clip_of_its_own() -> None:
-    train_on_large(own_clip(lambda gradients: sum(each.square().sum() for each in gradients).sqrt()))
+    train_on_large(
+        own_clip(lambda gradients: sum(each.square().sum() for each in gradients).sqrt())
+    )
 
 
 def healthy_norm_in_double() -> None:

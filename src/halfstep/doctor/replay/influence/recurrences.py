@@ -53,26 +53,25 @@ class _Passage:
 
 def detached_states(forwards: Forwards) -> Iterator[DetachedState]:
     """Yield the first recurrence of a step whose state is detached between all steps."""
-    operators = forwards.base
+    operators, trainable = forwards.base, forwards.trainable.keys()
     reached = _reached(operators, forwards.losses)
-    for uses in _uses(operators, forwards.trainable.keys()):
-        for run, passages in _runs(operators, uses, forwards.trainable.keys()):
+    for uses in _uses(operators, trainable):
+        for run, passages in _runs(operators, uses, trainable):
             if len(run) < _FEWEST or run[-1] not in reached:
                 continue
             ends = [each for each in run if each in reached]
-            if len(ends) > 1:  # The steps before may be those of an earlier iteration.
-                run, passages = run[-len(ends) :], passages[1 - len(ends) :]
-            if any(each.detach is None for each in passages) or not _is_over_sequence(passages):
+            # The steps before these may be those of an earlier iteration.
+            tail = passages if len(ends) == 1 else passages[1 - len(ends) :]
+            last = tail[-1]
+            if last.detach is None or any(each.detach is None for each in tail):
                 continue
-            last = passages[-1]
-            if len(ends) > 1 and (
-                run != ends
-                or not _have_own_targets(forwards, len(ends), len(operators[run[-1]].values[0]))
-                or last.cut in _predicted(operators, forwards.trainable.keys())
-            ):
-                continue
-            if last.detach is not None:
-                yield DetachedState(len(run), len(ends), place(last.detach))
+            is_judged = len(ends) == 1 or (
+                ends == run[-len(ends) :]
+                and _have_own_targets(forwards, len(ends), len(operators[run[-1]].values[0]))
+                and last.cut not in _predicted(operators, trainable)
+            )
+            if is_judged and _is_over_sequence(tail):
+                yield DetachedState(len(tail) + 1, len(ends), place(last.detach))
                 return
 
 

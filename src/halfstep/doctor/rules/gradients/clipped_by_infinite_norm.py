@@ -22,11 +22,9 @@ def judge(evidence: Evidence) -> Finding | None:
     bad, gradients = evidence.numbers.first_bad, evidence.gradients
     if bad is None:
         return _of_finite(evidence)
-    if bad.loss is None or not isfinite(bad.loss):
+    if bad.loss is None or not isfinite(bad.loss) or gradients.iteration != bad.iteration:
         return None
-    if gradients.iteration != bad.iteration or gradients.infs or not gradients.nans:
-        return None
-    if gradients.zeros + gradients.nans < gradients.elements:
+    if not 0 < gradients.nans >= gradients.elements - gradients.zeros or gradients.infs:
         return None
     born = [each for each in evidence.births if each.culprit and each.phase == "backward"]
     if not gradients.zeros and not any(map(_is_overflow, born)):
@@ -67,7 +65,7 @@ def _of_finite(evidence: Evidence) -> Finding | None:
     clips = [(each.site, each.norms) for each in clipping.lines]
     # A write of the loop that leaves no gradient at all.
     clips += [
-        (each.site, [before for before, _ in each.norms])
+        (each.site, tuple([before for before, _ in each.norms]))
         for each in clipping.shrinking
         if not any(after for before, after in each.norms if before == inf)
     ]

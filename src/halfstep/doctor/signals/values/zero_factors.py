@@ -145,9 +145,8 @@ def _name(node: ast.expr) -> str:
 
 def _counters(node: ast.AST) -> Iterator[str]:
     """Yield the variable that a loop counts with, or that a statement counts up."""
-    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, int):
-            yield _name(node.target)
+    if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant):
+        yield _name(node.target)
     if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Call):
         return
     called = node.iter.func
