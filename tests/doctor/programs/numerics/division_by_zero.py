@@ -200,3 +200,25 @@ def broken_without_an_optimizer() -> None:
 
 def healthy_without_an_optimizer() -> None:
     train_by_hand(1e-3)
+
+
+def differentiate(least: float) -> None:
+    """The gradients come from torch.func."""
+    model = Around(lambda features: ranged(features, least))
+    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
+
+    def loss_of(weights, images, labels):
+        outputs = torch.func.functional_call(model, weights, (images,))
+        return functional.cross_entropy(outputs, labels), outputs.mean()
+
+    for images, labels in batches(6):
+        slopes, _ = torch.func.grad(loss_of, 0, True)(weights, images, labels)  # noqa: FBT003
+        weights = {name: each - 0.01 * slopes[name] for name, each in weights.items()}
+
+
+def broken_in_torch_func() -> None:
+    differentiate(0.0)
+
+
+def healthy_in_torch_func() -> None:
+    differentiate(1e-3)

@@ -159,7 +159,8 @@ class Influences(Signal):
         """Return the keys of the storages of the parameters that optimizers update."""
         registry = self.watched.registry
         optimizers = registry.optimizers.alive().values()
-        return {storage_key(each) for one in optimizers for each in registry.moved_by(one)}
+        moved = [each for one in optimizers for each in registry.moved_by(one)]
+        return {storage_key(each) for each in (*moved, *registry.differentiated)}
 
     def freeze(self) -> dict[str, Any]:
         """Return what the loss depends on."""

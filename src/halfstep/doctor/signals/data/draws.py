@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from halfstep.doctor.internals import drops_values
+from halfstep.doctor.internals import drops_values, is_functorch_tensor
 from halfstep.doctor.record.sites import Mark, Site, calling_line, calling_lines, site
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tensors.nesting import is_in_graph
@@ -343,6 +343,8 @@ def _leading(value: Any) -> tuple[float, ...] | None:
     """Return the first numbers of a tensor on the CPU, an array or a list; None for others."""
     if isinstance(value, torch.Tensor):
         if value.device.type != "cpu" or value.dtype == torch.bool or not value.dim():
+            return None
+        if value.layout is not torch.strided or is_functorch_tensor(value):
             return None
         return tuple(value.detach().reshape(-1)[:_LEADING].tolist())
     if isinstance(value, np.ndarray):
