@@ -360,7 +360,9 @@ class Tape:
 
 def _bytes_of(entry: Entry) -> int:
     """Return the size of the tensors that the call of a model gets from outside."""
-    return sum(each.nbytes for each, _ in entry.given) if entry.kind == "module" else 0
+    if entry.kind != "module":
+        return 0
+    return sum(each.numel() * each.element_size() for each, _ in entry.given)
 
 
 def _with_carried(entry: Entry, forgotten: set[int]) -> Entry:
