@@ -197,3 +197,17 @@ def test_the_vectors_of_spectral_norms_have_a_length_of_one(spectral) -> None:
     assert [each.shape for each in found] == [(4,)]
     assert float(found[0].norm()) == pytest.approx(1.0)
     assert internals.spectral_vectors(nn.Linear(5, 4)) == []
+
+
+def test_views_of_a_tensor_use_its_memory_and_copies_do_not() -> None:
+    value = torch.zeros(3, 2)
+    alone = internals.users_of_memory(value)
+    copy = value.clone()
+    assert internals.users_of_memory(value) == internals.users_of_memory(copy) == alone
+    flat = value.view(-1)
+    assert internals.users_of_memory(value) == alone + 1
+    data = value.data
+    assert internals.users_of_memory(value) == alone + 2
+    del flat, data
+    assert internals.users_of_memory(value) == alone
+    assert internals.users_of_memory(value.view(-1)[:2]) == 0

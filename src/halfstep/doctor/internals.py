@@ -46,6 +46,23 @@ def push_function_mode(mode: TorchFunctionMode, below: int = 0) -> None:
         overrides._push_mode(each)
 
 
+def users_of_memory(tensor: torch.Tensor) -> int:
+    """Return how many tensors, such as views, use the memory of a tensor.
+
+    Args:
+        tensor: The tensor.
+
+    Returns:
+        Their number, plus a constant; 0 for a tensor without memory of its own.
+    """
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+        return 0
+    storage = tensor.untyped_storage()
+    if storage.nbytes() != tensor.numel() * tensor.element_size():
+        return 0
+    return int(torch._C._storage_Use_Count(storage._cdata))
+
+
 def keep_compiled_buffers() -> Callable[[], None]:
     """Make backward passes that are compiled from now on able to run more than once.
 

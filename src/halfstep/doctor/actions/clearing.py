@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from halfstep.doctor.actions.optimizers import Optimizers
 from halfstep.doctor.actions.scaling import Scaling
+from halfstep.doctor.internals import users_of_memory
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.signal import Hook, Signal
@@ -118,5 +119,7 @@ def _only_reference() -> int:
 
 
 def references(parameter: torch.Tensor) -> int:
-    """Return the number of references to the gradient of a parameter."""
-    return sys.getrefcount(parameter.grad)
+    """Return the number of references to the gradient of a parameter, or to all of its memory."""
+    gradient = parameter.grad
+    count = sys.getrefcount(gradient)
+    return count if gradient is None else count + users_of_memory(gradient)

@@ -105,7 +105,7 @@ class Hearing(Signal):
         if name in _NOT_ON_TAPE:
             return
         given, made = tensors_in((call.args, call.kwargs)), tensors_in(result)
-        self._note_gradients(name, call, given)
+        self._note_gradients(name, call, given, made)
         self.record(call, given, made)
         filled = [] if name in ALLOCATING else made if result is not None else call.args[:1]
         halves = [each for each in tensors_in(filled) if each.dtype in HALVES]
@@ -115,7 +115,9 @@ class Hearing(Signal):
         for hears in self.watched.hear["on_call"]:
             hears(heard)
 
-    def _note_gradients(self, name: str, call: Call, given: list[torch.Tensor]) -> None:
+    def _note_gradients(
+        self, name: str, call: Call, given: list[torch.Tensor], made: list[torch.Tensor]
+    ) -> None:
         """Report writes and reads of gradients to the grammar."""
         if call.function is torch.autograd.grad:
             self._differentiated(call)
@@ -133,7 +135,7 @@ class Hearing(Signal):
             if name.endswith("_"):
                 written = set(map(id, _written(call)))
                 given = [each for each in given if id(each) not in written]
-            self._grammar.notice_use(given)
+            self._grammar.notice_use(given, () if name.endswith("_") else made)
 
     def record(self, call: Call, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
         """Count a call, and put it on the tape if a loss may depend on its result.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from halfstep.doctor.actions.functional_steps import FunctionalSteps
 from halfstep.doctor.actions.measuring import Measuring
 from halfstep.doctor.internals import raising_function
 from halfstep.doctor.record import Ending
@@ -43,7 +44,10 @@ class LastStep(Signal):
         self._seen = self.watched.grammar.made
         with self.watched.guard.own():
             self.watched[Measuring].series.settle()
-            self._examine()
+            if self.watched[FunctionalSteps].is_whole:
+                self.watched[FunctionalSteps].examine()
+            else:
+                self._examine()
 
     def _examine(self) -> None:
         watched, recent = self.watched, self.watched[Measuring].recent

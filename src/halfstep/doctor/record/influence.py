@@ -286,11 +286,13 @@ class DetachedState:
     """A recurrence over a sequence whose state is detached between every two steps.
 
     Attributes:
-        steps: Number of steps; only the last one reaches a loss.
-        at: The operator that detaches the state before it.
+        steps: Number of steps.
+        ends: Number of these that reach a loss: the last one, or several with their own targets.
+        at: The operator that detaches the state before the last one.
     """
 
     steps: int
+    ends: int
     at: Place
 
 

@@ -28,6 +28,7 @@ from halfstep.doctor.signals.state.facts import environment
 from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.signals.values.positions import Positions
 from halfstep.doctor.signals.values.targets import target_ranges
+from halfstep.doctor.tape.tape import given_tensors
 from halfstep.doctor.tensors.summary import summary
 
 if TYPE_CHECKING:
@@ -259,6 +260,10 @@ class Investigation(Signal):
             iteration: Number of the step.
             why: The reason for running it again.
         """
+        if not any(each.requires_grad for each in parameters.values()):
+            leaves = {id(each): each for _, each in given_tensors(entries) if each.requires_grad}
+            named = {f"tensor {number}": each for number, each in enumerate(leaves.values())}
+            parameters = {**parameters, **named}
         computed = frozenset(self._inputs.computed)
         stack, positions = self.watched.stack, self.watched[Positions]
         return Replayer(entries, parameters, stack, positions, iteration, why, computed)

@@ -30,6 +30,7 @@ _NEXT_IN_FP32 = (
     "if training still fails, check the data, the loss function and the learning rate: nothing was "
     "computed in half precision, so the precision is not the cause"
 )
+_STEPS = ("step", "scaler step", "drop")
 _MAKE_STEPS_BAD = {"losses", "numerics", "overflow"}
 """Topics whose causes make inf or NaN, so that a scaler skips steps."""
 _AFTER_SKIPS = "SCHEDULE_MOVES_OVER_SKIPS"
@@ -165,7 +166,9 @@ def _before(evidence: Evidence) -> str:
 
 
 def _unchecked(evidence: Evidence) -> str:
-    if "loop" not in evidence.signals or _steps(evidence):
+    # Of steps that the loop makes itself, only the values are checked.
+    by_optimizers = [each for kind in _STEPS for each in evidence.loop.of(kind)]
+    if "loop" not in evidence.signals or (by_optimizers and _steps(evidence)):
         return ""
     why = "no optimizer made a step"
     if evidence.elsewhere:

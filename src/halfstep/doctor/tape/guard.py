@@ -84,6 +84,16 @@ class Guard:
         finally:
             self._inside = before
 
+    @contextmanager
+    def as_the_loop(self) -> Iterator[None]:
+        """Return a context for code of the loop that doctor runs."""
+        own = self.set_own(own=False)
+        try:
+            with self.outside():
+                yield
+        finally:
+            self.set_own(own)
+
     def set_own(self, own: bool) -> bool:  # for `_Own` alone
         """Set whether doctor runs, and return the previous value."""
         before, self._own = self._own, own

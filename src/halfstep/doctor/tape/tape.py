@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 ENTRIES = 4096
 CALLS_OF_MODELS = 16
+"""More calls without a backward pass, if they are large or many, are those of an evaluation."""
+_LARGE, _MANY = 2**26, 256  # bytes of their arguments, and calls
 
 
 class Multiplier(NamedTuple):
@@ -184,7 +186,7 @@ class Tape:
         self._slots: dict[int, tuple[weakref.ref[torch.Tensor], int, Multiplier | None]] = {}
         self._count = 0
         self._first = 0
-        self._modules = 0
+        self._modules = self._bytes = 0
         self._alive: set[int] = set()
         self.missing = ""
         self.on_copy: Callable[[torch.Tensor, torch.Tensor], None] | None = None
@@ -199,7 +201,7 @@ class Tape:
         if self.entries:
             self._segments.append([])
             self._first = self._count
-            self._modules = 0
+            self._modules = self._bytes = 0
             self._alive = {made for each in self._segments for one in each for made in one.results}
             self.missing = ""
             if len(self._slots) > ENTRIES:
@@ -316,14 +318,19 @@ class Tape:
         if len(self.entries) > ENTRIES:
             self._forget(self.entries[0])
         self._modules += entry.kind == "module"
-        if self._modules > CALLS_OF_MODELS and not any(
-            each.kind == "backward" for each in self.entries
+        self._bytes += _bytes_of(entry)
+        is_evaluation = self._bytes > _LARGE or self._modules > _MANY
+        if (
+            is_evaluation
+            and self._modules > CALLS_OF_MODELS
+            and not any(each.kind == "backward" for each in self.entries)
         ):
             self._forget(next(each for each in self.entries if each.kind == "module"))
 
     def _forget(self, entry: Entry) -> None:
         self.entries.remove(entry)
         self._modules -= entry.kind == "module"
+        self._bytes -= _bytes_of(entry)
         self._alive.difference_update(entry.results)
 
     def snapshot(self, *, latest: bool = False) -> list[Entry]:
@@ -349,6 +356,13 @@ class Tape:
         if forgotten:
             chosen = [_with_carried(entry, forgotten) for entry in chosen]
         return chosen[::-1]
+
+
+def _bytes_of(entry: Entry) -> int:
+    """Return the size of the tensors that the call of a model gets from outside."""
+    if entry.kind != "module":
+        return 0
+    return sum(each.numel() * each.element_size() for each, _ in entry.given)
 
 
 def _with_carried(entry: Entry, forgotten: set[int]) -> Entry:

@@ -25,6 +25,8 @@ _SUMS = frozenset(
     for name in ("Add", "Sub", "Rsub", "Mul", "Div", "Neg", "ToCopy")
     for number in (0, 1)
 )
+_REDUCTIONS = frozenset({"SumBackward0", "MeanBackward0"})
+_JOINS = frozenset({"StackBackward0", "CatBackward0"})
 _SHAPES = frozenset({"TBackward0", "ToCopyBackward0", "TransposeBackward0", "ViewBackward0"})
 _RESHAPES = (
     _SHAPES
@@ -42,7 +44,7 @@ _RESHAPES = (
 def terms_of(losses: Iterable[torch.Tensor]) -> frozenset[int]:
     """Return the terms of the sum of some losses, as sequence numbers of graph nodes.
 
-    Sums of scalars, and products and quotients with scalars, are taken apart.
+    Sums of scalars, also of stacked ones, and products and quotients with scalars, are taken apart.
 
     Args:
         losses: The tensors from which a backward pass starts.
@@ -70,8 +72,11 @@ def terms_in(losses: Iterable[torch.Tensor], roots: Iterable[Any] = ()) -> Itera
         if number in seen:
             continue
         seen.add(number)
+        below = [each for each, _ in node.next_functions]
         if _kind(node) in _SUMS and makes_scalar(node):
-            waiting += [below for below, _ in node.next_functions]
+            waiting += below
+        elif _kind(node) in _REDUCTIONS and _kind(below[0]) in _JOINS:
+            waiting += [each for each, _ in below[0].next_functions]
         else:
             yield node
 

@@ -197,3 +197,29 @@ def healthy_order_of_a_sort_in_each_epoch() -> None:
         for start in range(0, COUNT, 8):
             batch = order[start : start + 8]
             training.step(inputs[batch], targets[batch])
+
+
+def train_on_arrays(seed_of, *, evaluates: bool = False) -> None:
+    """The rows are those of arrays; `seed_of(epoch)` is the seed of their order."""
+    training = Training()
+    inputs, targets = (each.numpy() for each in samples())
+    for epoch in range(4):
+        order = np.random.default_rng(seed_of(epoch)).permutation(COUNT)
+        if evaluates:
+            with torch.no_grad():
+                training.model(torch.from_numpy(inputs[order[:8]]))
+            order = np.arange(COUNT)
+        for part in np.split(order, 4):
+            training.step(torch.from_numpy(inputs[part]), torch.from_numpy(targets[part]))
+
+
+def broken_by_an_order_of_arrays() -> None:
+    train_on_arrays(lambda epoch: 3)
+
+
+def healthy_seed_of_the_epoch_for_arrays() -> None:
+    train_on_arrays(lambda epoch: 3 + epoch)
+
+
+def healthy_seed_of_a_part_for_evaluation() -> None:
+    train_on_arrays(lambda epoch: 3, evaluates=True)

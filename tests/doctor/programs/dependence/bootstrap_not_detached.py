@@ -188,3 +188,36 @@ def broken_beside_a_loss_that_falls_below_zero() -> None:
         ours.zero_grad()
         functional.mse_loss(critic(states), target).backward()
         ours.step()
+
+
+def differentiate(target_of) -> None:
+    """Take the gradients from torch.func, for parameters outside of the network."""
+    model = network()
+    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
+    old = dict(weights)
+
+    def fixed(states: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(model, old, (states,))
+
+    def loss_of(weights, states, actions, rewards, following, done):
+        def online(states: torch.Tensor) -> torch.Tensor:
+            return torch.func.functional_call(model, weights, (states,))
+
+        values = online(states).gather(1, actions).squeeze(1)
+        return functional.mse_loss(values, target_of(online, fixed, rewards, following, done))
+
+    for batch in transitions():
+        slopes = torch.func.grad(loss_of)(weights, *batch)
+        weights = {name: each - 0.05 * slopes[name] for name, each in weights.items()}
+
+
+def broken_in_torch_func() -> None:
+    differentiate(own)
+
+
+def healthy_in_torch_func() -> None:
+    differentiate(detached)
+
+
+def healthy_old_parameters_in_torch_func() -> None:
+    differentiate(lambda online, fixed, *transition: own(fixed, fixed, *transition))

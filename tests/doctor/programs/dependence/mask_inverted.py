@@ -122,3 +122,67 @@ def healthy_pooling_over_the_last_part() -> None:
 def healthy_sequences_that_end_alike() -> None:
     """Attention to all tokens, which end with one and the same in some samples."""
     train(pooled(lambda tokens: torch.where(tokens.eq(tokens[:, :1]), -1e4, 0.0)), None)
+
+
+def beside_a_learned_token(hide):
+    """Return an attention in which a learned token stands before the input."""
+
+    def encode(features, layer, tokens):
+        first = layer.linear2.bias.expand(len(tokens), 1, -1)
+        features = torch.cat([first, features], 1)
+        hidden = functional.pad(hide(tokens), (1, 0))
+        scores = features @ features.transpose(1, 2)
+        return (scores.masked_fill(hidden[:, None], -1e9).softmax(-1) @ features)[:, :1]
+
+    return encode
+
+
+def broken_beside_a_learned_token() -> None:
+    train(beside_a_learned_token(lambda tokens: tokens.ne(0)))
+
+
+def healthy_beside_a_learned_token() -> None:
+    train(beside_a_learned_token(lambda tokens: tokens.eq(0)))
+
+
+class Pooling(nn.Module):
+    """Pools features of shape (samples, positions, 4) by an attention.
+
+    Args:
+        hide: Returns which positions are hidden, from all positions and the lengths.
+    """
+
+    def __init__(self, hide) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.head, self.hide = nn.Linear(4, 8), nn.Linear(8, 3), hide
+
+    def forward(self, features: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        hidden = self.hide(torch.arange(features.shape[1]), lengths[:, None])
+        made = self.layer(features).tanh()
+        scores = made.sum(-1).masked_fill(hidden, -1e9)
+        return self.head((scores.softmax(-1)[..., None] * made).sum(1))
+
+
+def train_on_features(hide) -> None:
+    model = Pooling(hide)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number in range(6):
+        lengths = torch.tensor([2, 5, 3, 6])
+        features = torch.randn(4, 8, 4, generator=torch.Generator().manual_seed(number))
+        features[torch.arange(8) >= lengths[:, None]] = 0
+        optimizer.zero_grad()
+        functional.cross_entropy(model(features, lengths), torch.arange(4) % 3).backward()
+        optimizer.step()
+
+
+def broken_by_lengths_of_features() -> None:
+    train_on_features(lambda places, lengths: places < lengths)
+
+
+def healthy_lengths_of_features() -> None:
+    train_on_features(lambda places, lengths: places >= lengths)
+
+
+def healthy_pooling_of_the_first_position() -> None:
+    train_on_features(lambda places, lengths: (places > 0).expand(len(lengths), -1))

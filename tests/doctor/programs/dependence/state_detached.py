@@ -186,3 +186,68 @@ def healthy_input_that_is_its_own_output() -> None:
     cell = Feedback()
     cell.back.requires_grad_(requires_grad=False)
     train(lambda cell, inputs, state, at: cell(inputs, state), cell)
+
+
+def labels_of_each_step(inputs: torch.Tensor) -> torch.Tensor:
+    """Return the class that the step before tells, for each step."""
+    return inputs[:, :, :3].argmax(2).roll(1, 1)
+
+
+class Tagger(nn.Module):
+    """A cell over a sequence, with a prediction for each step.
+
+    Args:
+        keep: Returns what is left of the state for the next step.
+        head: Whether a layer predicts from the state; otherwise the state is the prediction.
+    """
+
+    def __init__(self, keep, *, head: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        width = 8 if head else 3
+        self.cell, self.keep = nn.GRUCell(4, width), keep
+        self.head = nn.Linear(8, 3) if head else nn.Identity()
+        self.state = torch.zeros(8, width)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs = []
+        self.state = torch.zeros_like(self.state)
+        for each in inputs.unbind(1):
+            state = self.cell(each, self.state)
+            outputs.append(self.head(state))
+            self.state = self.keep(state)
+        return torch.stack(outputs, 1)
+
+
+def tag(keep, *, head: bool = True, shared: bool = False) -> None:
+    model = Tagger(keep, head=head)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, labels in sequences():
+        targets = labels[:, None].expand(-1, LENGTH) if shared else labels_of_each_step(inputs)
+        optimizer.zero_grad()
+        functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+
+
+def broken_with_targets_of_each_step() -> None:
+    tag(lambda state: state.data)
+
+
+def broken_by_a_copy_without_gradients() -> None:
+    def keep(state: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return state.clone()
+
+    tag(keep)
+
+
+def healthy_targets_of_each_step() -> None:
+    tag(lambda state: state.clone())
+
+
+def healthy_one_target_for_all_steps() -> None:
+    tag(lambda state: state.detach(), shared=True)
+
+
+def healthy_rollout_whose_state_is_the_prediction() -> None:
+    tag(lambda state: state.detach(), head=False)

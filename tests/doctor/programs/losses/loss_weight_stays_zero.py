@@ -80,3 +80,61 @@ def healthy_parameters_without_a_part() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+
+class Annealer:
+    """A weight that rises with the steps that it is told of."""
+
+    def __init__(self, period: int) -> None:
+        self.period, self.count = period, 0
+
+    def tick(self) -> None:
+        self.count += 1
+
+    @property
+    def share(self) -> float:
+        return min(1.0, self.count // self.period)
+
+
+class Trainer:
+    """A training in a class, with the weight of an annealer."""
+
+    def __init__(self, period: int) -> None:
+        self.model, self.annealer = classifier(), Annealer(period)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        outputs = self.model(images)
+        loss = functional.cross_entropy(outputs, labels) + self.penalty(outputs)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.annealer.tick()
+
+    def penalty(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs.square().mean() * self.annealer.share
+
+    def fit(self) -> None:
+        for images, labels in batches(30):
+            self.step(images, labels)
+
+
+def broken_by_an_annealer() -> None:
+    Trainer(1000).fit()
+
+
+def healthy_annealer_that_gets_there() -> None:
+    Trainer(20).fit()
+
+
+class Switched(Trainer):
+    """Its weight is a setting of 0."""
+
+    off = 0.0
+
+    def penalty(self, outputs: torch.Tensor) -> torch.Tensor:
+        return self.off * outputs.square().mean()
+
+
+def healthy_setting_of_0_beside_an_annealer() -> None:
+    Switched(1000).fit()

@@ -180,3 +180,45 @@ def healthy_beside_an_addition() -> None:
 
 def healthy_remainder() -> None:
     of_quotients(lambda features: torch.remainder(features, 0.5))
+
+
+def train_by_hand(least: float) -> None:
+    """No optimizer makes the steps, and the sizes of the batches differ."""
+    model = Around(lambda features: ranged(features, least))
+    for number, (images, labels) in enumerate(batches(6)):
+        loss = functional.cross_entropy(model(images), labels, reduction="sum") / (9 - number)
+        loss.backward()
+        with torch.no_grad():
+            for each in model.parameters():
+                each.sub_(each.grad, alpha=0.01)
+                each.grad = None
+
+
+def broken_without_an_optimizer() -> None:
+    train_by_hand(0.0)
+
+
+def healthy_without_an_optimizer() -> None:
+    train_by_hand(1e-3)
+
+
+def differentiate(least: float) -> None:
+    """The gradients come from torch.func."""
+    model = Around(lambda features: ranged(features, least))
+    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
+
+    def loss_of(weights, images, labels):
+        outputs = torch.func.functional_call(model, weights, (images,))
+        return functional.cross_entropy(outputs, labels), outputs.mean()
+
+    for images, labels in batches(6):
+        slopes, _ = torch.func.grad(loss_of, 0, True)(weights, images, labels)  # noqa: FBT003
+        weights = {name: each - 0.01 * slopes[name] for name, each in weights.items()}
+
+
+def broken_in_torch_func() -> None:
+    differentiate(0.0)
+
+
+def healthy_in_torch_func() -> None:
+    differentiate(1e-3)

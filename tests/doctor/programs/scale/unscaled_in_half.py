@@ -96,3 +96,32 @@ def healthy_hook_that_freezes() -> None:
             parameter.grad.zero_()
 
     train_with_hooks(freeze, weight=1e-3)
+
+
+def train_by_hand(unscale, *, weight: float = 1e-7) -> None:
+    """No optimizer makes the steps."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).half()
+    masters = [each.detach().float() for each in model.parameters()]
+    for images, labels in batches(6):
+        loss = weight * functional.cross_entropy(model(images.half()).float(), labels)
+        (loss * SCALE).backward()
+        gradients = unscale([each.grad for each in model.parameters()])
+        with torch.no_grad():
+            torch._foreach_sub_(masters, [each.float() for each in gradients])
+            for master, parameter in zip(masters, model.parameters(), strict=True):
+                parameter.copy_(master)
+                parameter.grad = None
+
+
+def divided_together(gradients):
+    torch._foreach_mul_(gradients, 1 / SCALE)
+    return gradients
+
+
+def broken_without_an_optimizer() -> None:
+    train_by_hand(divided_together)
+
+
+def healthy_without_an_optimizer() -> None:
+    train_by_hand(lambda gradients: [each.float() / SCALE for each in gradients])

@@ -108,3 +108,46 @@ def broken_on_fp32_copies() -> None:
 
 def healthy_on_fp32_copies() -> None:
     train_masters(guarded=True)
+
+
+def train_on_large(clip, scale: float = 1e24) -> None:
+    """Gradients are finite in fp32, and their squares are not."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        (functional.cross_entropy(model(images), labels) * scale).backward()
+        clip([*model.parameters()])
+        optimizer.step()
+
+
+def broken_by_squares_that_overflow() -> None:
+    train_on_large(lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 1.0))
+
+
+def own_clip(norm_of):
+    def clip(parameters) -> None:
+        norm = norm_of([each.grad for each in parameters])
+        torch._foreach_mul_([each.grad for each in parameters], float((1 / norm).clamp(max=1)))
+
+    return clip
+
+
+def broken_by_squares_in_a_clip_of_its_own() -> None:
+    train_on_large(
+        own_clip(lambda gradients: sum(each.square().sum() for each in gradients).sqrt())
+    )
+
+
+def healthy_norm_in_double() -> None:
+    def norm_of(gradients):
+        return sum(each.double().square().sum() for each in gradients).sqrt()
+
+    train_on_large(own_clip(norm_of))
+
+
+def healthy_largest_element() -> None:
+    def norm_of(gradients):
+        return torch.stack([each.abs().max() for each in gradients]).max()
+
+    train_on_large(own_clip(norm_of))

@@ -36,6 +36,25 @@ def broken_by_the_model() -> None:
     train(by_model=True)
 
 
+def flat(gradients) -> list[torch.Tensor]:
+    return [each.view(-1) for each in gradients]
+
+
+def broken_in_views() -> None:
+    train_with_a_memory(kept=lambda model: flat(each.grad for each in model.parameters()))
+
+
+def healthy_copies_of_views() -> None:
+    """The loop joins the flat gradients to one vector, which is a copy."""
+
+    def kept(model: nn.Module) -> list[torch.Tensor]:
+        views = flat(each.grad for each in model.parameters())
+        joined = torch.cat(views).split([len(each) for each in views])
+        return [one.view_as(each) for one, each in zip(joined, model.parameters(), strict=True)]
+
+    train_with_a_memory(kept=kept)
+
+
 def broken_in_a_dictionary() -> None:
     torch.manual_seed(0)
     model = nn.Linear(6, 3)
@@ -79,6 +98,7 @@ def train_with_a_memory(*, kept) -> None:
         optimizer.zero_grad(set_to_none=False)
         functional.cross_entropy(model(images), labels).backward()
         gradients = [each.grad for each in model.parameters()]
+        guard = [one.view_as(each) for one, each in zip(guard, gradients, strict=True)]
         overlap = sum((one * other).sum() for one, other in zip(gradients, guard, strict=True))
         if overlap < 0:
             size = sum(each.square().sum() for each in guard)

@@ -134,3 +134,25 @@ def healthy_losses_one_by_one() -> None:
             each.backward(retain_graph=True)
 
     train_near_the_limit(backward)
+
+
+def broken_sum_of_a_stack() -> None:
+    model, optimizer = _model()
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        losses = []
+        for _ in range(PARTS):
+            losses.append(functional.cross_entropy(model(images), labels))
+            torch.stack(losses).sum().backward(retain_graph=True)
+        optimizer.step()
+
+
+def healthy_mean_of_another_stack() -> None:
+    model, optimizer = _model()
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        for part in images.split(3):
+            scores = model(part).split(1)
+            losses = [functional.cross_entropy(each, labels[:1]) for each in scores]
+            torch.stack(losses).mean().backward()
+        optimizer.step()

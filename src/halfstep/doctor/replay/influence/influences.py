@@ -18,7 +18,12 @@ from halfstep.doctor.replay.influence.forwards import Forwards
 from halfstep.doctor.replay.influence.inner_losses import inner_losses
 from halfstep.doctor.replay.influence.lost_writes import lost_writes
 from halfstep.doctor.replay.influence.noising import weak_noise
-from halfstep.doctor.replay.influence.padding import inverted_masks, padded, padding_that_counts
+from halfstep.doctor.replay.influence.padding import (
+    inverted_masks,
+    padded,
+    padded_features,
+    padding_that_counts,
+)
 from halfstep.doctor.replay.influence.places import by_place
 from halfstep.doctor.replay.influence.reach import out_of_reach
 from halfstep.doctor.replay.influence.recurrences import detached_states
@@ -99,7 +104,7 @@ class Influences(Signal):
             softmaxes=tuple(wrong_softmaxes(forwards)),
             terms=tuple(lost_terms(forwards)),
             padding=padding_that_counts(forwards, inputs),
-            masks=tuple(inverted_masks(forwards, inputs)),
+            masks=tuple(inverted_masks(forwards, [*inputs, *padded_features(forwards)])),
             bootstraps=tuple(bootstraps(forwards, self._trained())),
             lost=lost_input(forwards),
             reaches=tuple(out_of_reach(forwards)),
@@ -154,7 +159,8 @@ class Influences(Signal):
         """Return the keys of the storages of the parameters that optimizers update."""
         registry = self.watched.registry
         optimizers = registry.optimizers.alive().values()
-        return {storage_key(each) for one in optimizers for each in registry.moved_by(one)}
+        moved = [each for one in optimizers for each in registry.moved_by(one)]
+        return {storage_key(each) for each in (*moved, *registry.differentiated)}
 
     def freeze(self) -> dict[str, Any]:
         """Return what the loss depends on."""

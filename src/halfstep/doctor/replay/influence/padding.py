@@ -31,6 +31,7 @@ _FEWEST = 8  # targets
 _SOFTMAXES = frozenset({"_softmax", "_safe_softmax"})
 _FUSED = "scaled_dot_product"
 _HIDDEN = -9e3  # of a score; some add -1e4 to it
+_LEARNED = 4  # tokens beside those of the input
 _KINDS = 8  # different tokens that are hidden; fewer may be the parts of a sequence
 
 
@@ -77,6 +78,23 @@ def padded(forwards: Forwards, batches: Sequence[PaddedBatch] = ()) -> list[Padd
             declared = _declared(forwards, tokens, padding, token)
             found.append(Padded(int(token), tokens, padding, declared))
     return found
+
+
+def padded_features(forwards: Forwards) -> Iterator[Padded]:
+    """Yield the inputs of features whose rows end with zeros, as an input of lengths or masks says.
+
+    Features may be 0 for other reasons.
+    """
+    others = [each for each in forwards.inputs.values() if each.ndim < 3]
+    for features in forwards.inputs.values():
+        if features.ndim != 3 or not features.is_floating_point():
+            continue
+        padding = (features == 0).all(-1)
+        if not _is_at_ends(padding) or bool(padding.all()):
+            continue
+        marks = (padding, ~padding, (~padding).sum(1))
+        if any(torch.equal(each.to(mark.dtype), mark) for each in others for mark in marks):
+            yield Padded(0, padding, padding, "length")
 
 
 def _is_at_ends(padding: torch.Tensor) -> bool:
@@ -183,13 +201,18 @@ def _hides_many(one: Padded) -> bool:
 
 
 def _is_inverted(scores: torch.Tensor, one: Padded) -> bool:
-    """Return whether scores, also of several heads and queries, hide exactly what is no padding."""
+    """Return whether scores, also of several heads and queries, hide exactly what is no padding.
+
+    Learned tokens may stand before the input, or after it.
+    """
     samples, positions = one.tokens.shape
     scores = scores.flatten(0, -2)  # heads and queries of one sample follow each other
-    if scores.shape[-1] != positions or scores.shape[0] % samples:
+    more = scores.shape[-1] - positions
+    if not 0 <= more <= _LEARNED or scores.shape[0] % samples:
         return False
-    hidden = (scores.detach() <= _HIDDEN).reshape(samples, -1, positions)
-    return bool((hidden == ~one.padding[:, None]).all())
+    hidden = (scores.detach() <= _HIDDEN).reshape(samples, -1, scores.shape[-1])
+    parts = [hidden[..., first : first + positions] for first in {0, more}]
+    return any(bool((each == ~one.padding[:, None]).all()) for each in parts)
 
 
 def _masking(forwards: Forwards, operator: Operator, at: int) -> Operator:

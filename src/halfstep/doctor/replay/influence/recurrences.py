@@ -4,7 +4,8 @@ A recurrence is a parameter that a forward uses again and again, each time with 
 on the time before, while each step reads another part of one sequence. If the state is detached
 between all steps, and only the last one reaches a loss, gradients do not pass back in time. Solvers
 of fixed points, which also keep the gradient of the last step only, read the same input each time;
-refinements have a loss for each step.
+refinements have a loss for each step, with the same targets. If each step has targets of its own,
+gradients do not pass back either, unless the state is itself the prediction, as in a rollout.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import torch
+
 from halfstep.doctor.record.influence import DetachedState
 from halfstep.doctor.replay.influence.forward import OUTSIDE
-from halfstep.doctor.replay.influence.losses import place
+from halfstep.doctor.replay.influence.losses import losses, picked, place
 from halfstep.doctor.replay.memory import storage_key
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
-    import torch
-
     from halfstep.doctor.replay.influence.forward import Operator
     from halfstep.doctor.replay.influence.forwards import Forwards
 
 _FEWEST = 4  # steps
 _DETACH = "detach"
+_COPIES = frozenset({"clone", "copy_", "_to_copy"})
 
 
 @dataclass(slots=True)
@@ -38,27 +40,66 @@ class _Passage:
     Attributes:
         depends: Whether the second one depends on the first.
         detach: The operator that detaches a value of the first one; None without any.
+        cut: Number of the operator that made this value.
         parts: Where the operators between them read values of the samples that do not depend on
             the first one.
     """
 
     depends: bool
     detach: Operator | None
+    cut: int
     parts: set[tuple[int, int]]
 
 
 def detached_states(forwards: Forwards) -> Iterator[DetachedState]:
     """Yield the first recurrence of a step whose state is detached between all steps."""
-    operators = forwards.base
+    operators, trainable = forwards.base, forwards.trainable.keys()
     reached = _reached(operators, forwards.losses)
-    for uses in _uses(operators, forwards.trainable.keys()):
-        for run, passages in _runs(operators, uses, forwards.trainable.keys()):
-            cuts = [each.detach for each in passages]
-            if len(run) < _FEWEST or run[-1] not in reached or not reached.isdisjoint(run[:-1]):
+    for uses in _uses(operators, trainable):
+        for run, passages in _runs(operators, uses, trainable):
+            if len(run) < _FEWEST or run[-1] not in reached:
                 continue
-            if cuts[-1] is not None and None not in cuts and _is_over_sequence(passages):
-                yield DetachedState(len(run), place(cuts[-1]))
+            ends = [each for each in run if each in reached]
+            # The steps before these may be those of an earlier iteration.
+            tail = passages if len(ends) == 1 else passages[1 - len(ends) :]
+            last = tail[-1]
+            if last.detach is None or any(each.detach is None for each in tail):
+                continue
+            is_judged = len(ends) == 1 or (
+                ends == run[-len(ends) :]
+                and _have_own_targets(forwards, len(ends), len(operators[run[-1]].values[0]))
+                and last.cut not in _predicted(operators, trainable)
+            )
+            if is_judged and _is_over_sequence(tail):
+                yield DetachedState(len(tail) + 1, len(ends), place(last.detach))
                 return
+
+
+def _have_own_targets(forwards: Forwards, steps: int, rows: int) -> bool:
+    """Return whether each step has targets, and not all have the same ones."""
+    targets = [each.targets for each in (*losses(forwards.base), *picked(forwards.base))]
+    alike = [each for each in targets if each.shape == targets[0].shape]
+    if steps < _FEWEST or len(alike) >= steps:
+        return steps >= _FEWEST and any(not torch.equal(each, alike[0]) for each in alike)
+    for each in targets:
+        if each.numel() and each.numel() % (steps * rows) == 0:
+            by_step, by_row = each.reshape(steps, rows, -1), each.reshape(rows, steps, -1)
+            is_one = (by_step == by_step[:1]).all() | (by_row == by_row[:, :1]).all()
+            return not bool(is_one)
+    return False
+
+
+def _predicted(operators: Sequence[Operator], trainable: Container[int]) -> set[int]:
+    """Return the operators whose results reach a loss without a parameter between."""
+    waiting = [each.maker for each in losses(operators)]
+    found = set[int]()
+    while waiting:
+        number = waiting.pop()
+        if number != OUTSIDE and number not in found:
+            found.add(number)
+            if not any(storage_key(each) in trainable for each in operators[number].given):
+                waiting += operators[number].makers
+    return found
 
 
 def _reached(operators: Sequence[Operator], losses: Sequence[int]) -> set[int]:
@@ -117,7 +158,7 @@ def _runs(
 def _passage(
     operators: Sequence[Operator], before: int, after: int, trainable: Container[int]
 ) -> _Passage:
-    depending, detach, parts = {before}, None, set[tuple[int, int]]()
+    depending, detach, cut, parts = {before}, None, OUTSIDE, set[tuple[int, int]]()
     rows = len(operators[after].values[0])
     for operator in operators[before + 1 : after + 1]:
         for tensor, maker, needed in zip(
@@ -126,11 +167,15 @@ def _passage(
             if maker in depending:
                 depending.add(operator.number)
                 made = operators[maker]
-                if made.name == _DETACH and any(made.needed) and not needed:
-                    detach = made
+                if needed or not any(made.needed):
+                    continue
+                if made.name == _DETACH or made.name in _COPIES:
+                    detach, cut = made, made.makers[-1]
+                elif any(each.requires_grad for each in made.made):  # It is the `.data` of one.
+                    detach, cut = operator, maker
             elif _is_of_samples(tensor, rows) and storage_key(tensor) not in trainable:
                 parts.add((storage_key(tensor), int(tensor.storage_offset())))
-    return _Passage(after in depending, detach, parts)
+    return _Passage(after in depending, detach, cut, parts)
 
 
 def _is_of_samples(tensor: torch.Tensor, rows: int) -> bool:

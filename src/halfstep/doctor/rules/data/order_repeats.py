@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FEWEST = 8  # samples of a pass; fewer may have the same order by chance
 _NEAR = 40  # lines
 _SEEDS = re.compile(r"\bmanual_seed\(|RandomState\(\w|default_rng\(\w|Random\(\w|random\.seed\(")
-_PERMUTED = frozenset({"randperm", "indices"})
+_PERMUTED = frozenset({"randperm", "indices", "order"})
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -57,7 +57,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"{again} is set back before each of them",
                 facts=(f"drawn by: {each.site.text}" if each.site else "drawn by the loop",),
                 change=without_seed(each.seeded) if each.seeded else _seeded(_seed_line(each.site)),
-                confidence=CERTAIN if each.function else LIKELY,
+                confidence=CERTAIN if each.function and each.site else LIKELY,
                 site=each.seeded or each.site,
             )
     return None

@@ -11,7 +11,7 @@ from halfstep.doctor.verdict import CERTAIN, POSSIBLE, Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
-_ORDERS = frozenset({"randperm", "indices"})
+_ORDERS = frozenset({"randperm", "indices", "order"})
 
 
 def judge(evidence: Evidence) -> Finding | None:

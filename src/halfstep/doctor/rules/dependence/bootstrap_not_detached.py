@@ -22,7 +22,8 @@ def judge(evidence: Evidence) -> Finding | None:
     numbers = range(len(evidence.static.optimizers))
     courses = [evidence.numbers.course(number) for number in numbers]
     # Which optimizer trains on the target is not known, so all losses must vanish.
-    if all(course and abs(course[1]) < _VANISHES * abs(course[0]) for course in courses):
+    vanished = [course and abs(course[1]) < _VANISHES * abs(course[0]) for course in courses]
+    if vanished and all(vanished):
         return None
     for found in evidence.of(Influence).bootstraps:
         line = found.at.site.text if found.at.site else ""

@@ -88,5 +88,10 @@ RULE = Rule(
     citations=("NVIDIA-NeMo/Automodel#825",),
     needs=frozenset({"calls", "numbers", "loop", "overflows", "precision"}),
     judge=judge,
-    explains=("EVALUATION_LOSS_IN_HALF", "GRADIENTS_VANISH", "NO_GRADIENTS"),
+    explains=(
+        "CLIPPED_BY_INFINITE_NORM",
+        "EVALUATION_LOSS_IN_HALF",
+        "GRADIENTS_VANISH",
+        "NO_GRADIENTS",
+    ),
 )

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import PRODUCTS
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.signals.ledgers.clipping import ClippingLines
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
 
+_FEWEST = 3  # steps
+_SHARE = 0.5  # of the examined steps
+
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find gradients that contain only NaN and zeros after the loop changed them."""
     bad, gradients = evidence.numbers.first_bad, evidence.gradients
-    if bad is None or bad.loss is None or not isfinite(bad.loss):
+    if bad is None:
+        return _of_finite(evidence)
+    if bad.loss is None or not isfinite(bad.loss) or gradients.iteration != bad.iteration:
         return None
-    if gradients.iteration != bad.iteration or gradients.infs or not gradients.nans:
-        return None
-    if gradients.zeros + gradients.nans < gradients.elements:
+    if not 0 < gradients.nans >= gradients.elements - gradients.zeros or gradients.infs:
         return None
     born = [each for each in evidence.births if each.culprit and each.phase == "backward"]
     if not gradients.zeros and not any(map(_is_overflow, born)):
@@ -52,6 +56,36 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
+def _of_finite(evidence: Evidence) -> Finding | None:
+    """Find finite gradients that clipping multiplies by 0, because their squares overflow.
+
+    A scaler makes infinite gradients, and then leaves out the step.
+    """
+    clipping = evidence.of(ClippingLines)
+    clips = [(each.site, each.norms) for each in clipping.lines]
+    # A write of the loop that leaves no gradient at all.
+    clips += [
+        (each.site, tuple([before for before, _ in each.norms]))
+        for each in clipping.shrinking
+        if not any(after for before, after in each.norms if before == inf)
+    ]
+    for place, norms in clips:
+        count = sum(norm == inf for norm in norms)
+        if not evidence.static.scalers and count >= max(_FEWEST, _SHARE * len(norms)):
+            return Finding(
+                summary="the gradients are finite, but their squares overflow, so their norm is "
+                "infinite, and clipping multiplies them by 0: such steps change nothing",
+                facts=(f"the norm was infinite in {count} of {len(norms)} examined steps",),
+                change=(
+                    "+ # make the loss smaller, for example by inputs that are standardised",
+                    *((f"  {place.text}",) if place else ()),
+                ),
+                confidence=LIKELY,
+                site=place,
+            )
+    return None
+
+
 def _is_overflow(birth: Birth) -> bool:
     # Other operators have their own rules.
     return birth.kind == "inf" and birth.op.startswith((*PRODUCTS, "aten._to_copy", "aten.sum"))
@@ -67,5 +101,6 @@ RULE = Rule(
     ),
     needs=frozenset({"births", "numbers", "gradients", "loop"}),
     judge=judge,
-    explains=("ROOT_AT_ZERO",),
+    also=frozenset({"clipping", "static"}),
+    explains=("ROOT_AT_ZERO", "NO_GRADIENTS"),
 )

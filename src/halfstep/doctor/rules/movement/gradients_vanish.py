@@ -52,7 +52,7 @@ def _small(samples: list[Sample], course: tuple[float, float], made: int) -> Fin
     if len(names) < _PARAMETERS or max(max(each) for each in slopes.values()) > _FROM_ZERO:
         return None
     half = len(names) // 2
-    first, last = max(usual[: half // 2 + 1]), median(usual[half:])
+    first, last = max(usual[: half // 2 + 1]), median(usual[-max(1, half // 2) :])
     still = all(updates[name] * made < _MOVES for name in names[: half // 2 + 1])
     if not still or not 0 < first * _FAR < last:
         return None

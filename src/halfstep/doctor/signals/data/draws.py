@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import linecache
 import random
+import re
 from collections import defaultdict
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -17,13 +19,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from halfstep.doctor.internals import drops_values
+from halfstep.doctor.internals import drops_values, is_functorch_tensor
 from halfstep.doctor.record.sites import Mark, Site, calling_line, calling_lines, site
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.tensors.nesting import is_in_graph
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from halfstep.doctor.record import Fact
     from halfstep.doctor.signals.signal import Heard
@@ -42,6 +45,9 @@ _NUMBERS = frozenset(
 )
 MASKS = "the masks of dropout"
 _NEW = "np.random.default_rng"  # makes a generator
+_BATCHES = 2  # that are compared after each seed
+_NEAR = 8  # lines
+_PERMUTING = re.compile(r"\b(permutation|permuted|shuffle|sample)\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,8 @@ class Repetition:
     """Random numbers of a line that repeat.
 
     Attributes:
-        what: The function that draws them, "the masks of dropout", or "indices".
+        what: The function that draws them, "the masks of dropout", "indices", or "order" if only
+            the batches that follow are known.
         times: How often the same numbers were drawn.
         function: The function that sets the seed; "" if the numbers are from a generator of their
             own.
@@ -111,6 +118,9 @@ class _Seed:
     step: int
     optimizers: int
     draws: int  # number of draws before it
+    called: Mark | None  # the line that calls the function
+    batches: list[Any] = field(default_factory=list)  # the first ones of the training after it
+    evaluates: bool = False  # before these
 
 
 class Draws(Signal):
@@ -149,6 +159,7 @@ class Draws(Signal):
                             self.watched.grammar.made,
                             self._optimizers(),
                             len(self._draws),
+                            calling_line(),
                         )
                     )
             return original(*args, **kwargs)
@@ -172,6 +183,24 @@ class Draws(Signal):
             self._dropping[module] = any(map(drops_values, notes.modules_of(module)))
         if self._dropping[module]:
             self._note(mark, MASKS, _state(random_before))
+
+    def on_model(
+        self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> None:
+        """Note the first batches of the training after a seed was set."""
+        del module
+        seed = self._seeds[-1] if self._seeds else None
+        if seed is None or len(seed.batches) == _BATCHES or not torch.is_grad_enabled():
+            return
+        key = _leading(given[0]) if given and not is_in_graph(given[0]) else None
+        if key is not None and any(each.requires_grad for each in made):
+            seed.batches.append(key)
+
+    def on_evaluation(self, module: nn.Module, mark: Mark | None) -> None:
+        """Note a seed of an evaluation."""
+        del module, mark
+        if self._seeds and not self._seeds[-1].batches:
+            self._seeds[-1].evaluates = True
 
     def on_call(self, heard: Heard) -> None:
         """Note random numbers that the loop draws itself, and indices of samples."""
@@ -223,7 +252,28 @@ class Draws(Signal):
             Repetition(what, times, "", "", None, site(line))
             for line, what, times in self._repeated_without_seed()
         ]
+        found += self._repeated_orders()
         return {RandomDraws.signal: RandomDraws(tuple(seedings), tuple(found))}
+
+    def _repeated_orders(self) -> Iterator[Repetition]:
+        """Yield the seeds of permutations after which the same batches follow each time.
+
+        The rows may be taken by numpy.
+        """
+        lines: defaultdict[Any, list[_Seed]] = defaultdict(list)
+        for each in self._seeds:
+            lines[each.called, each.function, each.seed, each.optimizers].append(each)
+        for (mark, function, seed, optimizers), seeds in lines.items():
+            passes = [each.batches for each in seeds if len(each.batches) == _BATCHES]
+            if (
+                optimizers
+                and len(passes) >= _FEWEST
+                and len({*passes[0]}) == _BATCHES
+                and all(each == passes[0] for each in passes)
+                and not any(each.evaluates for each in seeds)
+                and _permutes(mark)
+            ):
+                yield Repetition("order", len(passes), function, seed, site(mark), None)
 
     def _is_often(self, steps: int) -> bool:
         """Return whether something is made in nearly each step, as the noise of a training is."""
@@ -273,6 +323,17 @@ def _line_with(seed: Any) -> Mark | None:
     return next(numbers, calling_line() if not lines else lines[0])
 
 
+def _permutes(mark: Mark | None) -> bool:
+    """Return whether a line, or one of those below it in its function, makes a permutation."""
+    for number in range(mark[1], mark[1] + _NEAR) if mark else ():
+        text = linecache.getline(mark[0], number) if mark else ""
+        if text.lstrip().startswith("def "):
+            break
+        if _PERMUTING.search(text):
+            return True
+    return False
+
+
 def _state(state: Any) -> int:
     """Return a hash of the state of torch's generators."""
     return hash(tuple([each.numpy().tobytes() for each in (state.cpu, *state.cuda)]))
@@ -282,6 +343,8 @@ def _leading(value: Any) -> tuple[float, ...] | None:
     """Return the first numbers of a tensor on the CPU, an array or a list; None for others."""
     if isinstance(value, torch.Tensor):
         if value.device.type != "cpu" or value.dtype == torch.bool or not value.dim():
+            return None
+        if value.layout is not torch.strided or is_functorch_tensor(value):
             return None
         return tuple(value.detach().reshape(-1)[:_LEADING].tolist())
     if isinstance(value, np.ndarray):

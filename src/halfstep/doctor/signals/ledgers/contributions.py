@@ -79,7 +79,7 @@ class Accounting(Signal):
         optimizer = self.watched.registry.optimizers.alive().get(number)
         if optimizer is None or len(given) < _TWICE:
             return False
-        again = [each for at, each in enumerate(given) if any(each is one for one in given[:at])]
+        again = [each for at, each in enumerate(given) if memories([each]) & memories(given[:at])]
         return bool(again) and self.watched.grammar.state(optimizer).are_among(again)
 
     def on_kept(self, parameters: Sequence[torch.Tensor]) -> None:

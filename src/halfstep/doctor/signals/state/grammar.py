@@ -380,11 +380,18 @@ class Grammar(Iterations):
             else:
                 state.seen = state.look()
 
-    def notice_use(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Note the optimizers with a gradient among the arguments of a function of torch."""
+    def notice_use(
+        self, tensors: Sequence[torch.Tensor], made: Sequence[torch.Tensor] = ()
+    ) -> None:
+        """Note the optimizers with a gradient among the arguments of a function of torch.
+
+        Args:
+            tensors: The tensors in the arguments.
+            made: The results; a mere view of the gradient is no use of it.
+        """
         for gradients in self._gradients.values():
             if gradients.holds and not gradients.examined and gradients.are_among(tensors):
-                gradients.examined = True
+                gradients.examined = not gradients.shares(memories(made))
 
     def notice_read(self, mark: Mark | None, tensors: Iterable[torch.Tensor]) -> None:
         """Record a read for each optimizer with one of these gradients: the loop takes a norm."""

@@ -87,6 +87,15 @@ class Iterations:
         """Whether the next forward begins a new iteration."""
         return self._stepped or not self._events
 
+    @property
+    def has_gradients(self) -> bool:
+        """Whether the iteration has a backward pass, and no step yet."""
+        return not self._stepped and any(kind == "backward" for kind, _, _ in self._events)
+
+    def stepped_by_hand(self) -> None:
+        """End the iteration with the next forward, because the loop itself has made its step."""
+        self._stepped = True
+
     def last_backward(self) -> Mark | None:
         """Return the line of the last backward of the current iteration."""
         return next((mark for kind, mark, _ in reversed(self._events) if kind == "backward"), None)

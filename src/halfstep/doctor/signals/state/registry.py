@@ -248,6 +248,8 @@ class Registry:
         sizes: Norms of parameters before training.
         loaded: Modules into which a state was loaded.
         copied: `id` of the parameters of which optimizers have copies, as last read.
+        differentiated: The parameters for which `torch.func` takes gradients, while such a step is
+            examined.
     """
 
     def __init__(self) -> None:
@@ -259,6 +261,7 @@ class Registry:
         self._reached: set[int] = set()
         self._waiting: list[weakref.ref[torch.Tensor]] = []
         self.copied: set[int] = set()
+        self.differentiated: list[torch.Tensor] = []
         self._has_copies = False
         self._lately: deque[Sizes] = deque(maxlen=2)
 

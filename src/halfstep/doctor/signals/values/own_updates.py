@@ -108,8 +108,10 @@ class OwnUpdateSignal(Signal):
         for name in ("grad", "grad_and_value"):
             yield Hook(torch.func, name, self.watched.in_loop(self._transforms))
 
-    def _transforms(self, original: Any, function: Any, argnums: Any = 0, **kwargs: Any) -> Any:
-        differentiates = original(function, argnums, **kwargs)
+    def _transforms(
+        self, original: Any, function: Any, argnums: Any = 0, has_aux: Any = False
+    ) -> Any:
+        differentiates = original(function, argnums, has_aux)
         numbers = argnums if isinstance(argnums, tuple) else (argnums,)
 
         def call(*args: Any, **named: Any) -> Any:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import ast
+import linecache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from halfstep.doctor.record.blocks import nodes_at
+from halfstep.doctor.record.blocks import nodes_at, parsed
 from halfstep.doctor.record.sites import Mark, Site, calling_line, frame_at, site
 from halfstep.doctor.signals.signal import Signal
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import CodeType
 
     from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
 
+_COMPUTES = (ast.BinOp, ast.Call, ast.IfExp)
+_ROUNDS = 3
 _COUNTING = frozenset({"range", "trange", "enumerate"})
 
 
@@ -97,30 +100,53 @@ class Factors(Signal):
 def _planned(product: _Product) -> tuple[str, str] | None:
     """Return the factor of a product that the counter of a loop gives, and the counter."""
     around = [*nodes_at(product.line[0], product.line[1])]
-    counters = {name for each in around for name in _counters(each)}
-    of_counters = {
-        target.id: counter
-        for loop in around
-        if isinstance(loop, ast.For)
-        for each in ast.walk(loop)
-        if isinstance(each, ast.Assign)
-        for target in each.targets
-        if isinstance(target, ast.Name) and (counter := _uses(each.value, counters))
-    }
+    tree = parsed("".join(linecache.getlines(product.line[0])))
+    counters = _of_counters(tree) if tree is not None and product.zeros else {}
     for each in around:
         if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult):
             here = each.lineno, each.end_lineno, each.col_offset, each.end_col_offset
             for factor in (each.left, each.right) if here == product.position else ():
                 counter = _uses(factor, counters)
-                if counter is None and isinstance(factor, ast.Name):
-                    counter = of_counters.get(factor.id)
                 if counter is not None:
                     return ast.unparse(factor), counter
     return None
 
 
+def _of_counters(tree: ast.AST) -> dict[str, str]:
+    """Return what a file computes from counters: variables, attributes, and results of functions.
+
+    Args:
+        tree: The file.
+
+    Returns:
+        The counter of each name; counters are variables of loops, and what the file counts up.
+    """
+    nodes = [*ast.walk(tree)]
+    found = {name: name for each in nodes for name in _counters(each)}
+    values: list[tuple[str, ast.expr]] = []
+    for each in nodes:
+        if isinstance(each, ast.Assign):
+            values += [(name, each.value) for target in each.targets if (name := _name(target))]
+        elif isinstance(each, ast.FunctionDef):
+            returns = [one.value for one in ast.walk(each) if isinstance(one, ast.Return)]
+            values += [(each.name, value) for value in returns if value is not None]
+    for _ in range(_ROUNDS):
+        for name, value in values:
+            counter = None if name in found else _uses(value, found)
+            if counter is not None and any(isinstance(each, _COMPUTES) for each in ast.walk(value)):
+                found[name] = counter
+    return found
+
+
+def _name(node: ast.expr) -> str:
+    """Return a variable's name, or that of an attribute; "" for other nodes."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
 def _counters(node: ast.AST) -> Iterator[str]:
-    """Yield the variable that a loop counts with."""
+    """Yield the variable that a loop counts with, or that a statement counts up."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant):
+        yield _name(node.target)
     if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Call):
         return
     called = node.iter.func
@@ -132,7 +158,7 @@ def _counters(node: ast.AST) -> Iterator[str]:
         yield target.id
 
 
-def _uses(node: ast.expr, counters: set[str]) -> str | None:
+def _uses(node: ast.expr, counters: Mapping[str, str]) -> str | None:
     """Return the counter that an expression uses; None if it uses none."""
-    names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
-    return next((each for each in names if each in counters), None)
+    names = (_name(each) for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute))
+    return next((counters[each] for each in names if each in counters), None)
