@@ -301,6 +301,8 @@ class OwnScale:
         drops: Number of decreases without a step in between.
         steps: Number of iterations with a step since the first decrease.
         site: The line that multiplies the loss.
+        undone: Number of decreases without a step since an increase, though the loss was finite,
+            up to 64.
     """
 
     first: float
@@ -309,3 +311,4 @@ class OwnScale:
     drops: int
     steps: int
     site: Site | None
+    undone: int = 0
