@@ -63,8 +63,8 @@ def mixing(forwards: Forwards, sequences: Sequence[torch.Tensor]) -> Mixing | No
         found = _mixed(forwards, loss, count, dim)
         if found is not None:
             return found
-    found = (_mixed(forwards, *each, dim=1) for each in _alignments(forwards.base, given))
-    return next((each for each in found if each is not None), None)
+    ways = (_mixed(forwards, *each, dim=1) for each in _alignments(forwards.base, given))
+    return next((each for each in ways if each is not None), None)
 
 
 def _alignments(
