@@ -407,6 +407,11 @@ def storage_number(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def version_of(*tensors: torch.Tensor) -> int:
+    """Return a number that grows with each write; one made in inference mode does not count."""
+    return sum(each._version for each in tensors if not each.is_inference())
+
+
 def is_functorch_tensor(tensor: torch.Tensor) -> bool:
     """Return whether a tensor exists only inside a transform, such as torch.vmap."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -213,9 +213,9 @@ class Hearing(Signal):
     def _note_factor(self, call: Call, mark: Mark | None) -> None:
         inverse = call.function.__name__.startswith(_DIVIDES)
         # The argument that requires gradients is the loss; the other one is the factor.
-        for each in call.args[1:2] if inverse else call.args[:2]:
-            if not (isinstance(each, torch.Tensor) and each.requires_grad):
-                self._own_scales.take(mark, each, inverse=inverse)
+        for at, each in enumerate(call.args[:2]):
+            if not (isinstance(each, torch.Tensor) and each.requires_grad) and at >= inverse:
+                self._own_scales.take(mark, each, call.args[1 - at], inverse=inverse)
 
     def _differentiated(self, call: Call) -> None:
         outputs = call.args[0] if call.args else call.kwargs.get("outputs")

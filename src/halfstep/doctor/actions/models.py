@@ -77,6 +77,8 @@ class Models(Signal):
         return call
 
     def _on_module(self, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if _is_code_of_loop(module, args, kwargs):
+            return original(module, *args, **kwargs)
         watched, entry, before = self.watched, None, []
         with watched.guard.own():
             notes = watched.registry.model(module)
@@ -148,6 +150,19 @@ class Models(Signal):
             # After a step, the weights are those of the next iteration.
             weights_of = watched.grammar.made
             watched[Investigation].evaluation([entry], watched.registry.names(), weights_of)
+
+
+def _is_code_of_loop(module: nn.Module, args: Any, kwargs: Any) -> bool:
+    """Return whether a module is given a model, and no tensors, such as an average of its weights.
+
+    It is no model then, although it is called like one: what it does is heard as code of the loop.
+    """
+    given = (*args, *kwargs.values())
+    return (
+        any(isinstance(each, nn.Module) for each in given)
+        and not tensors_in(given)
+        and not any(each.requires_grad for each in module.parameters())
+    )
 
 
 def _is_preparation(module: nn.Module, entry: Entry, made: list[torch.Tensor]) -> bool:

@@ -116,6 +116,7 @@ class Sample:
         uphill: Cosine of the angle between the update and the gradient: -1 for gradient descent.
         inward: Cosine of the angle between the update and the direction to zero: 1 for decay alone.
         loaded: Whether a state was loaded into the parameter's module.
+        size: Median magnitude of the parameter's elements.
     """
 
     iteration: int
@@ -133,6 +134,7 @@ class Sample:
     uphill: float = 0.0
     inward: float = 0.0
     loaded: bool = False
+    size: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +303,8 @@ class OwnScale:
         drops: Number of decreases without a step in between.
         steps: Number of iterations with a step since the first decrease.
         site: The line that multiplies the loss.
+        undone: Number of decreases without a step since an increase, though the loss was finite,
+            up to 64.
     """
 
     first: float
@@ -309,3 +313,4 @@ class OwnScale:
     drops: int
     steps: int
     site: Site | None
+    undone: int = 0

@@ -1,5 +1,7 @@
 """The epochs share one iterator of the loader, so that only the first has batches."""
 
+import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 from doctor.programs.data.samples import Training, data
@@ -181,3 +183,93 @@ class _Refilled:
 
 def healthy_generator_made_anew_in_a_method() -> None:
     _Refilled()
+
+
+def train_with(penalty_of, begin=lambda parameters: parameters) -> None:
+    """Train with a penalty; `begin` returns from which parameters it is computed."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    kept = begin(model.parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for inputs, targets in [*DataLoader(data(), batch_size=4)] * 3:
+        optimizer.zero_grad()
+        penalty = penalty_of(kept)
+        (nn.functional.cross_entropy(model(inputs), targets) + 0.1 * penalty).backward()
+        optimizer.step()
+
+
+class _Penalty:
+    def __init__(self, parameters) -> None:
+        self.matrices = parameters
+
+    def __call__(self) -> torch.Tensor:
+        return sum((each.square().sum() for each in self.matrices), torch.zeros(())) * 2.0
+
+
+def broken_penalty_of_a_generator() -> None:
+    train_with(lambda penalty: penalty(), lambda kept: _Penalty(each for each in kept))
+
+
+def healthy_penalty_of_a_list() -> None:
+    train_with(lambda penalty: penalty(), lambda kept: _Penalty([*kept]))
+
+
+def broken_average_of_parameters_that_the_optimizer_has_read() -> None:
+    torch.manual_seed(0)
+    model, average = nn.Linear(6, 3), nn.Linear(6, 3)
+    parameters, averages = model.parameters(), [*average.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.01)
+    for inputs, targets in [*DataLoader(data(), batch_size=4)] * 3:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mine, its in zip(averages, parameters, strict=False):
+                mine.lerp_(its, 0.1)
+
+
+def _norm(parameters) -> torch.Tensor:
+    norms = [each.norm() for each in parameters]
+    return torch.stack(norms).norm()
+
+
+def healthy_generator_that_is_passed_on() -> None:
+    """The function runs over another generator each time."""
+    train_with(lambda kept: _norm(each for each in kept), lambda kept: [*kept])
+
+
+def healthy_generator_of_each_call() -> None:
+    def penalty_of(kept) -> torch.Tensor:
+        matrices = (each for each in kept if each.ndim > 1)
+        return 2.0 * sum(each.square().sum() for each in matrices)
+
+    train_with(penalty_of, lambda kept: [*kept])
+
+
+class _Once:
+    """Reads its parameters in the first call only."""
+
+    def __init__(self, parameters) -> None:
+        self.parameters, self.first = parameters, None
+
+    def __call__(self) -> torch.Tensor:
+        if self.first is None:
+            self.first = torch.stack([each.detach().norm() for each in self.parameters])
+        return self.first.sum() * 2.0
+
+
+def healthy_generator_that_is_read_once() -> None:
+    train_with(lambda once: once(), lambda kept: _Once(each for each in kept))
+
+
+def healthy_generator_before_the_loop() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    parameters = model.parameters()
+    with torch.no_grad():
+        for each in parameters:
+            each.mul_(0.5)
+    training = Training()
+    for inputs, targets in [*DataLoader(data(), batch_size=4)] * 3:
+        training.step(inputs, targets)
+        assert model(inputs).isfinite().all()

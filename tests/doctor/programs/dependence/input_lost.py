@@ -42,6 +42,22 @@ def broken_norm_of_one_output() -> None:
     train(network(nn.LayerNorm(1)), functional.mse_loss)
 
 
+def broken_groups_of_one_output() -> None:
+    train(network(nn.GroupNorm(4, 4), nn.Tanh(), nn.Linear(4, 1), width=4), functional.mse_loss)
+
+
+def healthy_groups_of_two_outputs() -> None:
+    train(network(nn.GroupNorm(2, 4), nn.Tanh(), nn.Linear(4, 1), width=4), functional.mse_loss)
+
+
+def healthy_groups_of_one_output_beside_the_input() -> None:
+    class Beside(nn.GroupNorm):
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            return torch.cat([features, super().forward(features)], 1)
+
+    train(network(Beside(4, 4), nn.Linear(8, 1), width=4), functional.mse_loss)
+
+
 class Forecast(nn.Module):
     """Reads a series, whose values are normalised first."""
 

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from doctor.programs.dependence.language import SAMPLES, TOKENS
 from doctor.programs.dependence.padding_in_loss import sentences
@@ -186,3 +187,44 @@ def healthy_lengths_of_features() -> None:
 
 def healthy_pooling_of_the_first_position() -> None:
     train_on_features(lambda places, lengths: (places > 0).expand(len(lengths), -1))
+
+
+def train_on_events(hide) -> None:
+    """Train on events that are filled up to ten; then evaluate many other ones."""
+    torch.manual_seed(0)
+    layer, head = nn.Linear(4, 8), nn.Linear(8, 1)
+    parameters = [*layer.parameters(), *head.parameters()]
+    model = nn.Module()
+    model.layer, model.head = layer, head
+
+    def forward(events: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        features = layer(events)
+        mask = hide(padding)[:, None, :].expand(-1, 10, -1)
+        read = functional.scaled_dot_product_attention(features, features, features, attn_mask=mask)
+        return head(read.mean(1))[:, 0]
+
+    model.forward = forward
+    optimizer = torch.optim.SGD(parameters, lr=0.05)
+
+    def collated():
+        lengths = torch.randint(2, 8, (6,)).tolist()
+        events = pad_sequence([torch.randn(each, 4) for each in lengths], batch_first=True)
+        events = functional.pad(events, (0, 0, 0, 10 - events.shape[1]))
+        return events, torch.arange(10) >= torch.tensor(lengths)[:, None]
+
+    for _ in range(6):
+        events, padding = collated()
+        optimizer.zero_grad()
+        functional.mse_loss(model(events, padding), events.sum((1, 2))).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for _ in range(10):
+            model(*collated())
+
+
+def broken_mask_of_events_that_are_filled_up() -> None:
+    train_on_events(lambda padding: padding)
+
+
+def healthy_mask_of_events_that_are_filled_up() -> None:
+    train_on_events(lambda padding: ~padding)

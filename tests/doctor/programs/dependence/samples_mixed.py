@@ -147,6 +147,30 @@ def healthy_rows_of_positions_and_samples() -> None:
     summarised(summary)
 
 
+def read_strips(after) -> None:
+    """Train a reader of strips, whose loss takes the positions first; `after` gets them last."""
+    torch.manual_seed(0)
+    body, layer, head = nn.Conv1d(2, 8, 3, padding=1), nn.LSTM(8, 8), nn.Linear(8, 4)
+    model = nn.ModuleList([body, layer, head])
+    model.forward = lambda strips: head(layer(after(body(strips)))[0]).log_softmax(-1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loss_of = nn.CTCLoss(zero_infinity=True)
+    for _ in range(4):
+        labels = torch.randint(1, 4, (6, 2))
+        lengths = torch.full((6,), 7), torch.full((6,), 2)
+        optimizer.zero_grad()
+        loss_of(model(torch.randn(6, 2, 7)), labels, *lengths).backward()
+        optimizer.step()
+
+
+def broken_view_of_strips() -> None:
+    read_strips(lambda features: features.reshape(7, 6, 8))
+
+
+def healthy_strips() -> None:
+    read_strips(lambda features: features.permute(2, 0, 1))
+
+
 def healthy_positions_first() -> None:
     """The first dimension is that of the positions, as the layer expects."""
     train(recurrent(summary=lambda made: made[0][-1]), shape=(5, 6, 8))

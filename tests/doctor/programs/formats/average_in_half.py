@@ -67,6 +67,33 @@ def broken_by_foreach() -> None:
     train(lambda model: [each.detach().bfloat16() for each in model.parameters()], update)
 
 
+class Shadow(nn.Module):
+    """An average in buffers, which is called with the model.
+
+    Args:
+        model: The model.
+        dtype: Format of the average.
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        for number, each in enumerate(model.parameters()):
+            self.register_buffer(f"shadow{number}", each.detach().to(dtype, copy=True))
+
+    @torch.no_grad()
+    def forward(self, model: nn.Module) -> None:
+        for mine, its in zip(self.buffers(), model.parameters(), strict=True):
+            mine.sub_(0.001 * (mine - its))
+
+
+def broken_in_a_module_that_is_called_with_the_model() -> None:
+    train(lambda model: Shadow(model, torch.bfloat16), lambda mean, model: mean(model))
+
+
+def healthy_in_a_module_that_is_called_with_the_model() -> None:
+    train(lambda model: Shadow(model, torch.float32), lambda mean, model: mean(model))
+
+
 def healthy_of_a_bf16_model_in_fp32() -> None:
     train(lambda model: copy.deepcopy(model).float(), _in_place, dtype=torch.bfloat16)
 

@@ -223,3 +223,52 @@ def healthy_bias_before_a_norm() -> None:
         optimizer.zero_grad()
         functional.cross_entropy(model(images.bfloat16()).float(), labels).backward()
         optimizer.step()
+
+
+class Places(nn.Module):
+    """Learns places in metres from distances to them.
+
+    Args:
+        dtype: Format of the places.
+        start: Added to them in the forward pass.
+    """
+
+    def __init__(self, dtype: torch.dtype, start: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.start = start
+        first = PLACE + 3 * torch.randn(4, 2, dtype=torch.float64)
+        self.place = nn.Parameter((first - start).to(dtype))
+
+    def forward(self, shots: torch.Tensor) -> torch.Tensor:
+        return (shots[:, None] - (self.start + self.place.double())).norm(dim=-1).float()
+
+
+PLACE = 5_403_700.0
+
+
+def locate(dtype: torch.dtype, start: float = 0.0, *, rate: float = 0.02) -> None:
+    model = Places(dtype, start)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    true = PLACE + 3 * torch.randn(4, 2, dtype=torch.float64)
+    for _ in range(20):
+        shots = PLACE + 400 * torch.rand(8, 2, dtype=torch.float64)
+        optimizer.zero_grad()
+        functional.mse_loss(model(shots), (shots[:, None] - true).norm(dim=-1).float()).backward()
+        optimizer.step()
+
+
+def broken_places_far_from_zero() -> None:
+    locate(torch.float32)
+
+
+def healthy_places_in_fp64() -> None:
+    locate(torch.float64)
+
+
+def healthy_differences_of_places() -> None:
+    locate(torch.float32, PLACE)
+
+
+def healthy_places_that_take_large_steps() -> None:
+    locate(torch.float32, rate=2.0)

@@ -74,6 +74,36 @@ def broken_by_a_column_that_the_model_makes() -> None:
     train(criterion)
 
 
+def of_pairs(labels: torch.Tensor) -> torch.Tensor:
+    """Return rewards of shape (8, 1), plus values of shape (8,) of the states that follow."""
+    rewards = torch.tensor([[float(each)] for each in labels.tolist()])
+    return rewards + 0.9 * rewards.sin().flatten().roll(1) * (rewards < 1)
+
+
+def broken_by_targets_that_broadcast_before() -> None:
+    train(lambda outputs, targets: (of_pairs(targets) - outputs).square().mean())
+
+
+def broken_for_a_row_by_targets_that_broadcast_before() -> None:
+    train(lambda outputs, targets: functional.mse_loss(outputs.flatten(), of_pairs(targets)))
+
+
+def healthy_samples_of_an_ensemble() -> None:
+    """As many targets for each output as there are samples, by chance."""
+    train(lambda outputs, targets: (outputs - targets[:, None] - torch.randn(8, 8)).square().mean())
+
+
+def healthy_columns_that_are_equal() -> None:
+    """Targets of shape (8, 1) that are repeated: each output still meets its own one."""
+    train(
+        lambda outputs, targets: (outputs - targets[:, None].expand(8, 8).clone()).square().mean()
+    )
+
+
+def healthy_factors_of_pairs() -> None:
+    train(lambda outputs, targets: (outputs * (targets[:, None] - targets)).square().mean())
+
+
 class OfAllPairs(nn.Module):
     """A relative: outputs are compared with all others on purpose."""
 

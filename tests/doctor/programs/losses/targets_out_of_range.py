@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from doctor.loops import batches, half_autocast
+from doctor.programs.data import targets_turned
 
 CODE = "TARGETS_OUT_OF_RANGE"
 
@@ -144,3 +145,13 @@ def healthy_marks_of_tags() -> None:
 
 def healthy_counts_in_a_loss_of_counts() -> None:
     count_tags(nn.PoissonNLLLoss(), 9.0)
+
+
+def broken_masks_from_minus_one() -> None:
+    """Masks are normalised like their images; both are mirrored together."""
+    targets_turned.train(
+        targets_turned.together,
+        lambda outputs, masks: functional.binary_cross_entropy_with_logits(
+            outputs[:, 0], 2 * masks - 1
+        ),
+    )

@@ -52,6 +52,23 @@ def healthy_with_weights_of_zero() -> None:
     train_with_added_mask(Emptied)
 
 
+class Logarithm(Added):
+    """Attention with the logarithm of a mask of ones."""
+
+    def masked(self, scores: torch.Tensor) -> torch.Tensor:
+        return scores + (~self.mask).float().log()
+
+
+def broken_with_the_logarithm_of_a_mask() -> None:
+    train_with_added_mask(Logarithm)
+
+
+def healthy_logarithm_of_a_mask() -> None:
+    places = torch.arange(6)
+    mask = places[None, :] > places[:, None]
+    plain_steps(Logarithm(1.0, scale_first=True, mask=mask), functional.cross_entropy)
+
+
 class ByHand(Added):
     """Attention whose softmax is written out, with the maximum of each row or without."""
 

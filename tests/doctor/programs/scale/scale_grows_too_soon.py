@@ -47,3 +47,36 @@ def healthy_with_bad_batches() -> None:
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
+
+
+def train_by_hand(*, begins_anew: bool, start: float = 2.0**14) -> None:
+    """Train with a loss scale of the loop's own, which grows after eight steps."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scale, clean = start, 0
+    for images, labels in batches(60):
+        optimizer.zero_grad()
+        (loss_of(model, images, labels) * scale).backward()
+        gradients = [each.grad for each in model.parameters()]
+        if not all(each.isfinite().all() for each in gradients):
+            scale, clean = scale / 2, 0 if begins_anew else clean
+            continue
+        for each in gradients:
+            each.div_(scale)
+        optimizer.step()
+        clean += 1
+        if clean >= (40 if begins_anew else 8):
+            scale, clean = scale * 2, 0 if begins_anew else clean
+
+
+def broken_by_hand() -> None:
+    train_by_hand(begins_anew=False)
+
+
+def healthy_by_hand() -> None:
+    train_by_hand(begins_anew=True)
+
+
+def healthy_by_hand_from_a_scale_that_is_too_high() -> None:
+    train_by_hand(begins_anew=True, start=2.0**30)

@@ -48,6 +48,22 @@ class Forgetting(Session):
         torch.save({**self.states(), "best_loss": self.best}, path)
 
 
+class Together(Session):
+    """Its epoch and its best loss begin in one statement, and what it saves is a `file`, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch, self.top = 0, math.inf
+
+    def run(self, steps: int = 4) -> None:
+        super().run(steps)
+        self.top = min(self.top, self.best)
+
+    def save(self, path) -> None:
+        file = {**self.states(), "top_loss": self.top}
+        torch.save(file, path)
+
+
 class Averaging(Session):
     def save(self, path) -> None:
         torch.save({**self.states(), "mean_of_weights": self.mean.state_dict()}, path)
@@ -100,6 +116,10 @@ def mended() -> None:
 
 def broken_by_an_average_that_begins_again() -> None:
     resumed(Averaging)
+
+
+def broken_beside_another_start() -> None:
+    resumed(Together)
 
 
 def healthy_information_for_people() -> None:

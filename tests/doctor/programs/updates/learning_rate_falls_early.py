@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from doctor.loops import batches, classifier
 
@@ -208,3 +209,38 @@ def broken_by_milestones_in_epochs() -> None:
 
 def healthy_milestones_in_steps() -> None:
     train_with_milestones(30, 45, 60, 75)
+
+
+def train_with_loader(*milestones: int, each_batch: bool, epochs: int = EPOCHS) -> None:
+    images = torch.randn(48, 6, generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(TensorDataset(images, images.sum(1, keepdim=True)), 2)
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [*milestones], gamma=0.1)
+    for _ in range(epochs):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+            if each_batch:
+                scheduler.step()
+        if not each_batch:
+            scheduler.step()
+
+
+def broken_by_two_milestones_in_epochs() -> None:
+    train_with_loader(4, 5, each_batch=True)
+
+
+def healthy_milestones_after_each_epoch() -> None:
+    train_with_loader(4, 5, each_batch=False)
+
+
+def healthy_milestones_of_steps() -> None:
+    train_with_loader(72, 108, each_batch=True)
+
+
+def healthy_large_rate_in_the_first_steps() -> None:
+    """The rate falls after more steps than there are epochs."""
+    train_with_loader(12, each_batch=True)

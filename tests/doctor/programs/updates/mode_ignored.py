@@ -201,6 +201,21 @@ def broken_by_its_own_train() -> None:
     train(Noise())
 
 
+def broken_in_attention_that_is_trained_again() -> None:
+    """An evaluation in inference mode, which also takes a part of its own labels."""
+    model = Net(Attention())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        model.eval()
+        with torch.inference_mode():
+            own = labels.clone()[torch.arange(4)]
+            assert functional.cross_entropy(model(images[:4]), own).isfinite()
+        model.train()
+
+
 def healthy_attention() -> None:
     train(ToldAttention())
 

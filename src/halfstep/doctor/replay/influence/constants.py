@@ -36,13 +36,18 @@ _SOFTMAXES = frozenset({"_softmax", "_log_softmax"})
 
 def lost_input(forwards: Forwards) -> Lost | None:
     """Return where a step loses its input; None if it does not, or if this is not known."""
-    is_cut = any(_kind(each) and _is_constant(each) for each in forwards.base)
+    kinds = [_kind(each) for each in forwards.base]
+    constant = (each for each, kind in zip(forwards.base, kinds, strict=True) if kind)
+    is_cut = any(map(_is_constant, constant))
     for loss in losses(forwards.base):
-        if not (is_cut or _are_alike(loss.predictions)):
+        if not (is_cut or "norm" in kinds or _are_alike(loss.predictions)):
             continue
         count = loss.targets.shape[0] if loss.targets.ndim else 0
         if count < 2 or loss.predictions.shape[0] != count or not _differ(loss.targets):
             continue
+        norm = _norm_before(forwards, kinds, loss) if "norm" in kinds else None
+        if norm is not None:
+            return Lost("norm", place(norm))
         others = {
             key: each.roll(1, 0)
             for key, each in forwards.inputs.items()
@@ -88,6 +93,27 @@ def _lost(forwards: Forwards, loss: Loss, others: dict[object, torch.Tensor]) ->
     if operator is not None and operator.name in _PARTS:
         kind = "unused"
     return None if operator is None or kind is None else Lost(kind, place(operator))
+
+
+def _norm_before(forwards: Forwards, kinds: list[str | None], loss: Loss) -> Operator | None:
+    """Return a norm over one element that lies on each way from an input to the predictions.
+
+    That of groups is not exactly constant: it amplifies the rounding of what it gets.
+    """
+    operators, found = forwards.base, None
+    waiting, seen = [loss.maker], {loss.maker}
+    while waiting:
+        number = waiting.pop()
+        if kinds[number] == "norm":
+            found = operators[number]
+            continue
+        for tensor, maker in zip(operators[number].given, operators[number].makers, strict=True):
+            if maker == OUTSIDE and tensor.ndim and not tensor.requires_grad:
+                return None
+            if maker != OUTSIDE and maker not in seen:
+                seen.add(maker)
+                waiting.append(maker)
+    return found
 
 
 def _is_changed(changed: Sequence[Sequence[torch.Tensor]], loss: Loss) -> bool:
@@ -138,4 +164,7 @@ def _kind(operator: Operator) -> str | None:
     if operator.name == "native_layer_norm":
         sizes = operator.args[1]
         return "norm" if all(each == 1 for each in sizes) else None
+    if operator.name == "native_group_norm":
+        *_, channels, size, groups, _ = operator.args
+        return "norm" if channels * size == groups else None
     return "saturated" if operator.name in _SATURATING else None

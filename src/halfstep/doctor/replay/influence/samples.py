@@ -20,15 +20,15 @@ from halfstep.doctor.replay.influence.extent import (
     extents,
     sources,
 )
-from halfstep.doctor.replay.influence.losses import losses, mask_of, place
+from halfstep.doctor.replay.influence.forward import OUTSIDE
+from halfstep.doctor.replay.influence.losses import Loss, losses, mask_of, place
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from halfstep.doctor.bundle.caller import Caller
     from halfstep.doctor.replay.influence.forward import Operator
     from halfstep.doctor.replay.influence.forwards import Forwards
-    from halfstep.doctor.replay.influence.losses import Loss
 
 FEWEST = 3
 """In a batch of two samples, halves of features can be taken for samples."""
@@ -63,7 +63,25 @@ def mixing(forwards: Forwards, sequences: Sequence[torch.Tensor]) -> Mixing | No
         found = _mixed(forwards, loss, count, dim)
         if found is not None:
             return found
-    return None
+    ways = (_mixed(forwards, *each, dim=1) for each in _alignments(forwards.base, given))
+    return next((each for each in ways if each is not None), None)
+
+
+def _alignments(
+    operators: Sequence[Operator], given: Sequence[torch.Tensor]
+) -> Iterator[tuple[Loss, int, int]]:
+    """Yield CTC losses, their numbers of samples, and the dimension of these in the inputs.
+
+    The predictions of such a loss have the shape (positions, samples, classes).
+    """
+    for each in operators:
+        if not each.name.endswith("_ctc_loss") or each.makers[0] == OUTSIDE:
+            continue
+        predictions, targets, *_ = each.given
+        count = predictions.shape[1] if predictions.ndim == 3 else 0
+        dims = {one.shape.index(count) for one in given if one.shape.count(count) == 1}
+        if len(dims) == 1 and max(dims) < 2 and count >= FEWEST:
+            yield Loss(each, each.makers[0], predictions, targets), count, max(dims)
 
 
 def count_of_samples(
@@ -121,17 +139,21 @@ def _at_least(count: int) -> int | None:
     return count if count >= FEWEST else None
 
 
-def _mixed(forwards: Forwards, loss: Loss, count: int, dim: int) -> Mixing | None:
-    if not any(_may_mix(each, count, dim) for each in forwards.base):
+def _mixed(
+    forwards: Forwards, loss: Loss, count: int, given_dim: int, dim: int = 0
+) -> Mixing | None:
+    """Return how the samples are mixed; they are in `dim` of the predictions."""
+    if not any(_may_mix(each, count, given_dim) for each in forwards.base):
         return None
     sample = (count - 1) // 2
-    others = with_other_sample(forwards.inputs, sample, count, dim)
+    others = with_other_sample(forwards.inputs, sample, count, given_dim)
     changed = forwards.changed(others) if others else None
     if changed is None:
         return None
     mask = mask_of(changed, loss.maker, loss.predictions)
-    if mask is None or mask.shape[0] % count:
+    if mask is None or mask.shape[dim] % count:
         return None
+    mask = mask.movedim(dim, 0)
     width = mask.shape[0] // count
     rows = mask.flatten(1) if mask.ndim > 1 else mask[:, None]
     reached = {int(each) // width for each in rows.any(1).nonzero().flatten()}
@@ -140,7 +162,7 @@ def _mixed(forwards: Forwards, loss: Loss, count: int, dim: int) -> Mixing | Non
     of_sample = OfSample(sample, count)
     known = extents(forwards.base, changed, of_sample)
     first = [each for each, _ in sources(forwards.base, known, loss.operator.number, _THROUGH)]
-    ways = [_way(forwards.base, each, count, dim) for each in first]
+    ways = [_way(forwards.base, each, count, given_dim) for each in first]
     if not ways or None in ways:
         return None
     how, given = ways[0] or ("", ())

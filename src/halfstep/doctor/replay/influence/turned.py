@@ -48,6 +48,8 @@ def turned(forwards: Forwards) -> Iterator[Turned]:
         if not loss.is_of_classes and loss.predictions.shape != targets.shape:
             continue
         own, other = _each(loss, targets), _each(loss, targets.roll(1, 0))
+        if own.min() < 0:  # Targets that are no probabilities: shares of such a loss say nothing.
+            continue
         is_square = targets.shape[-1] == targets.shape[-2]
         for how, turn in _TURNS if is_square else _TURNS[:_OF_SQUARES]:
             its = _each(loss, turn(targets))

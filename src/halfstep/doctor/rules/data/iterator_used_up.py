@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.passes import PassLedger
 from halfstep.doctor.signals.data.generators import UsedUpGenerators
+from halfstep.doctor.signals.data.reread import RereadGenerators
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -18,7 +19,23 @@ _ARTICLES = {"generator": "a generator", "iterator": "an iterator"}
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find iterators of data loaders, and generators, that are used after their end."""
-    return _of_a_loader(evidence) or _generator(evidence)
+    return _of_a_loader(evidence) or _generator(evidence) or _reread(evidence)
+
+
+def _reread(evidence: Evidence) -> Finding | None:
+    for each in evidence.of(RereadGenerators).found:
+        return Finding(
+            summary=f"{each.name} is a generator, which gives its items once: it is used up, and "
+            "each step runs over it again, without any items",
+            facts=("it was used up in an earlier step, and it is the same one",),
+            change=(
+                f"+ # make it a list where it is assigned: {each.name} = list(...)",
+                *((f"  {each.site.text}",) if each.site else ()),
+            ),
+            confidence=LIKELY,
+            site=each.site,
+        )
+    return None
 
 
 def _generator(evidence: Evidence) -> Finding | None:
@@ -64,7 +81,7 @@ RULE = Rule(
     name="an iterator that is used up",
     rows=(60,),
     citations=("pytorch/pytorch#6179", "hushell/pmf_cvpr22#41"),
-    needs=frozenset({"generators", "passes"}),
+    needs=frozenset({"generators", "passes", "reread generators"}),
     judge=judge,
     harmless=True,
 )

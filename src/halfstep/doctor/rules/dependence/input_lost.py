@@ -41,7 +41,11 @@ def judge(evidence: Evidence) -> Finding | None:
     }[found.how]
     return Finding(
         summary=f"the predictions do not depend on the input: {reason}",
-        facts=("with the samples in another order, no prediction changes",),
+        facts=(
+            "each way from the input to the predictions leads through it"
+            if found.how == "norm"
+            else "with the samples in another order, no prediction changes",
+        ),
         change=(f"+ # {change}",),
         confidence=LIKELY,
         site=found.at.site,

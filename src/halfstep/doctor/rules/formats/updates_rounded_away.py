@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
@@ -15,11 +16,13 @@ from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence, HalfCast
+    from halfstep.doctor.record import Evidence, HalfCast, Sample
 
 MOST = 0.5
 EARLY = 64
 _STEPS = 16
+_LARGE = 256.0  # elements in fp32; the distance to the next number is above 1e-5 then
+_SAMPLES = 4
 _WORTH = 1e-3  # of the largest gradient
 _EXACT = 0.1  # of a gradient's norm: if fp32 leaves less of it, the rest was rounding
 
@@ -32,7 +35,7 @@ _OTHERWISE = {
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find half-precision parameters whose elements mostly do not change despite gradients."""
-    found = next(filter(None, (_lost(evidence, each) for each in _TORCH)), None)
+    found = next(filter(None, (_lost(evidence, each) for each in _TORCH)), None) or _large(evidence)
     found = found or next(filter(None, map(partial(_still, evidence), _owners(evidence))), None)
     return found or next(filter(None, map(_by_the_loop, evidence.of(OwnUpdates).lines)), None)
 
@@ -114,12 +117,37 @@ def _still(evidence: Evidence, owner: Owner) -> Finding | None:
     )
 
 
-def _lost(evidence: Evidence, format_: str) -> Finding | None:
-    """Find lost updates of the parameters in one half-precision format."""
+def _large(evidence: Evidence) -> Finding | None:
+    """Find a parameter in fp32 whose elements are so large that it loses its updates."""
+    large = [each for each in _samples(evidence, "fp32") if each.size >= _LARGE]
+    for name, number in dict.fromkeys((each.parameter, each.optimizer) for each in large):
+        its = [each for each in large if (each.parameter, each.optimizer) == (name, number)]
+        share = _lost_share(its)
+        if share is None or len(its) < _SAMPLES:
+            continue
+        optimizer, size = evidence.static.optimizers[number], its[0].size
+        return Finding(
+            summary=f"{share:.0%} of the elements of {name} do not change in a step: they are "
+            f"near {size:.2g}, so their updates are less than half the distance to the next fp32 "
+            f"number, {2.0 ** (math.frexp(size)[1] - 24):.2g}",
+            facts=(f"measured in {counted(len(its), 'step')}",),
+            change=(
+                "+ # train the difference to the first values, which is small, and add these in",
+                "+ # the forward pass; or keep this parameter in torch.float64",
+            ),
+            confidence=LIKELY,
+            site=optimizer.site,
+            module=name.rpartition(".")[0],
+        )
+    return None
+
+
+def _samples(evidence: Evidence, format_: str) -> list[Sample]:
+    """Return the samples of parameters in one format whose updates a step should not lose."""
     rates = {
         (each.iteration, each.optimizer): each.learning_rate for each in evidence.numbers.steps
     }
-    samples = [
+    return [
         each
         for each in evidence.samples
         if each.format == format_
@@ -127,12 +155,24 @@ def _lost(evidence: Evidence, format_: str) -> Finding | None:
         and not each.retained
         and rates.get((each.iteration, each.optimizer), 1.0) > 0
     ]
+
+
+def _lost_share(samples: list[Sample]) -> float | None:
+    """Return which share of the elements does not change; None if most of them do."""
     # After convergence, parameters change little, so the first steps must also show lost updates.
     first = samples[0].iteration if samples else 0
     early = [each for each in samples if each.iteration < first + EARLY]
     if not early or median(each.unchanged for each in early) < MOST:
         return None
-    if (share := median(each.unchanged for each in samples)) < MOST:
+    share = median(each.unchanged for each in samples)
+    return share if share >= MOST else None
+
+
+def _lost(evidence: Evidence, format_: str) -> Finding | None:
+    """Find lost updates of the parameters in one half-precision format."""
+    samples = _samples(evidence, format_)
+    share = _lost_share(samples)
+    if share is None:
         return None
     optimizers = evidence.static.optimizers
     worst = max(samples, key=lambda each: each.unchanged)

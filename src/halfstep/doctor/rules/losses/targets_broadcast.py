@@ -68,7 +68,9 @@ def _shapes(evidence: Evidence) -> Finding | None:
             summary=f"{name} broadcasts outputs of shape {_text(found.outputs)} and {others} of "
             f"shape {_text(found.targets)} to {_text(found.together)}, so each output "
             + (_WEIGHTED if weighs else _COMPARED),
-            facts=(f"both tensors have {math.prod(found.outputs)} elements",),
+            facts=(f"both tensors have {math.prod(found.outputs)} elements",)
+            if math.prod(found.outputs) == math.prod(found.targets)
+            else (f"these {others} have come from tensors that broadcast before",),
             change=_change(call, found),
             confidence=LIKELY,
             site=call.site,
@@ -82,6 +84,11 @@ def _operator(call: Call) -> str:
 
 def _change(call: Call, found: Broadcast) -> tuple[str, ...]:
     """Return the change, with the program's names of outputs and targets if they are known."""
+    if math.prod(found.outputs) != math.prod(found.targets):
+        return (
+            f"+ # compute the targets from tensors of the shape {_text(found.outputs)} only, by",
+            "+ # squeeze(-1) or unsqueeze(-1), as in rewards + discount * values.view_as(rewards)",
+        )
     text = call.site.text if call.site else ""
     places = found.at, 1 - found.at
     if _operator(call) in _SUBTRACTIONS | _PRODUCTS:

@@ -23,6 +23,15 @@ _WEIGHTS: tuple[str, ...] = (
 def judge(evidence: Evidence) -> Finding | None:
     """Find a softmax that returns NaN for rows with only -inf, or one by hand that does."""
     for birth in evidence.births:
+        if birth.culprit and _is_logarithm_of_mask(birth):
+            return Finding(
+                summary="softmax gets rows in which every position is -inf, the logarithm of a "
+                "mask that is 0 in all of the row: the result is 0/0 = NaN",
+                facts=(birth.appears,),
+                change=_WEIGHTS,
+                site=birth.user_site,
+                module=birth.module,
+            )
         if not birth.culprit or not birth.dead_rows:
             continue
         if "softmax" in birth.op:
@@ -42,6 +51,13 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
+
+
+def _is_logarithm_of_mask(birth: Birth) -> bool:
+    """Return whether it is the -inf of a mask of zeros and ones that makes a softmax NaN."""
+    dead = {*birth.consumers} - {*birth.swallowed}
+    is_written = birth.op == "aten.log" and birth.output.is_mask and not birth.output.largest
+    return is_written and any("softmax" in each for each in dead)
 
 
 def _scores(birth: Birth) -> tuple[str, ...]:
@@ -81,4 +97,5 @@ RULE = Rule(
     citations=("pytorch/pytorch#26098", "huggingface/transformers#17437"),
     needs=frozenset({"births"}),
     judge=judge,
+    explains=("LOG_OF_ZERO",),
 )

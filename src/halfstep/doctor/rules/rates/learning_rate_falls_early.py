@@ -6,6 +6,7 @@ import math
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.passes import PassLedger
 from halfstep.doctor.record.rates import LOW, LearningRates
 from halfstep.doctor.record.source import is_only_call
 from halfstep.doctor.remedies import with_length
@@ -13,11 +14,13 @@ from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, StepNumbers
-    from halfstep.doctor.record.rates import Schedule
+    from halfstep.doctor.record.rates import Rates, Schedule
 
 _EARLY = 0.25  # of the steps
 _GONE = 1e-6  # of the highest learning rate; above it, the loss must have come to rest
 _STEPS = 20
+_TENTH = 0.1  # of the highest learning rate
+_PASSES = 4  # over the data; fewer may be the number of a step by chance
 _LOSSES = 5
 _COSINE = "CosineAnnealingLR"
 _SWINGS = 4  # times its length; some loops restart it a few times on purpose
@@ -59,7 +62,11 @@ def _swings(evidence: Evidence) -> Finding | None:
 
 
 def _falls(evidence: Evidence) -> Finding | None:
-    """Find a learning rate that is almost 0 for most of the training, and a high loss."""
+    """Find a learning rate that is almost 0 for most of the training, and a high loss.
+
+    A rate that falls for the last time in one of the first steps, whose number is that of one of
+    the last epochs, was planned in epochs, also if it ends above almost 0 or the loss is low.
+    """
     ledger = evidence.of(LearningRates)
     for number, optimizer in enumerate(evidence.static.optimizers):
         rates = ledger.of(number)
@@ -68,11 +75,14 @@ def _falls(evidence: Evidence) -> Finding | None:
         if rates.steps < _STEPS or moves < rates.steps - 1 or not moved:
             continue
         highest, last, site = rates.peaks[0], optimizer.largest_rate, moved[0].site
+        is_of_epochs = _is_of_epochs(rates, evidence.of(PassLedger))
+        start = rates.valley_at if is_of_epochs and rates.low_from < 0 else rates.low_from
         # A scheduler that is meant to end, or to freeze parameters, sets the rate to 0.
-        if not (last and 0 <= rates.low_from <= _EARLY * rates.steps):
+        if not (last and 0 <= start <= _EARLY * rates.steps):
             continue
         steps = [each for each in evidence.numbers.steps if each.optimizer == number]
-        if not _stays(steps) or not (last <= _GONE * highest or _rests(steps, rates.low_from)):
+        is_lost = _stays(steps) and (last <= _GONE * highest or _rests(steps, start))
+        if not (is_of_epochs or is_lost):
             continue
         mine = [*ledger.schedules_of(number)]
         lengths = with_length(mine[0], mine[0].moves) if len(mine) == 1 else ()
@@ -80,9 +90,9 @@ def _falls(evidence: Evidence) -> Finding | None:
             lengths = ()
         later = _after_the_loop(mine[0]) if len(mine) == 1 else ()
         return Finding(
-            summary=f"from step {rates.low_from} of {rates.steps} on, the learning rate is below "
-            f"{LOW * highest:.2g}, a thousandth of its highest value, so the model stops learning: "
-            "the scheduler advances in every step",
+            summary=f"from step {start} of {rates.steps} on, the learning rate is at most "
+            f"{max(LOW, rates.last / highest):.2g} of its highest value, so the model hardly "
+            "learns: the scheduler advances in every step",
             facts=(
                 f"learning rate: {highest:.3g} at most, {rates.last:.3g} at the end",
                 f"the scheduler advanced {moves} times in {rates.steps} steps",
@@ -93,6 +103,15 @@ def _falls(evidence: Evidence) -> Finding | None:
             site=site,
         )
     return None
+
+
+def _is_of_epochs(rates: Rates, passes: PassLedger) -> bool:
+    """Return whether the last fall of a rate was planned for one of the last epochs."""
+    is_fall = rates.last == rates.valley <= _TENTH * rates.peaks[0] and not rates.turns
+    return is_fall and any(
+        line.passes >= _PASSES and line.passes / 2 <= rates.valley_at <= line.passes
+        for line in passes.lines
+    )
 
 
 def _falls_by_hand(evidence: Evidence) -> Finding | None:
@@ -169,7 +188,7 @@ RULE = Rule(
     name="a learning rate that falls too early",
     rows=(59,),
     citations=("ivadomed/ivadomed#55", "automl/Auto-PyTorch#210"),
-    needs=frozenset({"numbers", "rates", "static"}),
+    needs=frozenset({"numbers", "passes", "rates", "static"}),
     judge=judge,
     explains=("SCHEDULE_PAST_ITS_END", "LEARNING_RATE_TOO_LOW"),
     harmless=True,

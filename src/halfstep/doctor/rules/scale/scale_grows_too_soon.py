@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import difference, statement, with_argument
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -14,10 +14,41 @@ if TYPE_CHECKING:
 
 SKIPS = 4
 SHARE = 0.05
+_UNDONE = 4
 _DEFAULT = 2000  # of GradScaler
 
 
 def judge(evidence: Evidence) -> Finding | None:
+    """Find a loss scale that grows so often that its growth skips many steps."""
+    return _of_scaler(evidence) or _by_hand(evidence)
+
+
+def _by_hand(evidence: Evidence) -> Finding | None:
+    """Find a loss scale of the loop's own whose decreases mostly follow its increases."""
+    for each in evidence.own_scales:
+        tries = each.drops + each.steps
+        if each.drops < SHARE * tries or each.undone < _UNDONE:
+            continue
+        return Finding(
+            summary=f"{each.drops} of {tries} steps were left out: the program raises its own loss "
+            "scale after a few steps, and the gradients overflow again",
+            facts=(
+                (
+                    f"it was raised {counted(each.rises, 'time')}, and often it fell again before "
+                    "the next step, although the loss was finite"
+                ),
+            ),
+            change=(
+                f"+ # raise it after {_DEFAULT} steps without inf or NaN, and count these steps",
+                "+ # from 0 again after each increase, and after each overflow",
+            ),
+            confidence=LIKELY,
+            site=each.site,
+        )
+    return None
+
+
+def _of_scaler(evidence: Evidence) -> Finding | None:
     """Find a scaler with a short growth interval whose skipped steps follow its growth."""
     skips, made = evidence.numbers.skips, evidence.loop.count("scaler step")
     if len(evidence.static.scalers) != 1 or skips < SKIPS or skips < SHARE * made:
@@ -75,7 +106,7 @@ RULE = Rule(
     name="a loss scale that is raised too soon",
     rows=(43,),
     citations=("pytorch/pytorch#98828", "Parskatt/RoMa#109"),
-    needs=frozenset({"loop", "numbers", "replays", "static"}),
+    needs=frozenset({"loop", "numbers", "own_scales", "replays", "static"}),
     judge=judge,
     harmless=True,
 )

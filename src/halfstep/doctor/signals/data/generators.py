@@ -98,7 +98,7 @@ class Generators(Signal):
         if mark is None:
             return
         if mark not in self._loops and len(self._loops) < _LINES:
-            self._loops[mark] = _loop_around([*_frames()])
+            self._loops[mark] = _loop_around([*frames_of_user()])
         loop = self._loops.get(mark)
         if loop is not None:
             loop.steps += 1
@@ -128,7 +128,7 @@ class Generators(Signal):
         return {UsedUpGenerators.signal: UsedUpGenerators(tuple(found))}
 
 
-def _frames() -> Iterator[tuple[Mark, FrameType]]:
+def frames_of_user() -> Iterator[tuple[Mark, FrameType]]:
     """Yield the running functions of the user, with their lines, innermost first."""
     frame: FrameType | None = calling_frame()
     while frame is not None:
@@ -144,7 +144,7 @@ def _loop_around(frames: list[tuple[Mark, FrameType]]) -> _Loop | None:
         loops = loops_around(mark)
         for inner in reversed(range(len(loops))):
             for each in passed_on(loops[inner][1]):
-                value = _value(each, frame)
+                value = value_of(each, frame)
                 if not isinstance(value, (GeneratorType, *_WRAPPERS, *_ITEMS)):
                     continue
                 around = [one for one, _ in loops[:inner]]
@@ -164,7 +164,7 @@ def _again(expression: ast.expr, loops: list[ast.AST], frame: FrameType) -> ast.
     outer = loops[-1] if loops else None
     if not isinstance(outer, ast.For) or binds(outer, expression):
         return None
-    return outer if _is_kept(expression, frame) else None
+    return outer if is_kept(expression, frame) else None
 
 
 def _again_outside(
@@ -176,16 +176,16 @@ def _again_outside(
             if not isinstance(outer, ast.For):
                 return None
             names = [each for each in ast.walk(outer) if isinstance(each, ast.Name | ast.Attribute)]
-            held = [each for each in names if _value(each, frame) is value]
-            if isinstance(expression, ast.Attribute) and _is_kept(expression, frame):
+            held = [each for each in names if value_of(each, frame) is value]
+            if isinstance(expression, ast.Attribute) and is_kept(expression, frame):
                 return outer, frame
             if held and not any(binds(outer, each) for each in held):
-                return (outer, frame) if _is_kept(held[0], frame) else None
+                return (outer, frame) if is_kept(held[0], frame) else None
             return None
     return None
 
 
-def _is_kept(expression: ast.expr, frame: FrameType) -> bool:
+def is_kept(expression: ast.expr, frame: FrameType) -> bool:
     """Return whether an attribute is only assigned once: a method may do it for each pass."""
     if not isinstance(expression, ast.Attribute):
         return True
@@ -207,14 +207,14 @@ def _is_used_up(iterator: Any) -> bool:
     return isinstance(iterator, _ITEMS) and length_hint(iterator) == 0
 
 
-def _value(expression: ast.expr, frame: FrameType) -> Any:
+def value_of(expression: ast.expr, frame: FrameType) -> Any:
     """Return the value of a variable, of its attribute or its item; None if it is unknown."""
     if isinstance(expression, ast.Name):
         return frame.f_locals.get(expression.id, frame.f_globals.get(expression.id))
     if isinstance(expression, ast.Attribute):
-        return getattr(_value(expression.value, frame), "__dict__", {}).get(expression.attr)
+        return getattr(value_of(expression.value, frame), "__dict__", {}).get(expression.attr)
     if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
-        holder = _value(expression.value, frame)
+        holder = value_of(expression.value, frame)
         return holder.get(expression.slice.value) if type(holder) is dict else None
     return None
 
@@ -228,7 +228,7 @@ def _count(over: ast.expr, frame: FrameType) -> int:
         return _count(over.args[0], frame)  # a progress bar
     values = []
     for each in over.args:
-        value = each.value if isinstance(each, ast.Constant) else _value(each, frame)
+        value = each.value if isinstance(each, ast.Constant) else value_of(each, frame)
         if not isinstance(value, int):
             return 0
         values.append(value)

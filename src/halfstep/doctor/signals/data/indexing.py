@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from halfstep.doctor.internals import is_loss
+from halfstep.doctor.internals import is_loss, version_of
 from halfstep.doctor.record.passes import Overlap  # noqa: TC001  # pydantic reads it at run time
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.data.overlap import mixed
@@ -134,7 +134,7 @@ class _Taken:
 
     def is_known(self) -> bool:
         """Return whether the indices are still those that were used."""
-        mine = not isinstance(self.index, torch.Tensor) or self.index._version == self.version
+        mine = not isinstance(self.index, torch.Tensor) or version_of(self.index) == self.version
         return mine and (self.of is None or self.of.is_known())
 
     def is_mixed(self) -> bool:
@@ -211,7 +211,7 @@ class Indexing(Signal):
             index,
             calling_line(),
             self.watched.grammar.made,
-            index._version if isinstance(index, torch.Tensor) else 0,
+            version_of(index) if isinstance(index, torch.Tensor) else 0,
             self._heard,
             self._birth(owner) if isinstance(owner, torch.Tensor) else None,
             owner,

@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import functional
 
 from halfstep.doctor.internals import padding_of_sequences
 from halfstep.doctor.signals.signal import Hook, Signal
@@ -16,6 +17,10 @@ from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.record.sites import Mark
 
 _BATCHES = 8
 _LARGEST = 2**20  # elements of a batch that is kept
@@ -38,15 +43,19 @@ class PaddedBatch:
     def padding_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return which positions of a tensor are padding; None if it does not hold this batch.
 
-        The tensor may be on another device, and may lack the last position.
+        The tensor may be on another device, may lack the last position, and may be filled up to
+        more positions.
         """
         if tensor.ndim != self.made.ndim or tensor.dtype != self.made.dtype:
             return None
-        length = tensor.shape[1]
-        is_alike = self.made.shape[1] - length in (0, 1)
-        if not is_alike or not torch.equal(tensor.to(self.made.device), self.made[:, :length]):
+        length = self.made.shape[1]
+        more = tensor.shape[1] - length
+        head, tail = tensor[:, :length].to(self.made.device), tensor[:, length:]
+        is_alike = more >= -1 and torch.equal(head, self.made[:, : tensor.shape[1]])
+        if not is_alike or not bool((tail == self.value).all()):
             return None
-        return self.padding[:, :length].to(tensor.device)
+        padding = functional.pad(self.padding[:, : tensor.shape[1]], (0, max(0, more)), value=True)
+        return padding.to(tensor.device)
 
 
 class PaddedBatches(Signal):
@@ -55,10 +64,16 @@ class PaddedBatches(Signal):
     def __init__(self, watched: Any) -> None:
         super().__init__(watched)
         self._latest: deque[tuple[torch.Tensor, list[int], bool, float]] = deque(maxlen=_BATCHES)
+        self._of_step: list[tuple[torch.Tensor, list[int], bool, float]] = []
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hook of the function."""
         yield Hook(*padding_of_sequences(), self.watched.here(self._on_pad))
+
+    def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
+        """Keep those of a step, also if an evaluation pads many others after it."""
+        del optimizer, number, mark
+        self._of_step = [*self._latest]
 
     def _on_pad(
         self,
@@ -77,9 +92,9 @@ class PaddedBatches(Signal):
         return made
 
     def latest(self) -> list[PaddedBatch]:
-        """Return them."""
+        """Return those before the last step."""
         found = []
-        for made, lengths, batch_first, value in self._latest:
+        for made, lengths, batch_first, value in self._of_step:
             places = torch.arange(made.shape[1 if batch_first else 0])
             padding = places >= torch.tensor(lengths)[:, None]
             found.append(PaddedBatch(made, padding if batch_first else padding.T, value))

@@ -23,7 +23,7 @@ from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
     from torch.multiprocessing.reductions import StorageWeakRef
@@ -154,7 +154,9 @@ def _lost_in(
         return
     nodes = [*ast.walk(tree)]
     saved, read = _saved(nodes), _read(nodes)
-    if _is_used_whole(nodes, target.id):
+    around = [each for each in nodes_at(mark[0], mark[1]) if isinstance(each, ast.FunctionDef)]
+    inside = [*ast.walk(around[-1])] if around else nodes
+    if _is_used_whole(inside, target.id):
         return
     for key, value in file.items():
         expression = saved.get(key)
@@ -162,7 +164,7 @@ def _lost_in(
             continue
         function = expression.func if isinstance(expression, ast.Call) else None
         owner = function.value if isinstance(function, ast.Attribute) else expression
-        if _is_set_after(mark, owner):
+        if _is_set_after(mark, owner, inside):
             continue
         now, text = _value(owner, frame), ast.unparse(expression)
         if function is not None:
@@ -236,11 +238,7 @@ def _is_carried(nodes: list[ast.AST], expression: ast.expr) -> bool:
         if isinstance(each, ast.Compare)
         for part in (each.left, *each.comparators)
     }
-    values = [
-        each.value
-        for each in nodes
-        if isinstance(each, ast.Assign) and text in map(ast.unparse, each.targets)
-    ]
+    values = [value for target, value in _assigned(nodes) if target == text]
     return any(
         text in {ast.unparse(part) for part in ast.walk(each) if isinstance(part, ast.expr)}
         if isinstance(each, ast.Call)
@@ -253,27 +251,34 @@ def _is_start(nodes: list[ast.AST], expression: ast.expr, value: float) -> bool:
     """Return whether a number is one with which a variable begins."""
     text = ast.unparse(expression)
     numbers = [
-        each.value.operand if isinstance(each.value, ast.UnaryOp) else each.value
-        for each in nodes
-        if isinstance(each, ast.Assign) and text in map(ast.unparse, each.targets)
+        value.operand if isinstance(value, ast.UnaryOp) else value
+        for target, value in _assigned(nodes)
+        if target == text
     ]
     return math.isinf(value) or any(
         isinstance(each, ast.Constant) and each.value == abs(value) for each in numbers
     )
 
 
-def _is_set_after(mark: Mark, owner: ast.expr) -> bool:
+def _is_set_after(mark: Mark, owner: ast.expr, nodes: list[ast.AST]) -> bool:
     """Return whether the function of a load sets a variable after the load."""
     text = ast.unparse(owner)
-    around = [each for each in nodes_at(mark[0], mark[1]) if isinstance(each, ast.stmt)]
-    functions = [each for each in around if isinstance(each, ast.FunctionDef)]
-    return any(
-        isinstance(each, ast.Assign)
-        and each.lineno > mark[1]
-        and any(ast.unparse(target) == text for target in each.targets)
-        for inside in functions[-1:] or around[:1]
-        for each in ast.walk(inside)
-    )
+    return any(target == text and value.lineno > mark[1] for target, value in _assigned(nodes))
+
+
+def _assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield what is assigned, and the value; each part of `one, other = 1, 2`."""
+    for each in nodes:
+        if isinstance(each, ast.AnnAssign) and each.value is not None:
+            yield ast.unparse(each.target), each.value
+        for target in each.targets if isinstance(each, ast.Assign) else ():
+            value = each.value  # type: ignore[attr-defined]
+            parts = [(target, value)]
+            if isinstance(target, ast.Tuple):
+                are_pairs = isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts)
+                values = value.elts if are_pairs else [value] * len(target.elts)
+                parts = [*zip(target.elts, values, strict=True)]
+            yield from ((ast.unparse(one), its) for one, its in parts)
 
 
 def _value(node: ast.expr, frame: FrameType) -> Any:

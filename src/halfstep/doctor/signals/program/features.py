@@ -16,6 +16,7 @@ from halfstep.doctor.internals import (
     is_functorch_tensor,
     storage_number,
     tracks_statistics,
+    version_of,
     weak_storage,
 )
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
@@ -109,7 +110,7 @@ class Following(Signal):
                 calling_line(),
                 not module.training,
                 _layers(module),
-                _version(module),
+                version_of(*module.parameters()),
             )
             self._sources[id(module)] = source
         for each in made:
@@ -165,7 +166,7 @@ class Following(Signal):
                 count=source.count,
                 evaluating=source.evaluating,
                 layers=source.layers,
-                still=source.version == _version(model),
+                still=source.version == version_of(*model.parameters()),
                 taught=self.watched.registry.model(model).has_trained
                 or any(each in loaded for each in model.modules()),
                 trains=source.trains,
@@ -177,10 +178,6 @@ def _layers(model: nn.Module) -> tuple[str, ...]:
     """Return the classes of the layers in training mode that depend on the mode."""
     dependent = (each for each in model.modules() if drops_values(each) or tracks_statistics(each))
     return tuple(sorted({type(each).__name__ for each in dependent if each.training}))
-
-
-def _version(model: nn.Module) -> int:
-    return sum(each._version for each in model.parameters())
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:

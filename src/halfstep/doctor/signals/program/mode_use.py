@@ -82,9 +82,7 @@ class ModeUses(Signal):
             groups: dict[type[nn.Module], list[nn.Module]] = {}
             for each in dict.fromkeys((*model.modules(), *notes.modules)):
                 groups.setdefault(type(each), []).append(each)
-            evaluated = any(not mode for modes in notes.modes.tested for mode in modes) or any(
-                not each.training for each in model.modules()
-            )
+            evaluated = notes.modes.is_tested or any(not each.training for each in model.modules())
             for kind, modules in groups.items():
                 # The share of some of them may be 0, as the first stochastic depth usually has.
                 each_found = filter(None, (list(_found_in(each)) for each in modules[:_MODULES]))

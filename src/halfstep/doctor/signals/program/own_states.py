@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
+from halfstep.doctor.internals import version_of
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.ledgers.followers import address
@@ -82,7 +83,7 @@ class KeptStates(Signal):
             if first is not None:
                 note = weakref.ref(first), _version(state), self._steps(), calling_line()
                 self._taken[id(first)] = note
-                self._latest[module] = _own_version(module), *note[2:]
+                self._latest[module] = version_of(*module.parameters()), *note[2:]
                 while len(self._taken) > _MOST:
                     del self._taken[next(iter(self._taken))]
         return state
@@ -96,7 +97,7 @@ class KeptStates(Signal):
             is_changed = is_known and version != _version(state)
             if not is_known and module in self._latest:
                 version, before, kept = self._latest[module]
-                is_changed = version != _own_version(module)
+                is_changed = version != version_of(*module.parameters())
             if is_changed and _is_own(module, state):
                 line, passed = calling_line(), self._steps() - before
                 count = self._found.get(line, ("", 0))[1] + 1
@@ -122,13 +123,7 @@ def _first(state: Any) -> torch.Tensor | None:
 
 def _version(state: Any) -> int:
     """Return a number that grows with each write to a tensor of a state."""
-    tensors = [each for each in state.values() if isinstance(each, torch.Tensor)]
-    return sum(each._version for each in tensors if not each.is_inference())
-
-
-def _own_version(module: nn.Module) -> int:
-    """Return a number that grows with each write to a parameter of a module."""
-    return sum(each._version for each in module.parameters() if not each.is_inference())
+    return version_of(*(each for each in state.values() if isinstance(each, torch.Tensor)))
 
 
 def _is_own(module: nn.Module, state: Any) -> bool:

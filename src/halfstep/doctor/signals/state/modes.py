@@ -46,6 +46,7 @@ class Modes:
         trained: Number of training calls by the modes of `dependent`, with the first and the last
             of them.
         tested: Number of calls without gradients by the modes of `dependent`.
+        is_tested: Whether such a call was made while the model was in evaluation mode.
         streak: Number of calls without gradients in a row that have updated the statistics of
             norms, since the last training call.
         constant: Whether a call of the streak had the same number everywhere in its input.
@@ -71,6 +72,7 @@ class Modes:
     calls: int = 0
     trained: dict[tuple[bool, ...], list[int]] = field(default_factory=dict)
     tested: Counter[tuple[bool, ...]] = field(default_factory=Counter)
+    is_tested: bool = False
     streak: int = 0
     constant: bool = False
     disturbed: int = 0

@@ -285,6 +285,7 @@ class Registry:
         """
         notes = self.model(module)
         notes.modules_of(module)
+        notes.modes.is_tested |= not module.training
         if notes.modes.dependent:
             constant = notes.modes.is_training and any(map(_is_constant, given))
             notes.modes.note_test(mark, constant=constant)

@@ -78,6 +78,8 @@ class AlignmentSignal(Signal):
 
     def _on_loss(self, original: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
+        if self.watched.guard.is_own:  # A replay would be given operators that the step has not.
+            return result
         with self.watched.guard.own():
             self._copy(result, *args, **kwargs)
         return result

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from halfstep.doctor.internals import is_dispatch_mode_active, is_functorch_tensor
+from halfstep.doctor.internals import is_dispatch_mode_active, is_functorch_tensor, version_of
 from halfstep.doctor.record import Maker
 from halfstep.doctor.record.sites import calling_line, site
 from halfstep.doctor.signals.signal import Signal
@@ -148,13 +148,13 @@ class Origins(Signal):
         elif not floats or _is_smaller(made[0].dtype, floats[0].dtype):
             self._computed("cast", floats, made)
         else:
-            origin = self._origin(floats[0], _version(floats[0]))
+            origin = self._origin(floats[0], version_of(floats[0]))
             for each in made:
                 self._put(each, origin)
 
     def copied(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
         """Remember that a tensor is a copy of another one."""
-        self._put(copy, self._origin(tensor, _version(tensor)))
+        self._put(copy, self._origin(tensor, version_of(tensor)))
 
     def assigned(self, tensor: torch.Tensor, value: torch.Tensor | None) -> None:
         """Remember an assignment to elements of a tensor, right after it.
@@ -185,11 +185,11 @@ class Origins(Signal):
 
     def is_unfilled(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is allocated memory, or a copy of it, that nothing has filled."""
-        return self._origin(tensor, _version(tensor)).is_unfilled
+        return self._origin(tensor, version_of(tensor)).is_unfilled
 
     def of(self, tensor: torch.Tensor) -> Source:
         """Return the source of the inf or NaN in a tensor; waits for the device."""
-        return _source(self._origin(tensor, _version(tensor)))
+        return _source(self._origin(tensor, version_of(tensor)))
 
     def _computed(
         self, op: str, floats: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
@@ -215,12 +215,12 @@ class Origins(Signal):
                 self._put(each, _call(op, finite, args, each.dtype, mark))
 
     def _looked_at(self, tensor: torch.Tensor) -> Origin:
-        origin = self._origin(tensor, _version(tensor))
+        origin = self._origin(tensor, version_of(tensor))
         return replace(origin, finite=_finite(tensor)) if not origin.op else origin
 
     def _before(self, tensor: torch.Tensor) -> Origin:
         """Return the origin of a tensor before the call that has just changed it in place."""
-        return self._origin(tensor, max(0, _version(tensor) - 1))
+        return self._origin(tensor, max(0, version_of(tensor) - 1))
 
     def _origin(self, tensor: torch.Tensor, version: int) -> Origin:
         known = self._known.get(id(tensor))
@@ -233,7 +233,7 @@ class Origins(Signal):
         return _DATA if is_new and self._is_complete else _UNKNOWN
 
     def _put(self, tensor: torch.Tensor, origin: Origin) -> None:
-        key, version = id(tensor), _version(tensor)
+        key, version = id(tensor), version_of(tensor)
         self._known.pop(key, None)
         if origin is self._origin(tensor, version):
             return
@@ -318,7 +318,3 @@ def _finite(tensor: torch.Tensor) -> bool | torch.Tensor | None:
 
 def _is_capturing(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version

@@ -7,6 +7,7 @@ between two values of such a weight, the loop makes steps.
 
 from __future__ import annotations
 
+from dataclasses import field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from halfstep.doctor.signals.signal import Signal
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from halfstep.doctor.signals.watched import Watched
 
 LINES = 64
@@ -35,6 +38,11 @@ class Line:
         rises: How often the factor increased.
         drops: How often the factor decreased without a step in between.
         dropped_at: Number of iterations with a step before the first decrease; -1 without one.
+        raised_at: Numbers of iterations with a step, and of backward passes, before the latest
+            increase.
+        undone: Losses before it decreased without a step since an increase, some of them; not
+            read before the end.
+        loss: The latest loss.
     """
 
     first: float
@@ -43,6 +51,9 @@ class Line:
     rises: int = 0
     drops: int = 0
     dropped_at: int = -1
+    raised_at: tuple[int, int] = (-1, -1)
+    undone: list[torch.Tensor] = field(default_factory=list)
+    loss: Any = None
 
 
 class OwnScales(Signal):
@@ -51,13 +62,20 @@ class OwnScales(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._lines: dict[Mark | None, Line] = {}
+        self._backwards = 0
 
-    def take(self, mark: Mark | None, number: Any, *, inverse: bool = False) -> None:
+    def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
+        """Count a backward pass."""
+        del losses
+        self._backwards += 1
+
+    def take(self, mark: Mark | None, number: Any, loss: Any, *, inverse: bool = False) -> None:
         """Note that a loss was multiplied.
 
         Args:
             mark: The source line of the multiplication.
             number: The factor: a number, or a tensor of one element.
+            loss: The loss.
             inverse: Whether `number` is a divisor instead of a factor.
         """
         value, made = _value(number), self.watched.grammar.made
@@ -67,14 +85,18 @@ class OwnScales(Signal):
         known = self._lines.get(mark)
         if known is None:
             if len(self._lines) < LINES:
-                self._lines[mark] = Line(value, value, made)
+                self._lines[mark] = Line(value, value, made, loss=torch.as_tensor(loss).detach())
             return
         if value > known.last:
             known.rises += 1
+            known.raised_at = made, self._backwards
         elif value < known.last and made == known.made:
             known.drops += 1
+            steps, passes = known.raised_at  # A line may multiply several times in a pass.
+            if made == steps and passes < self._backwards and len(known.undone) < LINES:
+                known.undone.append(known.loss)
             known.dropped_at = made if known.dropped_at < 0 else known.dropped_at
-        known.last, known.made = value, made
+        known.last, known.made, known.loss = value, made, torch.as_tensor(loss).detach()
 
     @property
     def dropping(self) -> bool:
@@ -85,7 +107,13 @@ class OwnScales(Signal):
         """Return the factors that have decreased without a step in between."""
         made = self.watched.grammar.made
         found = (
-            frozen(OwnScale, each, steps=made - each.dropped_at, site=site(mark))
+            frozen(
+                OwnScale,
+                each,
+                steps=made - each.dropped_at,
+                undone=sum(bool(one.isfinite().all()) for one in each.undone),
+                site=site(mark),
+            )
             for mark, each in self._lines.items()
             if each.drops
         )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from halfstep.doctor.record import Sample
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.retained import Keeping
@@ -18,7 +20,6 @@ from halfstep.formats import FORMATS, format_name
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import torch
     from torch.optim import Optimizer
 
     from halfstep.doctor.record.sites import Mark
@@ -100,6 +101,7 @@ class Look:
         chosen = [
             each
             for group in optimizer.param_groups
+            if isinstance(group.get("lr"), torch.Tensor) or group.get("lr") != 0
             for each in group["params"]
             if each.grad is not None and not each.grad.is_sparse and local(each).numel() > 1
         ]
@@ -148,6 +150,7 @@ class Look:
             uphill=_cosine(update, slope),
             inward=_cosine(update, -start),
             loaded=id(parameter) in self._loaded,
+            size=start.abs().median().item(),
         )
 
 

@@ -15,7 +15,12 @@ import numpy as np
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-from halfstep.doctor.internals import is_functorch_tensor, storage_number, weak_storage
+from halfstep.doctor.internals import (
+    is_functorch_tensor,
+    storage_number,
+    version_of,
+    weak_storage,
+)
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
@@ -225,7 +230,7 @@ class WholeNumbers(Signal):
             key: each for key, each in self._followed.items() if not each.storage.expired()
         }
         if len(self._followed) < _FOLLOWED and result.is_contiguous():
-            followed = _Followed(weak_storage(result), result._version, exact.contiguous(), mark)
+            followed = _Followed(weak_storage(result), version_of(result), exact.contiguous(), mark)
             self._followed[storage_number(result)] = followed
 
     def used(
@@ -295,7 +300,9 @@ class WholeNumbers(Signal):
         if not _is_readable(tensor) or tensor.dtype != torch.float32:
             return None
         found = self._followed.get(storage_number(tensor))
-        if found is None or found.storage.expired() or found.version != tensor._version - written:
+        if found is None or found.storage.expired():
+            return None
+        if found.version != version_of(tensor) - written:
             return None
         return found
 
