@@ -48,6 +48,11 @@ class PaddedBatch:
             return None
         return self.padding[:, :length].to(tensor.device)
 
+    def fills(self, tokens: torch.Tensor, token: int) -> bool:
+        """Return whether a token fills up this batch, from which the rows of others may come."""
+        is_of_tokens = self.made.ndim == 2 and self.made.dtype == tokens.dtype
+        return is_of_tokens and self.value == token and bool(self.padding.any())
+
 
 class PaddedBatches(Signal):
     """Keeps the latest of these batches."""
