@@ -105,6 +105,12 @@ def picked(operators: Sequence[Operator]) -> Iterator[Loss]:
             yield Loss(each, each.makers[0], each.given[0].detach(), targets)
 
 
+def counted_in(loss: Loss, ends: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return which targets count in the losses at the end of a forward, as far as it is known."""
+    found = None if loss.is_plain else counting(loss, ends)
+    return loss.counted if found is None else found
+
+
 def counting(loss: Loss, ends: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """Return which targets count in the losses at the end of a forward, by their gradients.
 
