@@ -167,6 +167,8 @@ def _before(evidence: Evidence) -> str:
 def _unchecked(evidence: Evidence) -> str:
     if "loop" not in evidence.signals or _steps(evidence):
         return ""
+    if evidence.numbers.are_own:
+        return "the updates were not checked, because the loop makes them without an optimizer"
     why = "no optimizer made a step"
     if evidence.elsewhere:
         why = "the model runs in another thread than the one that doctor watches"
