@@ -94,7 +94,9 @@ def _of_another(evidence: Evidence) -> Finding | None:
         is_worse = losses is not None and losses[1] - losses[0] > _WORSE * abs(losses[0])
         if not (is_worse or rates.is_mirrored):
             continue
-        facts = ("the rate rose through the values of its fall, in the reverse order",)
+        facts: tuple[str, ...] = (
+            "the rate rose through the values of its fall, in the reverse order",
+        )
         if losses is not None:
             ends = f"the loss is {losses[0]:.3g} at the lowest rate, {losses[1]:.3g} at the end"
             facts = (*facts[: rates.is_mirrored], ends)
