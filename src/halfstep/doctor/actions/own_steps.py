@@ -46,7 +46,8 @@ class OwnSteps(Signal):
 
     @property
     def _are_own(self) -> bool:
-        return not self.watched.registry.optimizers.notes
+        registry = self.watched.registry  # A scaler is for an optimizer that may not be known yet.
+        return not (registry.optimizers.notes or registry.scalers.notes)
 
     @property
     def have_trained(self) -> bool:
