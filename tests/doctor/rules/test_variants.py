@@ -351,11 +351,24 @@ def test_the_optimizer_that_owns_the_parameter_is_named() -> None:
     assert verdict.finding.confidence == "certain"
 
 
-@pytest.mark.parametrize("name", ["updates_by_hand", "updates_by_hand_beside_an_unused_optimizer"])
-def test_updates_by_hand_are_not_judged(name: str) -> None:
+def test_updates_by_hand_beside_an_unused_optimizer_are_not_judged() -> None:
+    name = "updates_by_hand_beside_an_unused_optimizer"
     found = diagnose(watched("PARAMETERS_NOT_FINITE", name, errors=()))
     assert not found.verdicts
     assert "no optimizer made a step" in found.headline
+
+
+def test_updates_by_hand_are_judged_by_their_losses() -> None:
+    (verdict,) = diagnose(watched("PARAMETERS_NOT_FINITE", "updates_by_hand", errors=())).verdicts
+    assert verdict.code == "LEARNING_RATE_TOO_HIGH"
+    assert "at this learning rate" in verdict.finding.summary
+    assert "the lines that update the weights" in verdict.finding.change[0]
+
+
+def test_a_finite_loop_without_an_optimizer_is_said_to_be_checked_in_part() -> None:
+    found = diagnose(watched("GRADIENTS_OVERFLOW", "healthy_updates_by_hand", errors=()))
+    assert not found.verdicts
+    assert "the updates were not checked" in found.headline
 
 
 def test_weights_that_are_restored_at_the_end_are_not_called_finite() -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from halfstep import step_observer
 from halfstep.doctor import Watch
+from halfstep.doctor.signals.data.sampling import RowSamples
 from halfstep.doctor.signals.signal import Hook
 from halfstep.doctor.tape.listener import Listener
 from halfstep.doctor.tensors.nesting import tensors_in
@@ -90,3 +91,17 @@ def test_a_copy_of_a_model_is_reported_tensor_by_tensor() -> None:
     assert len(heard) >= 24
     assert max(heard) <= 2
     assert torch.equal(copied[11].weight, model[11].weight)
+
+
+def test_a_signal_that_fails_loses_only_its_own_record(monkeypatch) -> None:
+    def fail(_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(RowSamples, "freeze", fail)
+    watch = Watch().start()
+    model = nn.Linear(2, 1)
+    model(torch.ones(2)).sum().backward()
+    evidence = watch.close()
+    assert "ZeroDivisionError" in watch.troubles[0]
+    assert "loop" in evidence.signals
+    assert "targets" in evidence.signals

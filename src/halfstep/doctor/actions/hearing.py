@@ -112,8 +112,7 @@ class Hearing(Signal):
         changed = made if result is not None else given
         self._routine.take(given, changed, self._grammar.made, writes=writes(name) or not made)
         heard = Heard(name, call, given, halves, result)
-        for hears in self.watched.hear["on_call"]:
-            hears(heard)
+        self.watched.tell("on_call", heard)
 
     def _note_gradients(
         self, name: str, call: Call, given: list[torch.Tensor], made: list[torch.Tensor]

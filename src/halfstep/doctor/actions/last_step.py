@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.actions.functional_steps import FunctionalSteps
 from halfstep.doctor.actions.measuring import Measuring
+from halfstep.doctor.actions.own_steps import OwnSteps
 from halfstep.doctor.internals import raising_function
 from halfstep.doctor.record import Ending
 from halfstep.doctor.record.called import MESSAGE
@@ -52,10 +53,9 @@ class LastStep(Signal):
     def _examine(self) -> None:
         watched, recent = self.watched, self.watched[Measuring].recent
         iteration, entries = watched.grammar.iteration, watched.tape.snapshot()
-        ended_well = (
-            not self._ending.kind
-            and not any(each.kind == "backward" for each in entries)
-            and not watched[OwnScales].dropping
+        ended_well = not self._ending.kind and (
+            watched[OwnSteps].have_trained
+            or not (any(each.kind == "backward" for each in entries) or watched[OwnScales].dropping)
         )
         if ended_well or not any(each.kind in {"module", "call"} for each in entries):
             if not recent:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from halfstep.doctor.record.measured import NO_OPTIMIZER
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.state.facts import learning_rate, parameters_of
@@ -36,11 +38,34 @@ class Measuring(Signal):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._registry, self._investigation = watched.registry, watched[Investigation]
-        self.series = Series(self._on_bad, whole=watched.settings.hold_back)
-        self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
+        self._begin()
         self.loss: torch.Tensor | None = None
         self.known_norm: torch.Tensor | None = None
         self._checked = 0
+
+    def _begin(self) -> None:
+        self.series = Series(self._on_bad, whole=self.watched.settings.hold_back)
+        self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
+        self._has_own = False
+
+    def take_own(self, number: int, gradients: list[torch.Tensor]) -> None:
+        """Measure a step of a loop that has no optimizer.
+
+        Args:
+            number: Number of the step, from 0.
+            gradients: The gradients of its weights.
+        """
+        self._has_own = True
+        self.recent.append((number, self.watched.tape.snapshot()))
+        self.series.take(
+            number,
+            NO_OPTIMIZER,
+            learning_rate=math.nan,
+            loss=self.loss,
+            gradients=gradients,
+            scale=None,
+            skipped=False,
+        )
 
     def take(
         self,
@@ -64,6 +89,8 @@ class Measuring(Signal):
         Returns:
             The loss and the gradient norm as tensors on the device, without those that are None.
         """
+        if self._has_own:  # The loop took gradients before it had an optimizer.
+            self._begin()
         iteration = self.watched.grammar.iteration
         if not self.recent or self.recent[-1][0] != iteration:
             self.recent.append((iteration, self.watched.tape.snapshot()))
@@ -132,6 +159,8 @@ class Measuring(Signal):
 
     def freeze(self) -> dict[str, Any]:
         """Return the numbers of all steps."""
+        if self._has_own:
+            self.series.spoiled |= not all(map(is_finite, self._registry.loose))
         return {"numbers": self.series.freeze()}
 
 

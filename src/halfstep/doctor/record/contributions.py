@@ -128,3 +128,19 @@ class GradientLedger:
 
     signal: ClassVar[str] = "contributions"
     optimizers: tuple[Contributions, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnStepLedger:
+    """The steps of a loop that updates its weights itself, in a program without an optimizer.
+
+    Attributes:
+        steps: Number of steps by backward passes.
+        stale: How often a backward pass added to a gradient that the weight had been updated with.
+        site: The line of the last backward pass.
+    """
+
+    signal: ClassVar[str] = "own steps"
+    steps: int = 0
+    stale: int = 0
+    site: Site | None = None

@@ -140,12 +140,13 @@ class Evidence:
 
     @property
     def stays_finite(self) -> bool:
-        """Whether there are models, and no parameter was found to contain inf or NaN.
+        """Whether there are weights, and none was found to contain inf or NaN.
 
         The parameters are checked after each bad step and at the end.
         """
         at_the_end = any(each.bad_parameters for each in self.static.models)
-        return bool(self.static.models) and not self.numbers.spoiled and not at_the_end
+        known = bool(self.static.models) or self.numbers.are_own
+        return known and not self.numbers.spoiled and not at_the_end
 
     def lost(self, apart: float = APART) -> Iterator[Birth]:
         """Yield the births in the forward pass that change the result of a step.

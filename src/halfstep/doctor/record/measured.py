@@ -13,6 +13,8 @@ from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads i
 from halfstep.lazy_dataclass import dataclass
 
 _FEWEST = 16  # losses
+NO_OPTIMIZER = -1
+"""The optimizer of the steps of a loop that has none, and updates its weights itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class StepNumbers:
 
     Attributes:
         iteration: Number of the iteration, from 0.
-        optimizer: Index of the optimizer in `Static.optimizers`.
+        optimizer: Index of the optimizer in `Static.optimizers`, or `NO_OPTIMIZER`.
         loss: The loss that backward was called on, without its loss scale; None if unknown.
         gradient_norm: L2 norm of the optimizer's gradients; None if a scaler skipped the step, or
             if only a sample of the gradients was checked; NaN if the engine skipped the step
@@ -29,7 +31,7 @@ class StepNumbers:
         scale: The loss scale of the step; None without a scaler.
         skipped: Whether a scaler, or the engine, skipped the step.
         learning_rate: Learning rate of the first parameter group; inf or NaN if that of another
-            group is.
+            group is, and NaN without an optimizer.
     """
 
     iteration: int
@@ -83,6 +85,11 @@ class Numbers:
             return None
         quarter = len(losses) // 4
         return median(losses[:quarter]), median(losses[-quarter:])
+
+    @property
+    def are_own(self) -> bool:
+        """Whether the loop updates its weights itself, without an optimizer."""
+        return bool(self.steps) and self.steps[0].optimizer == NO_OPTIMIZER
 
     @property
     def left_out(self) -> bool:

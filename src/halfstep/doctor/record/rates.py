@@ -47,6 +47,8 @@ class Rates:
         valley_at: Number of its steps before it.
         turns: How often the rate rose again after it had fallen.
         leap: The largest rise from one step to the next since then.
+        is_mirrored: Whether the rate only fell to its lowest value, and then took the same values
+            in the reverse order.
         resumed: Whether a state was loaded whose scheduler had moved the rate.
         rate: The rate of the first group in this state.
         held: Number of steps since this state was loaded, if all of them had its rates; otherwise
@@ -82,6 +84,7 @@ class Rates:
     valley_at: int = -1
     turns: int = 0
     leap: float = 0.0
+    is_mirrored: bool = False
     resumed: bool = False
     rate: float = math.nan
     held: int = 0

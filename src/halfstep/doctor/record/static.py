@@ -193,6 +193,10 @@ class Static:
     optimizers: tuple[OptimizerFacts, ...] = ()
     scalers: tuple[ScalerFacts, ...] = ()
 
+    def optimizer(self, number: int) -> OptimizerFacts:
+        """Return the facts about an optimizer; none about that of a loop without one."""
+        return self.optimizers[number] if number >= 0 else OptimizerFacts("")
+
     def may_copy(self, count: int) -> bool:
         """Return whether an optimizer may update fp32 copies of so many parameters of a model."""
         return any(each.foreign == count and not each.stale for each in self.optimizers)

@@ -170,6 +170,8 @@ def _unchecked(evidence: Evidence) -> str:
     by_optimizers = [each for kind in _STEPS for each in evidence.loop.of(kind)]
     if "loop" not in evidence.signals or (by_optimizers and _steps(evidence)):
         return ""
+    if evidence.numbers.are_own:
+        return "the updates were not checked, because the loop makes them without an optimizer"
     why = "no optimizer made a step"
     if evidence.elsewhere:
         why = "the model runs in another thread than the one that doctor watches"

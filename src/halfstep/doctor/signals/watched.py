@@ -60,6 +60,7 @@ class Watched:
         grammar: The actions of the loop in order.
         registry: Models, optimizers, scalers.
         hear: For each event of `Signal`, the methods of the signals that hear it.
+        has_ended: Whether a step without an optimizer has ended, and the next call begins another.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
@@ -72,6 +73,7 @@ class Watched:
         self.registry = Registry()
         self.hear: dict[str, list[Callable[..., None]]] = {}
         self._signals: dict[type[Any], Any] = {}
+        self.has_ended = False
         self._begun = -1
 
     def __getitem__(self, kind: type[Kind]) -> Kind:
@@ -83,15 +85,19 @@ class Watched:
         return signal
 
     def tell(self, event: str, *args: Any) -> None:
-        """Pass an event on to the signals that hear it."""
+        """Pass an event on to the signals that hear it; one that fails does not stop the others."""
         for hears in self.hear[event]:
-            hears(*args)
+            try:
+                hears(*args)
+            except Exception as error:  # noqa: BLE001
+                self.guard.note(error)
 
     def begin(self) -> None:
         """Begin an iteration on the tape, if the next event begins one."""
         # Calls of functions are not events: only the first one of an iteration begins it.
-        if self.grammar.between_iterations and self._begun != self.grammar.made:
-            self._begun = self.grammar.made
+        is_new = self.grammar.between_iterations and self._begun != self.grammar.made
+        if is_new or self.has_ended:
+            self._begun, self.has_ended = self.grammar.made, False
             self.tape.next_iteration()
 
     # ------------------------------------------------------------ which code runs

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
 
 from halfstep.doctor.tensors.local import local
-
-if TYPE_CHECKING:
-    import torch
 
 
 def some(tensor: torch.Tensor, count: int) -> torch.Tensor:
@@ -19,3 +16,8 @@ def some(tensor: torch.Tensor, count: int) -> torch.Tensor:
     """
     flat = local(tensor).detach().flatten()
     return flat[:: max(1, flat.numel() // count)][:count]
+
+
+def content(tensor: torch.Tensor) -> bytes:
+    """Return the memory of all elements, to compare them: NumPy has no bf16."""
+    return tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()

@@ -77,5 +77,6 @@ class Bus(Watched):
         """Return what was observed, by the names of the signals in the evidence."""
         observed = {"static": self.registry.freeze(), "loop": self.grammar.freeze()}
         for kind in kinds():
-            observed |= self[kind].freeze()
+            with self.guard.own():  # A signal that fails loses only its own record.
+                observed |= self[kind].freeze()
         return observed

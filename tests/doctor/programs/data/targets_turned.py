@@ -109,3 +109,28 @@ def healthy_mirrored_on_purpose() -> None:
         outputs = model(images).view(BATCH, SIDE, SIDE)
         functional.mse_loss(outputs, masks.flip(-1)).backward()
         optimizer.step()
+
+
+def of_overlaps(outputs: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+    shares = outputs[:, 0].sigmoid()
+    return 1 - 2 * (shares * masks).sum() / (shares.sum() + masks.sum())
+
+
+def broken_overlaps() -> None:
+    train(apart, of_overlaps)
+
+
+def healthy_overlaps() -> None:
+    train(together, of_overlaps)
+
+
+def healthy_part_of_the_pixels() -> None:
+    """Probabilities count in a part of each image alone, on another side in each sample."""
+
+    def loss_of(outputs: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+        left = (torch.arange(SIDE) < SIDE // 2).float().expand(BATCH, SIDE, SIDE)
+        part = mirrored(left, draw())
+        shares = outputs[:, 0].sigmoid() * part
+        return functional.binary_cross_entropy(shares, masks * part)
+
+    train(together, loss_of)

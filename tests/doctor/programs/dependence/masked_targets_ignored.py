@@ -187,3 +187,42 @@ def healthy_mask_token_of_a_tensor() -> None:
         return entropy(net(torch.where(masked, token, tokens)), labels)
 
     train(step)
+
+
+def weighted(outputs: torch.Tensor, tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    each = functional.cross_entropy(outputs.transpose(1, 2), tokens, reduction="none")
+    return (each * weights).sum() / weights.sum()
+
+
+def broken_by_weights() -> None:
+    def step(net: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        masked = chosen(tokens)
+        return weighted(net(torch.where(masked, MASK, tokens)), tokens, (~masked).float())
+
+    train(step)
+
+
+def healthy_weights() -> None:
+    def step(net: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        masked = chosen(tokens)
+        return weighted(net(torch.where(masked, MASK, tokens)), tokens, masked.float())
+
+    train(step)
+
+
+def broken_by_probabilities_that_are_picked() -> None:
+    def step(net: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        masked = chosen(tokens)
+        logs = net(torch.where(masked, MASK, tokens)).log_softmax(-1)
+        return -logs.gather(-1, tokens[..., None])[..., 0][~masked].mean()
+
+    train(step)
+
+
+def healthy_weights_of_all_tokens() -> None:
+    def step(net: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        masked = chosen(tokens)
+        weights = torch.where(masked, 1.0, 0.1)
+        return weighted(net(torch.where(masked, MASK, tokens)), tokens, weights)
+
+    train(step)

@@ -169,3 +169,38 @@ def healthy_sum_of_padded_frames() -> None:
         return functional.mse_loss((outputs * mask).sum(1), targets.sum(1))
 
     train_frames(loss_of)
+
+
+def train_rows(loss_of, *, end: int = 0) -> None:
+    """Pad all sentences once, and take rows of them for each step.
+
+    Args:
+        loss_of: Returns the loss of outputs and targets.
+        end: The token that fills up the sentences before they are padded with zeros.
+    """
+    rows = [
+        row[: LENGTH - 1] if end else row[row != 0]
+        for tokens in sentences()
+        for row in tokens.masked_fill(tokens == 0, end)
+    ]
+    padded = pad_sequence(rows, batch_first=True)
+    model = Model(None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for first in range(4):
+        tokens = padded[first : first + SAMPLES]
+        optimizer.zero_grad()
+        outputs = model(tokens[:, :-1])
+        loss_of(outputs.flatten(0, 1), tokens[:, 1:].reshape(-1)).backward()
+        optimizer.step()
+
+
+def broken_rows_of_a_padded_set() -> None:
+    train_rows(functional.cross_entropy)
+
+
+def healthy_rows_without_the_padding() -> None:
+    train_rows(lambda outputs, targets: functional.cross_entropy(outputs, targets, ignore_index=0))
+
+
+def healthy_rows_that_another_token_ends() -> None:
+    train_rows(functional.cross_entropy, end=TOKENS - 1)

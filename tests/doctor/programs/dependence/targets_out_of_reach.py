@@ -131,3 +131,29 @@ def healthy_quotient_of_exponentials() -> None:
 
 def healthy_elu_of_targets_above() -> None:
     train(nn.ELU(), lambda inputs: inputs[:, 0].abs() - 0.5)
+
+
+def train_tensors(last) -> None:
+    """Train weights that are plain tensors, without an optimizer or a module."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"first": (6, 16), "second": (16, 1)}
+    weights = {
+        name: torch.randn(shape, generator=generator).mul(0.3).requires_grad_()
+        for name, shape in shapes.items()
+    }
+    for _ in range(10):
+        inputs = torch.randn(16, 6, generator=generator)
+        outputs = last((inputs @ weights["first"]).tanh() @ weights["second"])[:, 0]
+        loss = (outputs - standard(inputs)).square().mean()
+        gradients = torch.autograd.grad(loss, [*weights.values()])
+        with torch.no_grad():
+            for each, gradient in zip(weights.values(), gradients, strict=True):
+                each.sub_(0.05 * gradient)
+
+
+def broken_in_a_training_of_tensors() -> None:
+    train_tensors(functional.softplus)
+
+
+def healthy_training_of_tensors() -> None:
+    train_tensors(lambda values: values)

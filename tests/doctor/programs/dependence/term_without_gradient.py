@@ -1,5 +1,6 @@
 """A penalty is added to the loss as a number that `item()` has made."""
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -66,6 +67,42 @@ def broken_penalty_of_a_gradient() -> None:
         found = functional.cross_entropy(model(images), labels)
         (slope,) = torch.autograd.grad(found, images, retain_graph=True)
         return found + 0.1 * slope.square().sum()
+
+    train(loss_of)
+
+
+def spread(outputs: torch.Tensor) -> np.floating:
+    return np.median(np.abs(outputs.detach().numpy()))
+
+
+def broken_penalty_of_numpy() -> None:
+    def loss_of(model, outputs, images, labels):
+        return functional.cross_entropy(outputs, labels) + 0.1 * spread(outputs)
+
+    train(loss_of)
+
+
+def healthy_weight_of_numpy() -> None:
+    def loss_of(model, outputs, images, labels):
+        return functional.cross_entropy(outputs, labels) * (1 + 0.1 * spread(outputs))
+
+    train(loss_of)
+
+
+def healthy_constant_beside_numpy() -> None:
+    def loss_of(model, outputs, images, labels):
+        assert spread(outputs) >= 0
+        return functional.cross_entropy(outputs, labels) + 0.5
+
+    train(loss_of)
+
+
+def healthy_reward_of_numpy() -> None:
+    """An error of what the model expects from a reward that NumPy has computed."""
+
+    def loss_of(model, outputs, images, labels):
+        rewards = float(spread(outputs))
+        return (outputs[:, 0].mean() - rewards).square()
 
     train(loss_of)
 

@@ -124,3 +124,31 @@ def broken_in_gradients_of_autograd_grad() -> None:
 
 def healthy_gradients_of_autograd_grad() -> None:
     train_by_autograd_grad("mean", weight=64.0)
+
+
+def train_by_hand(weight: float, *, count: int = 4, checks: bool = False) -> None:
+    """Train without an optimizer."""
+    model = classifier()
+    for images, labels in batches(count):
+        model.zero_grad()
+        with half_autocast():
+            outputs = model(images)
+        (functional.cross_entropy(outputs.float(), labels) * weight).backward()
+        if checks and not all(each.grad.isfinite().all() for each in model.parameters()):
+            weight /= 4
+            continue
+        with torch.no_grad():
+            for each in model.parameters():
+                each.sub_(0.05 * each.grad / weight)
+
+
+def broken_in_updates_by_hand() -> None:
+    train_by_hand(3e6)
+
+
+def healthy_updates_by_hand() -> None:
+    train_by_hand(64.0)
+
+
+def healthy_updates_by_hand_after_a_check() -> None:
+    train_by_hand(2.0**20, count=12, checks=True)

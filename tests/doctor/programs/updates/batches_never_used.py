@@ -8,7 +8,14 @@ from doctor.loops import batches, classifier
 CODE = "BATCHES_NEVER_USED"
 
 
-def train(*, count: int = 10, parts: int = 4, last: bool = False, shuffled: bool = False) -> None:
+def train(
+    *,
+    count: int = 10,
+    parts: int = 4,
+    last: bool = False,
+    shuffled: bool = False,
+    evaluated: bool = False,
+) -> None:
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = [*batches(count)]
@@ -19,6 +26,8 @@ def train(*, count: int = 10, parts: int = 4, last: bool = False, shuffled: bool
             if number % parts == parts - 1 or (last and number == count - 1):
                 optimizer.step()
                 optimizer.zero_grad()
+        if evaluated:
+            model(data[0][0])
 
 
 def broken() -> None:
@@ -31,6 +40,10 @@ def mended() -> None:
 
 def broken_one_batch() -> None:
     train(count=7, parts=3)
+
+
+def broken_before_an_evaluation() -> None:
+    train(evaluated=True)
 
 
 def broken_with_a_norm() -> None:

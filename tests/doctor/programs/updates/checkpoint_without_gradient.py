@@ -74,6 +74,19 @@ def broken_by_a_function_around_a_layer() -> None:
     train(Reader(run))
 
 
+def residual(layer, states):
+    return states + layer(states)
+
+
+def broken_by_a_function_that_gets_each_layer() -> None:
+    def run(block, states):
+        for layer in block:
+            states = checkpoint(residual, layer, states, use_reentrant=True)
+        return states
+
+    train(Reader(run))
+
+
 def healthy_input_that_requires_gradients() -> None:
     train(Reader(lambda block, states: reentrant(block, states.requires_grad_())))
 

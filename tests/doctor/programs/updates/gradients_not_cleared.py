@@ -202,3 +202,37 @@ def healthy_parts_whose_first_backward_is_not_used() -> None:
         trunk.zero_grad()
 
     train_in_parts(clear=clear)
+
+
+def train_by_hand(clear) -> None:
+    """Train without an optimizer, with an update after each second backward.
+
+    Args:
+        clear: Is called with each weight after its update.
+    """
+    model = classifier()
+    for number, (images, labels) in enumerate(batches(8)):
+        (nn.functional.cross_entropy(model(images), labels) / 2).backward()
+        if number % 2:
+            for each in model.parameters():
+                each.data -= 0.05 * each.grad
+                clear(each)
+
+
+def broken_in_updates_by_hand() -> None:
+    train_by_hand(lambda weight: None)
+
+
+def healthy_updates_by_hand() -> None:
+    def clear(weight) -> None:
+        weight.grad = None
+
+    train_by_hand(clear)
+
+
+def healthy_zeros_by_hand() -> None:
+    train_by_hand(lambda weight: weight.grad.data.zero_())
+
+
+def healthy_momentum_in_the_gradients() -> None:
+    train_by_hand(lambda weight: weight.grad.mul_(0.9))

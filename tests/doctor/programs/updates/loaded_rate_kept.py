@@ -72,6 +72,7 @@ def healthy_optimizer_that_gets_its_rate_from_the_state() -> None:
 def healthy_scheduler_that_waits() -> None:
     def waiting(optimizer) -> None:
         optimizer.waits = ReduceLROnPlateau(optimizer)
+        optimizer.after_evaluation = optimizer.waits.step  # which this program ends before
 
     again(then=waiting)
 

@@ -100,6 +100,34 @@ def healthy_warm_up_and_cosine_by_hand() -> None:
     train_by_hand(lambda share: 0.23 * min(1, 10 * share) * (1 + math.cos(math.pi * share)))
 
 
+def train_well(rate_of) -> None:
+    """Train a task without noise, whose loss falls at each rate."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    for step, (images, _) in enumerate(batches(40)):
+        optimizer.param_groups[0]["lr"] = rate_of(step)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(images), images.sum(1, keepdim=True)).backward()
+        optimizer.step()
+
+
+def broken_cosine_while_the_loss_falls() -> None:
+    train_well(lambda step: 0.01 * (1 + math.cos(math.pi * step / 20)))
+
+
+def healthy_second_stage_with_a_warm_up() -> None:
+    def rate_of(step: int) -> float:
+        first = 0.01 * (1 + math.cos(math.pi * step / 20))
+        return first if step <= 20 else 0.02 * min(1, (step - 20) / 8)
+
+    train_well(rate_of)
+
+
+def healthy_triangles() -> None:
+    train_well(lambda step: 0.001 + 0.002 * abs(step % 20 - 10))
+
+
 def train(make, *, each: int = 4, then=None) -> None:
     """Train; the scheduler moves after `each` steps, and `then(optimizer)` takes over."""
     model = classifier()

@@ -117,3 +117,36 @@ def healthy_state_of_a_model_that_stays() -> None:
     kept = model.state_dict()
     steps(other, torch.optim.SGD(other.parameters(), lr=0.05))
     model.load_state_dict(kept)
+
+
+def copy_back(keep, *, every: int = 5) -> None:
+    """Copy what `keep(parameter)` returns of each parameter, after each `every` steps."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    best = {name: keep(each) for name, each in model.named_parameters()}
+    for _ in range(2):
+        steps(model, optimizer, every)
+        with torch.no_grad():
+            for name, each in model.named_parameters():
+                each.copy_(best[name])
+
+
+def broken_in_copies_of_parameters() -> None:
+    copy_back(lambda parameter: parameter.detach())
+
+
+def healthy_copies_of_fp32_parameters_after_each_step() -> None:
+    copy_back(lambda parameter: parameter.detach().float(), every=1)
+
+
+def healthy_copies_of_one_of_several_parameters() -> None:
+    """The other one is kept anew after the steps."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(2):
+        steps(model, optimizer)
+        kept = [each.detach() for each in model.parameters()]
+        kept[1:] = [each.clone() for each in kept[1:]]
+        with torch.no_grad():
+            for each, value in zip(model.parameters(), kept, strict=True):
+                each.copy_(value)

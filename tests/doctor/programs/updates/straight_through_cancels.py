@@ -85,3 +85,14 @@ def healthy_differences_whose_middle_cancels() -> None:
 
 def healthy_zeros_in_the_shape_of_a_value() -> None:
     train(lambda found, code: code + (found - found + 1).log())
+
+
+def healthy_likelihood_of_a_sample() -> None:
+    """The difference of a sample to its mean is its noise."""
+
+    def sample(found, code):
+        normal = torch.distributions.Normal(found, code.exp())
+        drawn = normal.rsample()
+        return drawn.tanh() - 0.01 * normal.log_prob(drawn)
+
+    train(sample)

@@ -90,6 +90,19 @@ def losses(operators: Sequence[Operator]) -> Iterator[Loss]:
             yield Loss(each, each.makers[at], *given)
 
 
+def overlaps(operators: Sequence[Operator]) -> Iterator[Loss]:
+    """Yield products of probabilities and masks of 0 and 1, as those in a Dice loss."""
+    for each in operators:
+        if each.name != "mul" or not _is_of_targets(operators, each):
+            continue
+        at = each.needed.index(True)
+        predictions, targets = each.given[at].detach(), each.given[1 - at].detach()
+        is_mask = bool(((targets == 0) | (targets == 1)).all())
+        is_share = bool(((predictions >= 0) & (predictions <= 1)).all())
+        if each.makers[at] != OUTSIDE and is_mask and is_share:
+            yield Loss(each, each.makers[at], predictions, targets)
+
+
 def picked(operators: Sequence[Operator]) -> Iterator[Loss]:
     """Yield losses of classes by hand: logarithms of probabilities, picked by the targets."""
     for each in operators:
@@ -103,6 +116,12 @@ def picked(operators: Sequence[Operator]) -> Iterator[Loss]:
         if number != OUTSIDE and operators[number].name == "_log_softmax":
             targets = each.given[1].squeeze(int(each.args[1])) if is_gather else each.given[2]
             yield Loss(each, each.makers[0], each.given[0].detach(), targets)
+
+
+def counted_in(loss: Loss, ends: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return which targets count in the losses at the end of a forward, as far as it is known."""
+    found = None if loss.is_plain else counting(loss, ends)
+    return loss.counted if found is None else found
 
 
 def counting(loss: Loss, ends: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -133,7 +152,7 @@ def counting(loss: Loss, ends: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def _is_of_targets(operators: Sequence[Operator], operator: Operator) -> bool:
-    """Return whether a difference is one of predictions and targets, as of a squared error."""
+    """Return whether a difference, or a product, is one of predictions and targets."""
     if (
         len(operator.given) != 2
         or sum(operator.needed) != 1

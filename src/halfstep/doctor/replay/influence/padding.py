@@ -76,6 +76,8 @@ def padded(forwards: Forwards, batches: Sequence[PaddedBatch] = ()) -> list[Padd
             if not _is_at_ends(padding) or bool(padding.all()):
                 continue
             declared = _declared(forwards, tokens, padding, token)
+            if not declared and any(each.fills(tokens, token) for each in batches):
+                declared = "pad_sequence"
             found.append(Padded(int(token), tokens, padding, declared))
     return found
 

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from halfstep.doctor.record.answers import Turned
-from halfstep.doctor.replay.influence.losses import losses
+from halfstep.doctor.replay.influence.losses import losses, overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ _OF_SQUARES = 3  # from this one on, they need as many rows as columns
 
 def turned(forwards: Forwards) -> Iterator[Turned]:
     """Yield the losses with such targets."""
-    for loss in losses(forwards.base):
+    for loss in (*losses(forwards.base), *overlaps(forwards.base)):
         targets = loss.targets
         is_dense = targets.ndim >= 3 and min(targets.shape[-2:]) >= _SIDE
         if not is_dense or len(targets) < _FEWEST or loss.predictions.numel() > _ELEMENTS:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.influence import VisibleTargets
-from halfstep.doctor.replay.influence.losses import losses
+from halfstep.doctor.replay.influence.losses import counted_in, losses, picked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,8 @@ def visible_targets(
         written: Returns the numbers that the loop has written into tensors of so many elements,
             each with the tensor before, if it is known.
     """
-    found = [each for each in losses(forwards.base) if each.is_of_classes]
+    operators = forwards.base
+    every = [*(each for each in losses(operators) if each.is_of_classes), *picked(operators)]
     for tokens in forwards.inputs.values():
         if tokens.is_floating_point() or tokens.is_complex() or tokens.ndim != 2:
             continue
@@ -47,11 +48,12 @@ def visible_targets(
             count = int(masked.sum())
             if not (_FEWEST <= count <= _MOST * tokens.numel()) or _is_at_ends(masked):
                 continue
-            copies = [each for each in found if _copies(each, tokens, masked, mask)]
-            others = [each for each in found if each not in copies]
-            if copies and not any(_tells(each, masked, count) for each in others):
-                counted = int(copies[0].counted.sum())
-                yield VisibleTargets(mask, count, counted, copies[0].site)
+            found = [(each, counted_in(each, forwards.ends)) for each in every]
+            copies = [pair for pair in found if _copies(*pair, tokens, masked, mask)]
+            others = [pair for pair in found if pair not in copies]
+            if copies and not any(_tells(*pair, masked, count) for pair in others):
+                loss, counted = copies[0]
+                yield VisibleTargets(mask, count, int(counted.sum()), loss.site)
                 return
 
 
@@ -67,9 +69,11 @@ def _is_at_ends(masked: torch.Tensor) -> bool:
     )
 
 
-def _copies(loss: Loss, tokens: torch.Tensor, masked: torch.Tensor, mask: int) -> bool:
+def _copies(
+    loss: Loss, counts: torch.Tensor, tokens: torch.Tensor, masked: torch.Tensor, mask: int
+) -> bool:
     """Return whether all targets that count are the visible tokens at the same places."""
-    targets, counted = loss.targets.reshape(-1), loss.counted.reshape(-1)
+    targets, counted = loss.targets.reshape(-1), counts.reshape(-1)
     if int(counted.sum()) < _FEWEST or len(targets[counted].unique()) < 2:
         return False
     for mine, its in ((tokens, masked), (tokens.T, masked.T)):
@@ -86,10 +90,10 @@ def _copies(loss: Loss, tokens: torch.Tensor, masked: torch.Tensor, mask: int) -
     return False
 
 
-def _tells(loss: Loss, masked: torch.Tensor, count: int) -> bool:
+def _tells(loss: Loss, counts: torch.Tensor, masked: torch.Tensor, count: int) -> bool:
     """Return whether another loss may be that of the masked tokens."""
     targets = loss.targets.numel()
     if targets == masked.numel():
-        counted = loss.counted.reshape(-1)
+        counted = counts.reshape(-1)
         return any(bool((counted & each.reshape(-1)).any()) for each in (masked, masked.T))
     return count <= targets < masked.numel()

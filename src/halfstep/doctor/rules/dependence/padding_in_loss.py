@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _DECLARED = {
     "padding_idx": "the embedding has padding_idx={token}",
     "mask": "a mask that the model gets marks exactly these positions",
-    "pad_sequence": "the program has padded this input with pad_sequence",
+    "pad_sequence": "the program has padded these sequences with pad_sequence",
 }
 
 

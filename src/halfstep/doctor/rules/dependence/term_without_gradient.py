@@ -65,6 +65,7 @@ def _finding(how: str, site: Site | None, module: str, fact: str) -> Finding:
 def _reason(how: str) -> str:
     return {
         "number": "item() makes a Python number of it",
+        "numpy": "NumPy, or Python, computes it",
         "detach": "it is detached",
         "equal": "it compares a result with itself, and no trained parameter computes this result",
         "omitted": "backward is called on a part of this sum, which lacks it",
@@ -85,6 +86,7 @@ def _change(how: str, line: str) -> tuple[str, ...]:
             return (f"- {line}", f"+ {changed}")
     return {
         "number": ("+ # add the tensor itself; item() only for what is printed",),
+        "numpy": ("+ # compute this term with torch, from tensors with their graph",),
         "no_grad": (f"  {line}", "+ # outside of torch.no_grad()"),
         "equal": (f"  {line}", "+ # one of both must be the result of the model that is trained"),
         "omitted": ("+ # call backward on this sum, or return it as the loss",),

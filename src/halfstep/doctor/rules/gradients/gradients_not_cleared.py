@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.contributions import GradientLedger
+from halfstep.doctor.record.contributions import GradientLedger, OwnStepLedger
 from halfstep.doctor.record.order import optimizer_name
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.plurals import counted
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, Loop
     from halfstep.doctor.record.contributions import Contributions
 
+_SHARE = 0.25  # of the backward passes; several may belong to one update
 _OFTEN = 2  # a single case may be intended, at the start or end of training
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find steps whose gradients include those of an earlier step, or of an earlier closure run."""
-    loop = evidence.loop
+    loop, own = evidence.loop, evidence.of(OwnStepLedger)
+    if own.stale >= max(_OFTEN, _SHARE * own.steps):
+        return _by_hand(own)
     for account in evidence.of(GradientLedger).optimizers:
         if account.stacked >= max(1, account.steps) * _OFTEN:
             return _in_closure(account, loop)
@@ -54,6 +57,23 @@ def judge(evidence: Evidence) -> Finding | None:
             site=event.site,
         )
     return None
+
+
+def _by_hand(own: OwnStepLedger) -> Finding:
+    """Return the finding for a loop that updates its weights itself."""
+    return Finding(
+        summary="gradients are not cleared before the next backward(): each update applies its own "
+        "gradients plus those of earlier updates",
+        facts=(
+            (
+                f"{own.stale} of {counted(own.steps, 'backward pass', 'backward passes')} added to "
+                "gradients with which the loop had updated the weights"
+            ),
+        ),
+        change=("+ each.grad = None  # for each weight, after its update; or model.zero_grad()",),
+        confidence=LIKELY,
+        site=own.site,
+    )
 
 
 def _in_closure(account: Contributions, loop: Loop) -> Finding:
@@ -91,7 +111,7 @@ RULE = Rule(
     name="gradients that are not cleared",
     rows=(58,),
     citations=("docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad",),
-    needs=frozenset({"contributions", "loop"}),
+    needs=frozenset({"contributions", "loop", "own steps"}),
     judge=judge,
     explains=(
         *("ACTIVATIONS_TOO_LARGE", "INPUT_LOST", "LEARNING_RATE_TOO_HIGH", "NOT_FINITE"),

@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
     number = numbers.pop()
     losses = [each.loss for each in evidence.numbers.steps if each.loss is not None]
     losses = [each for each in losses if math.isfinite(each)]
-    optimizer = evidence.static.optimizers[number]
+    optimizer = evidence.static.optimizer(number)
     if len(losses) < _FEWEST or optimizer.trains_no_model or optimizer.settings.get("maximize"):
         return None
     first, last = median(losses[:_ENDS]), median(losses[-_ENDS:])

@@ -40,7 +40,8 @@ _REMEDIES = {
 def judge(evidence: Evidence) -> Finding | None:
     """Find a tensor with inf or NaN that the loop computed outside the autograd graph."""
     for bad in evidence.inputs:
-        is_weight = bad.what == "parameter" and bad.is_culprit and not evidence.numbers.steps
+        updates = not evidence.numbers.steps or evidence.numbers.are_own  # by the loop itself
+        is_weight = bad.what == "parameter" and bad.is_culprit and updates
         if bad.makers and (bad.is_from_loop or (is_weight and bad.makers[0].op in _REMEDIES)):
             return _finding(bad)
     return None

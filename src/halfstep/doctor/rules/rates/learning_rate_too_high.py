@@ -52,7 +52,7 @@ def _by_sum(evidence: Evidence) -> Finding | None:
     if not steps or evidence.numbers.first_bad is not None:
         return None
     number = steps[-1].optimizer
-    if evidence.static.optimizers[number].kind != "SGD":
+    if evidence.static.optimizer(number).kind != "SGD":
         return None
     ledger = evidence.of(GradientLedger).optimizers
     passes = next((each for each in ledger if each.number == number), None)
@@ -195,7 +195,7 @@ def _is_better(smaller: Replay, plain: Replay | None) -> bool:
 
 def _at(step: StepNumbers) -> str:
     rate = step.learning_rate
-    return f"at a learning rate of {rate:g}"
+    return "at this learning rate" if math.isnan(rate) else f"at a learning rate of {rate:g}"
 
 
 def _change(evidence: Evidence, step: StepNumbers, factor: float = 1.0) -> tuple[str, ...]:
@@ -207,7 +207,9 @@ def _change(evidence: Evidence, step: StepNumbers, factor: float = 1.0) -> tuple
         factor: How many times larger the parameters became in few steps.
     """
     rate = step.learning_rate
-    optimizer = evidence.static.optimizers[step.optimizer]
+    if math.isnan(rate):
+        return ("+ # a tenth of the learning rate in the lines that update the weights; or warmup",)
+    optimizer = evidence.static.optimizer(step.optimizer)
     # An update is proportional to the rate, so a tenth is far from enough after an extreme growth.
     lower = rate / (10 if factor < EXTREME else 10 ** (2 + math.floor(math.log10(factor))))
     change: tuple[str, ...] = (f"- lr={rate:g}", f"+ lr={lower:g}  # or use warmup")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.rates import LearningRates, Rates
 from halfstep.doctor.remedies import with_length
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -76,7 +76,10 @@ def _of_a_cosine(evidence: Evidence) -> Finding | None:
 
 
 def _of_another(evidence: Evidence) -> Finding | None:
-    """Find a rate that falls to almost 0 once, and rises gradually while the loss gets worse."""
+    """Find a rate that falls to almost 0 once, and rises gradually.
+
+    Either the loss gets worse meanwhile, or the rate takes the values of its fall again.
+    """
     ledger = evidence.of(LearningRates)
     for rates in ledger.optimizers:
         schedules = [each for each in ledger.schedules_of(rates.number) if each.moves]
@@ -85,20 +88,27 @@ def _of_another(evidence: Evidence) -> Finding | None:
         if any(each.mode or each.kind in _CYCLIC for each in schedules):
             continue
         is_turned = rates.valley <= _LOW * rates.largest and rates.last >= _HIGH * rates.largest
-        losses = _losses_at_turn(evidence, rates) if is_turned else None
-        if losses is None or rates.leap > _LEAP * rates.largest:
+        if not is_turned or rates.leap > _LEAP * rates.largest:
             continue
-        if losses[1] - losses[0] <= _WORSE * abs(losses[0]):
+        losses = _losses_at_turn(evidence, rates)
+        is_worse = losses is not None and losses[1] - losses[0] > _WORSE * abs(losses[0])
+        if not (is_worse or rates.is_mirrored):
             continue
+        facts: tuple[str, ...] = (
+            "the rate rose through the values of its fall, in the reverse order",
+        )
+        if losses is not None:
+            ends = f"the loss is {losses[0]:.3g} at the lowest rate, {losses[1]:.3g} at the end"
+            facts = (*facts[: rates.is_mirrored], ends)
         schedule = schedules[0] if schedules else None
         length = f"{schedule.moves} moves" if schedule else f"{rates.steps} steps"
         return Finding(
             summary=f"the learning rate fell to {rates.valley:.3g} in step {rates.valley_at} of "
             f"{rates.steps} and rose again: training ends at {rates.last:.3g}, and the largest "
             f"rate is {rates.largest:.3g}",
-            facts=(f"the loss is {losses[0]:.3g} at the lowest rate, {losses[1]:.3g} at the end",),
+            facts=facts,
             change=(f"+ # plan the schedule for all {length}, or keep the rate after its end",),
-            confidence=LIKELY,
+            confidence=LIKELY if is_worse else POSSIBLE,
             site=schedule.made if schedule else rates.written or rates.site,
         )
     return None

@@ -40,10 +40,12 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _change(evidence: Evidence) -> tuple[str, ...]:
-    if not evidence.loop.of("backward") and evidence.loop.of("grad"):
+    is_called = not evidence.loop.of("backward") and bool(evidence.loop.of("grad"))
+    if is_called or evidence.numbers.are_own:
+        what = "autograd.grad()" if is_called else "backward()"
         return (
-            "+ # multiply the loss by a loss scale before autograd.grad(), divide the gradients by",
-            "+ # it in fp32, and skip steps with inf or NaN; or differentiate a mean, not a sum",
+            f"+ # multiply the loss by a loss scale before {what}, divide the gradients by it",
+            "+ # in fp32, and skip steps with inf or NaN; or differentiate a mean, not a sum",
         )
     backward = _lines(evidence.loop, "backward") or ["loss.backward()"]
     # By a constant: these lines divide the gradients by the loop's own loss scale.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.remedies import copied_state
-from halfstep.doctor.signals.program.own_states import OwnStates
+from halfstep.doctor.signals.program.own_states import OwnState, OwnStates
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def judge(evidence: Evidence) -> Finding | None:
     """Find a load that gives a module the weights that it has, after steps have changed them."""
     for each in evidence.of(OwnStates).loads:
+        if not each.module:
+            return _of_a_copy(each)
         where = f" at {each.site}" if each.site else ""
         return Finding(
             summary=f"load_state_dict{where} gives {each.module} its own weights: state_dict() "
@@ -27,6 +29,22 @@ def judge(evidence: Evidence) -> Finding | None:
             site=each.kept or each.site,
         )
     return None
+
+
+def _of_a_copy(state: OwnState) -> Finding:
+    """Return the finding on a line that copies each parameter by itself."""
+    return Finding(
+        summary="this line copies parameters from their own memory, so it changes nothing: "
+        "parameters(), detach() and .data return references, and what it copies was kept "
+        "without a copy",
+        facts=(f"{counted(state.count, 'such copy', 'such copies')} of each parameter",),
+        change=(
+            "- best = {name: each.detach() for name, each in model.named_parameters()}",
+            "+ best = {name: each.detach().clone() for name, each in model.named_parameters()}",
+        ),
+        confidence=LIKELY,
+        site=state.site,
+    )
 
 
 RULE = Rule(

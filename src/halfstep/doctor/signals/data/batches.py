@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset
 from halfstep.doctor.internals import base_of, is_loss, loader_iterator
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.signal import Hook, Signal
+from halfstep.doctor.tensors.elements import content
 from halfstep.doctor.tensors.makers import Makers, compared
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
 from halfstep.lazy_dataclass import dataclass
@@ -190,7 +191,7 @@ class Batches(Signal):
 
 def _repeated(stream: _Stream) -> RepeatedBatches | None:
     """Return a pass in which each batch came once from each worker."""
-    counts = Counter(each.cpu().numpy().tobytes() for each in stream.samples)
+    counts = Counter(map(content, stream.samples))
     whole = [each for each in counts.values() if each % stream.workers == 0]
     if len(counts) < _FEWEST or len(whole) < 0.9 * len(counts):
         return None

@@ -57,6 +57,11 @@ class PaddedBatch:
         padding = functional.pad(self.padding[:, : tensor.shape[1]], (0, max(0, more)), value=True)
         return padding.to(tensor.device)
 
+    def fills(self, tokens: torch.Tensor, token: int) -> bool:
+        """Return whether a token fills up this batch, from which the rows of others may come."""
+        is_of_tokens = self.made.ndim == 2 and self.made.dtype == tokens.dtype
+        return is_of_tokens and self.value == token and bool(self.padding.any())
+
 
 class PaddedBatches(Signal):
     """Keeps the latest of these batches."""

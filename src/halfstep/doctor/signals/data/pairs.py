@@ -17,6 +17,7 @@ import torch
 from halfstep.doctor.record.passes import Overlap  # noqa: TC001  # pydantic reads it at run time
 from halfstep.doctor.record.sites import Mark, Site, site
 from halfstep.doctor.signals.data.overlap import mixed
+from halfstep.doctor.tensors.elements import content
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _are_of_places(calls: Sequence[Rows]) -> bool:
     by_length: defaultdict[int, set[bytes]] = defaultdict(set)
     for call in calls:
         assert call.targets is not None
-        by_length[call.length].add(call.targets.cpu().numpy().tobytes())
+        by_length[call.length].add(content(call.targets))
     return all(len(each) == 1 for each in by_length.values())
 
 

@@ -100,6 +100,7 @@ class Account:
         if any(each.terms and each.terms <= contribution.terms for each in self.open):
             self.repeats, self.repeated_at = True, contribution.mark
         self.open.append(contribution)
+        self.batches.count()
 
     def use(self, number: int, mark: Mark | None, *, direct: bool) -> None:
         """Book a step of this optimizer that uses what waits.

@@ -23,6 +23,7 @@ class Batches:
     """The batches of the latest windows of an optimizer."""
 
     def __init__(self) -> None:
+        self._given: list[torch.Tensor] = []  # since the last backward, which they may not reach
         self._open: list[torch.Tensor] = []
         self._used: deque[torch.Tensor] = deque(maxlen=BATCHES)
         self._dropped: deque[torch.Tensor] = deque(maxlen=BATCHES)
@@ -34,12 +35,18 @@ class Batches:
             given: The tensors in the arguments of a model.
         """
         batch = next((each for each in given if type(each) is torch.Tensor and each.dim()), None)
-        if batch is None or batch.layout is not torch.strided or len(self._open) >= BATCHES:
+        taken = len(self._given) + len(self._open)
+        if batch is None or batch.layout is not torch.strided or taken >= BATCHES:
             return
         row = batch.detach()
         while row.dim() > 1:
             row = row[len(row) // 2] if len(row) else row.flatten()
-        self._open.append(row[:ELEMENTS].clone())
+        self._given.append(row[:ELEMENTS].clone())
+
+    def count(self) -> None:
+        """Note that a backward adds the gradients of the batches to the window."""
+        self._open += self._given
+        self._given.clear()
 
     def use(self) -> None:
         """Note that a step uses the batches of the window."""
@@ -51,6 +58,7 @@ class Batches:
 
     def close(self) -> None:
         """Begin a new window."""
+        self._given.clear()
         self._open.clear()
 
     def unseen(self) -> int:

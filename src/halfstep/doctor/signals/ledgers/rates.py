@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched
 
 _ROUNDING = 1e-6
+_COURSE = 2**16
+_MIRRORED = 1e-3  # of the largest rate: how far both sides of a valley may differ
+_SIDE = 3  # rates on a side of it
 _ATTEMPTS = {"scaler step", "drop"}
 _WRITES_RATE = r"""\[\s*(["'])lr\1\s*\]\s*[-+*/]?=(?!=)"""
 
@@ -74,6 +77,7 @@ class RateAccount:
     valley_at: int = -1
     turns: int = 0
     leap: float = 0.0
+    course: list[float] = field(default_factory=list)  # of the first group, without repetitions
     resumed: bool = False
     rate: float = math.nan
     mark: Mark | None = None
@@ -179,6 +183,8 @@ class StepRates(Signal):
 def _follow(rates: RateAccount, rate: float) -> None:
     """Follow the rate of the first group: where it is lowest after a fall, and how it rises."""
     old = rates.values[0] if rates.values else rate
+    if len(rates.course) < _COURSE:
+        rates.course.append(rate)
     if rate < old:
         rates.falls = True
         if rate < rates.valley:
@@ -205,7 +211,20 @@ def _frozen(number: int, rates: RateAccount) -> Rates:
         last=rates.values[0] if rates.values else math.nan,
         made=site(begins(given.made) or given.made) if given else None,
         site=site(rates.mark),
+        is_mirrored=_is_mirrored(rates.course),
         written=site(only_line_with(_WRITES_RATE, rates.mark)),
+    )
+
+
+def _is_mirrored(course: list[float]) -> bool:
+    """Return whether rates only fall to their lowest, and rise as they have fallen until then."""
+    at = course.index(min(course)) if 0 < len(course) < _COURSE else 0
+    fall, rise = course[: at + 1][::-1], course[at:]
+    pairs = [*zip(fall, rise, strict=False)]
+    return (
+        min(len(fall), len(rise)) > _SIDE
+        and fall == sorted(fall)
+        and max(abs(one - other) for one, other in pairs) <= _MIRRORED * max(course)
     )
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.watched import Watched
 
 _LINES = 16
-_DEPTH = 4
+_DEPTH = 5
+_CALLS = 16
 _NAMES = 3
 
 
@@ -68,7 +69,7 @@ class Checkpoints(Signal):
         def apply(kind: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
             if kind is checkpoint.CheckpointFunction and self._is_blind(args):
                 with self.watched.guard.own():
-                    self._note(args[0], calling_line())
+                    self._note(args, calling_line())
             return original.__get__(None, kind)(*args, **kwargs)
 
         return classmethod(apply)
@@ -81,17 +82,17 @@ class Checkpoints(Signal):
             and not any(isinstance(each, torch.Tensor) and each.requires_grad for each in args)
         )
 
-    def _note(self, function: Any, mark: Mark | None) -> None:
+    def _note(self, args: tuple[Any, ...], mark: Mark | None) -> None:
         if mark not in self._counts and len(self._counts) >= _LINES:
             return
         self._counts[mark] = self._counts.get(mark, 0) + 1
-        if self._counts[mark] == 1:
-            self._parameters[mark] = {
-                id(each): each
-                for module in _modules(function, _DEPTH)
+        if self._counts[mark] <= _CALLS:  # A line may run several layers in turn.
+            self._parameters.setdefault(mark, {}).update(
+                (id(each), each)
+                for module in _modules(args, _DEPTH)
                 for each in module.parameters()
                 if each.requires_grad
-            }
+            )
 
     def freeze(self) -> dict[str, Any]:
         """Return the lines."""

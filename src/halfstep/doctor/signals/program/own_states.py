@@ -3,13 +3,15 @@
 `state_dict()` returns the parameters' own memory. So a state that is kept as the best one so far,
 or as the one before an evaluation, changes with the weights, and loading it changes nothing. This
 also holds for arrays and other tensors that share this memory; such a state was then kept by the
-last call of `state_dict()`, or before it.
+last call of `state_dict()`, or before it. And it holds for lines that copy parameters one by one,
+each from its own memory; but where they do so in each step, copies in fp32 may be the parameters.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -23,19 +25,21 @@ from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from halfstep.doctor.signals.watched import Watched
 
 _MOST = 1024  # states
+_PARAMETERS = 2  # copied by a line
+_RARE = 4  # steps before each copy
 
 
 @dataclass(frozen=True, slots=True)
 class OwnState:
-    """A load that gave a module its own weights.
+    """A load, or a line that copies parameters, that gave a module its own weights.
 
     Attributes:
-        module: Class of the module.
+        module: Class of the module; "" for a line that copies parameters.
         count: How often the line did so.
         steps: Number of steps of all optimizers between the last of these states and its load.
         kept_by: The statement that kept the state.
@@ -69,6 +73,7 @@ class KeptStates(Signal):
             weakref.WeakKeyDictionary()
         )
         self._found: dict[Mark | None, tuple[str, int, int, Mark | None]] = {}
+        self._copies: dict[Mark | None, dict[int, list[int]]] = {}  # steps before, by address
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of the methods that return and load a state."""
@@ -104,6 +109,27 @@ class KeptStates(Signal):
                 self._found[line] = type(module).__name__, count, passed, kept
         return original(module, *args, **kwargs)
 
+    def before_write(
+        self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> None:
+        """Note the lines that copy parameters from their own memory, and from that alone."""
+        if name != "copy_" or len(written) != 1 or len(values) != 1 or not self._steps():
+            return
+        copied, key = self._copies.setdefault(calling_line(), {}), address(written[0])
+        if 0 in copied or len(copied) >= _MOST:
+            return
+        is_own = 0 != key == address(values[0]) and written[0].shape == values[0].shape
+        key = key if is_own and isinstance(written[0], nn.Parameter) else 0
+        copied.setdefault(key, [0]).append(self._steps())
+
+    def _own_copies(self) -> Iterator[OwnState]:
+        for mark, copied in self._copies.items():
+            if 0 in copied or len(copied) < _PARAMETERS:
+                continue
+            gaps = [after - before for each in copied.values() for before, after in pairwise(each)]
+            if min(gaps) >= _RARE:
+                yield OwnState("", len(gaps) // len(copied), self._steps(), "", None, site(mark))
+
     def _steps(self) -> int:
         return sum(each.steps for each in self.watched.registry.optimizers.notes)
 
@@ -113,7 +139,7 @@ class KeptStates(Signal):
             OwnState(module, count, steps, statement(kept), site(kept), site(line))
             for line, (module, count, steps, kept) in self._found.items()
         ]
-        return {OwnStates.signal: OwnStates(tuple(found))}
+        return {OwnStates.signal: OwnStates((*found, *self._own_copies()))}
 
 
 def _first(state: Any) -> torch.Tensor | None:

@@ -250,6 +250,7 @@ class Registry:
         copied: `id` of the parameters of which optimizers have copies, as last read.
         differentiated: The parameters for which `torch.func` takes gradients, while such a step is
             examined.
+        loose: The weights of the latest step of a loop without an optimizer.
     """
 
     def __init__(self) -> None:
@@ -262,6 +263,7 @@ class Registry:
         self._waiting: list[weakref.ref[torch.Tensor]] = []
         self.copied: set[int] = set()
         self.differentiated: list[torch.Tensor] = []
+        self.loose: list[torch.Tensor] = []
         self._has_copies = False
         self._lately: deque[Sizes] = deque(maxlen=2)
 
@@ -407,7 +409,8 @@ class Registry:
             for place, tensor in enumerate(parameters_of(optimizer)):
                 if id(tensor) not in known:
                     names[f"optimizer {number}, parameter {place}"] = tensor
-        return names
+        loose = [each for each in self.loose if id(each) not in known]
+        return names | {f"weight {place}": each for place, each in enumerate(loose)}
 
     def read(self) -> None:
         """Update the facts of all objects that still exist."""

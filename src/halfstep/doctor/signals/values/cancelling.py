@@ -87,21 +87,20 @@ class Cancelling(Signal):
 def _cancelling(losses: Iterable[torch.Tensor]) -> Iterator[Any]:
     """Yield the nodes of such sums."""
     waiting: list[Any] = [each.grad_fn for each in losses if each.grad_fn is not None]
-    seen = set(waiting)
-    while waiting and len(seen) < NODES:
-        node = waiting.pop()
-        inputs = node.next_functions
-        if _cancels(node):
-            yield node
-        below = {each for each, _ in inputs if each is not None} - seen
-        seen |= below
-        waiting += below
+    uses = Counter(waiting)
+    while waiting and len(uses) < NODES:
+        below = [each for each, _ in waiting.pop().next_functions if each is not None]
+        waiting += {*below} - uses.keys()
+        uses.update(below)
+    yield from (each for each in uses if type(each).__name__ in _SIGNS and _cancels(each, uses))
 
 
-def _cancels(node: Any) -> bool:
-    """Return whether a sum comes to one term, because the uses of another one cancel."""
-    if type(node).__name__ not in _SIGNS:
-        return False
+def _cancels(node: Any, uses: Counter[Any]) -> bool:
+    """Return whether a sum comes to one term, because the uses of another one cancel.
+
+    A sum x + y that has another use is a value of its own, such as a sample, mean + noise, whose
+    likelihood is computed from its difference to the mean.
+    """
     factors: Counter[tuple[Any, int]] = Counter()
     constants, waiting = 0, [((node, 0), 1)]
     while waiting:
@@ -109,6 +108,8 @@ def _cancels(node: Any) -> bool:
         signs = _SIGNS.get(type(inner).__name__)
         if inner is None:
             constants += 1
+        elif inner is not node and sum(signs or ()) == 2 and uses[inner] > 1:
+            factors[inner, output] += factor
         elif signs and getattr(inner, "_saved_alpha", 1) == 1:
             edges = inner.next_functions
             if sum(signs) == 0 and edges[0] == edges[1]:

@@ -5,7 +5,8 @@ autograd graph, from parameters, or with a trainable model under `torch.no_grad(
 a lost term if it is added to a scalar on which the loop then calls backward.
 
 So is a number that the loop reads from such a tensor. Which number of a sum it is shows in its
-values: in several steps it is the same multiple of what was read, and what was read changes.
+values: in several steps it is the same multiple of what was read, and what was read changes. And a
+number that changes, and is added to the loss itself after NumPy has got such a tensor, is NumPy's.
 
 And so is a distance of equal results that nothing trainable computes, see `tensors/distances.py`.
 """
@@ -17,6 +18,7 @@ from collections import Counter, deque
 from math import isclose, isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 _SUMS = frozenset(
     {"add", "sub", "rsub", "add_", "sub_", "__add__", "__radd__", "__iadd__", "__sub__", "__isub__"}
 )
+_ADDS = frozenset({"AddBackward0", "SubBackward0", "RsubBackward1", "ToCopyBackward0"})
+_LEAVES = frozenset({"numpy", "__array__", "tolist"})
 _FORGETS = frozenset({"zeros_like", "ones_like", "empty_like", "full_like", "new_zeros"})
 _MOST_DISTANCES = 8  # of a line
 _NODES = 64
@@ -53,7 +57,7 @@ class LostLine:
     """A line at which terms lose their gradients.
 
     Attributes:
-        how: "number", "detach", "no_grad", "create_graph", "equal" for a distance of equal
+        how: "number", "numpy", "detach", "no_grad", "create_graph", "equal" for a distance of equal
             results, or the function whose result has no
             gradients.
         count: Number of sampled steps with such a term.
@@ -107,6 +111,9 @@ class Losing(Signal):
         self._lines: Counter[tuple[str, Mark | None, Mark | None]] = Counter()
         self._reads: list[_Read] = []
         self._added: list[tuple[Any, Mark | None, float]] = []
+        self._left: Mark | None = None  # the line that has given NumPy a tensor in this step
+        self._foreign: list[tuple[Any, Mark | None, float]] = []  # the sum, this line, the number
+        self._outside: dict[Mark | None, list[float]] = {}
         self._numbers: dict[tuple[Mark | None, Mark | None], list[tuple[float, float]]] = {}
         self._trains: set[Mark | None] = set()  # lines whose numbers have a backward of their own
         self._distances: dict[Mark | None, list[torch.Tensor]] = {}
@@ -119,6 +126,8 @@ class Losing(Signal):
         if heard.module is not None:
             return
         result = heard.result
+        if heard.name in _LEAVES and any(map(self._cut, heard.given)):
+            self._left = calling_line()
         if isinstance(result, torch.Tensor) and result.requires_grad:
             if (self._cuts or self._reads) and result.numel() == 1 and heard.name in _SUMS:
                 self._add(result, heard.given)
@@ -159,15 +168,22 @@ class Losing(Signal):
             self._examined[mark] += 1
             if self._reads:
                 self._compare({*_graph(roots)})
+            sums = {*_graph(roots, _ADDS)} if self._foreign else set()
+            for node, left, number in self._foreign:
+                if node in sums:
+                    self._outside.setdefault(left, []).append(number)
             self._cuts, self._sums, self._models = {}, [], 0
             self._reads, self._added = [], []
+            self._left, self._foreign = None, []
         self._steps += 1
         # Two passes in a row: those of two losses may alternate.
         self._on = is_sampled(self._steps) or is_sampled(self._steps - 1)
 
     def _add_number(self, result: torch.Tensor, args: Sequence[Any]) -> None:
-        numbers = [each for each in args[:2] if isinstance(each, float) and each]
-        if self._reads and numbers:
+        numbers = [each for each in args[:2] if isinstance(each, float | np.floating) and each]
+        if self._left is not None and numbers:
+            self._foreign.append((result.grad_fn, self._left, float(numbers[0])))
+        if self._reads and numbers and isinstance(numbers[0], float):
             self._added.append((result.grad_fn, calling_line(), numbers[0]))
 
     def _compare(self, reached: set[Any]) -> None:
@@ -266,6 +282,11 @@ class Losing(Signal):
             for (mark, _), pairs in self._numbers.items()
             if mark not in self._trains and _are_multiples(pairs)
         )
+        lines += tuple(
+            LostLine("numpy", len(numbers), len(numbers), site(mark))
+            for mark, numbers in self._outside.items()
+            if len({*numbers}) >= _FEWEST_NUMBERS
+        )
         return {LostLines.signal: LostLines(lines)}
 
     def _are_equal(self, mark: Mark | None) -> bool:
@@ -295,13 +316,15 @@ def _how(heard: Heard, made: Sequence[torch.Tensor]) -> str:
     return "detach" if torch.is_grad_enabled() else "no_grad"
 
 
-def _graph(nodes: Iterable[Any]) -> Iterator[Any]:
-    """Yield the nodes near the roots of a graph."""
+def _graph(nodes: Iterable[Any], through: frozenset[str] = frozenset()) -> Iterator[Any]:
+    """Yield the nodes near the roots of a graph, or those behind nodes of some kinds alone."""
     waiting = [*nodes]
     seen = set(waiting)
     while waiting and len(seen) < _NODES:
         node = waiting.pop(0)
         yield node
+        if through and type(node).__name__ not in through:
+            continue
         below = {each for each, _ in node.next_functions if each is not None} - seen
         seen |= below
         waiting += below

@@ -54,8 +54,10 @@ class Overflows(Signal):
         """Examine a call of the loop, unless it draws random numbers."""
         if self._infinite:
             self._follow(heard)
-        if heard.halves and heard.call.random is None:
-            call = heard.call
+        call = heard.call
+        if call.function is torch.autograd.grad:  # It would need the graph of the same tensors.
+            return
+        if heard.halves and call.random is None:
             self.take(heard.name, call.function, call.args, call.kwargs, heard.result)
             if not any(map(is_in_graph, heard.halves)):
                 self._remember(heard)
