@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from halfstep.doctor.replay.influence.forwards import Forwards
+    from halfstep.doctor.signals.values.own_functions import OwnCall
 
 _FACTORS = (1.0, -2.0)
+_NEAR = 0.1  # the largest number of an input near 0
 
 
 @dataclass(slots=True)
@@ -46,11 +48,12 @@ class _Run:
     made: list[torch.Tensor]
 
 
-def cut_chains(forwards: Forwards) -> Iterator[CutChain]:
+def cut_chains(forwards: Forwards, calls: Sequence[OwnCall]) -> Iterator[CutChain]:
     """Yield the autograd functions whose gradients do not depend on those that they are given.
 
     Args:
         forwards: The forward of the step.
+        calls: The calls of autograd functions in it.
     """
     losses = [each for each in forwards.ends if each.requires_grad]
     nodes, leaves = _nodes(losses)
@@ -59,6 +62,8 @@ def cut_chains(forwards: Forwards) -> Iterator[CutChain]:
     state = random_state(everything=True)
     try:
         first, second = (_runs(losses, leaves, nodes, factor) for factor in _FACTORS)
+        zeros = {kind for node, kind in nodes.items() if (run := first.get(node)) and _is_zero(run)}
+        near = {each.kind: _near_zero(each) for each in calls if each.kind in zeros}
     except Exception:  # noqa: BLE001  # a backward that cannot run twice
         return
     finally:
@@ -66,7 +71,9 @@ def cut_chains(forwards: Forwards) -> Iterator[CutChain]:
     seen = set()
     for node, kind in nodes.items():
         one, other = first.get(node), second.get(node)
-        if kind in seen or one is None or other is None or not _is_cut(one, other):
+        if kind in seen or one is None or other is None or _is_loss(one):
+            continue
+        if not _is_cut(*near.get(kind, (one, other))):
             continue
         seen.add(kind)
         code = backward_of(kind)
@@ -145,18 +152,42 @@ def _copies(gradients: Any) -> list[torch.Tensor]:
     return [each.detach().clone() for each in gradients if isinstance(each, torch.Tensor)]
 
 
-def _is_cut(one: _Run, other: _Run) -> bool:
-    """Return whether a backward returned the same gradients for other ones, and no zeros.
+def _near_zero(call: OwnCall) -> tuple[_Run, _Run]:
+    """Run a function near 0, where it may not be flat, and its backward twice."""
+    args, leaves = [*call.args], []
+    for at, each in enumerate(args):
+        if isinstance(each, torch.Tensor) and each.is_floating_point():
+            size = float(each.abs().max()) if each.numel() else 0.0
+            args[at] = each.detach() * min(1.0, _NEAR / max(size, _NEAR))
+            leaves += [args[at].requires_grad_()] if each.requires_grad else []
+    result = call.kind.apply(*args)
+    made = result if isinstance(result, torch.Tensor) else result[0]
+    given = [torch.full_like(made, 2 * factor) for factor in _FACTORS]
+    found = [
+        torch.autograd.grad(made, leaves, each, retain_graph=True, allow_unused=True)
+        for each in given
+    ]
+    one, other = (_Run([each], _copies(its)) for each, its in zip(given, found, strict=True))
+    return one, other
 
-    A function that is the loss itself is given 1, and may then take it for granted.
-    """
+
+def _is_zero(run: _Run) -> bool:
+    return not any(bool(each.any()) for each in run.made)
+
+
+def _is_loss(run: _Run) -> bool:
+    """Return whether a function is the loss itself, which may take for granted that it gets 1."""
+    return all(bool((each == 1).all()) for each in run.given)
+
+
+def _is_cut(one: _Run, other: _Run) -> bool:
+    """Return whether a backward returned the same gradients for other ones, and no zeros."""
     return (
         len(one.given) == len(other.given) > 0
         and len(one.made) == len(other.made) > 0
         and not any(map(torch.equal, one.given, other.given))
-        and not all(bool((each == 1).all()) for each in one.given)
         and all(map(torch.equal, one.made, other.made))
-        and any(bool(each.any()) for each in one.made)
+        and not _is_zero(one)
     )
 
 
