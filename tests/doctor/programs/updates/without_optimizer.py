@@ -203,3 +203,24 @@ def healthy_part_that_was_trained_before() -> None:
     model = parts()
     train(model, torch.optim.SGD(model.parameters(), lr=0.01))
     train(model, torch.optim.SGD(model[2].parameters(), lr=0.01))
+
+
+class Taught(nn.Module):
+    """Compares outputs with those of teachers, which it keeps in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teachers = [nn.Linear(6, 3), nn.Linear(6, 3)]
+
+    def forward(self, outputs, images):
+        targets = [each(images).detach() for each in self.teachers]
+        return sum(nn.functional.mse_loss(outputs, each) for each in targets)
+
+
+def healthy_teachers_in_a_list() -> None:
+    model, loss = parts(), Taught()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for images, _ in batches(8):
+        optimizer.zero_grad()
+        loss(model(images), images).backward()
+        optimizer.step()
