@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from halfstep.doctor.actions.functional_steps import FunctionalSteps
 from halfstep.doctor.actions.measuring import Measuring
@@ -15,9 +18,13 @@ from halfstep.doctor.record.sites import passed_optimizer, raising_line, site
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.own_scales import OwnScales
+from halfstep.doctor.tensors.nesting import tensors_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from halfstep.doctor.signals.watched import Watched
+    from halfstep.doctor.tape.tape import Entry
 
 
 class LastStep(Signal):
@@ -69,8 +76,26 @@ class LastStep(Signal):
         else:
             error = "" if raised is None else f"{type(raised).__name__}: {raised}"
         names = watched.registry.names()
-        watched[Investigation].last(entries, names, iteration, error=error)
+        with _trainable(entries):
+            watched[Investigation].last(entries, names, iteration, error=error)
 
     def freeze(self) -> dict[str, Any]:
         """Return how the program ended."""
         return {"ending": self._ending}
+
+
+@contextmanager
+def _trainable(entries: Sequence[Entry]) -> Iterator[None]:
+    """Let parameters require gradients again that the program has frozen since the step."""
+    models = [each for each in entries if isinstance(each.function, nn.Module)]
+    mine = [one for each in models if each.has_gradients for one in each.function.parameters()]
+    given = tensors_in([(each.args, each.kwargs) for each in entries])
+    frozen = [] if any(each.requires_grad for each in (*mine, *given)) else mine
+    frozen = [each for each in frozen if each.is_floating_point()]
+    for each in frozen:
+        each.requires_grad_()
+    try:
+        yield
+    finally:
+        for each in frozen:
+            each.requires_grad_(requires_grad=False)

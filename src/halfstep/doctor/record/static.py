@@ -122,6 +122,7 @@ class OptimizerFacts:
         settings: Numbers of its first parameter group ("lr", "eps", "weight_decay", "beta2", ...),
             and "computes_in_fp32" if its class computes so, whatever the format of parameters.
         largest_rate: The largest learning rate of its parameter groups; None if one is unknown.
+        largest_decay: The largest weight decay of its parameter groups.
         state_formats: Formats of its state tensors, by name of the state.
         shared: Number of its parameters that another optimizer or a second group also has.
         foreign: Number of its parameters that belong to no observed model.
@@ -144,6 +145,7 @@ class OptimizerFacts:
     formats: dict[str, int] = field(default_factory=dict)
     settings: dict[str, Fact] = field(default_factory=dict)
     largest_rate: float | None = None
+    largest_decay: float = 0.0
     state_formats: dict[str, str] = field(default_factory=dict)
     shared: int = 0
     foreign: int = 0

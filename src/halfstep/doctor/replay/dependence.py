@@ -48,6 +48,7 @@ class Dependence:
         self._flat: dict[str, tuple[str, Caller]] = {}
         self.cuts: tuple[Cut, ...] = ()
         self._strays: dict[int, tuple[tuple[int, ...], Caller]] = {}
+        self._graphs: dict[int, frozenset[int]] = {}  # strays that autograd follows to a result
 
     def take(
         self,
@@ -67,16 +68,20 @@ class Dependence:
             caller: Its caller.
             enabled: Whether it runs with gradients.
         """
-        coming = frozenset[str]()
+        coming, strays = frozenset[str](), frozenset[int]()
         for each in given:
             key = storage_key(each)
             known = self._on.get(key)
+            strays |= self._graphs.get(key, frozenset()) if each.requires_grad else frozenset()
             if known:
                 coming |= known
                 if enabled and op != _DETACHES:
                     self._read(op, each, made, known, caller)
             elif enabled and isinstance(each, nn.Parameter) and each.requires_grad:
                 self._strays.setdefault(key, (tuple(each.shape), caller))
+                strays |= {key}
+        for each in made if op != _DETACHES else ():
+            self._graphs[storage_key(each)] = strays if enabled else frozenset()
         for each in made:
             self._write(op, each, coming, caller, enabled=enabled)
 
@@ -121,13 +126,16 @@ class Dependence:
             self._made[key] = op.removeprefix("aten."), caller
 
     def end(self, losses: Iterable[torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:
-        """Complete `cuts`, at the end of the step.
+        """Complete `cuts` and the strays, at the end of the step.
 
         Args:
             losses: The losses.
             gradients: The gradients of the parameters that get some, by name.
         """
-        used = frozenset[str]().union(*[self._on.get(storage_key(each), ()) for each in losses])
+        keys = [*map(storage_key, losses)]
+        trained = frozenset[int]().union(*[self._graphs.get(each, ()) for each in keys])
+        self._strays = {key: each for key, each in self._strays.items() if key in trained}
+        used = frozenset[str]().union(*[self._on.get(each, ()) for each in keys])
         places: dict[tuple[str, Caller], list[str]] = {}
         for name in sorted(used):
             if name not in gradients and name in self._cuts:
@@ -139,7 +147,7 @@ class Dependence:
             self.cuts += (Cut(tuple(names), how, caller.module, where),)
 
     def strays(self) -> Iterator[Stray]:
-        """Yield the trainable parameters that have no name."""
+        """Yield the parameters that have no name, and get gradients."""
         for shape, caller in self._strays.values():
             yield Stray(shape, caller.module, site(caller.user_line or caller.line))
 

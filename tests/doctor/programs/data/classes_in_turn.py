@@ -49,6 +49,16 @@ def broken_with_one_batch_of_each_class() -> None:
     train(DataLoader(TensorDataset(inputs, targets), batch_size=8), epochs=8)
 
 
+def broken_with_units_that_have_died() -> None:
+    inputs, targets = ordered()
+    training = Training(rate=1.0)
+    with torch.no_grad():
+        training.model[0].bias.fill_(-100)
+    for _ in range(EPOCHS):
+        for start in range(0, COUNT, 4):
+            training.step(inputs[start : start + 4], targets[start : start + 4])
+
+
 def stream(*, mixed: bool, epochs: int = EPOCHS) -> None:
     """Read one file for each class, in another order in each epoch, each in a random order."""
     inputs, targets = samples(96)

@@ -147,3 +147,23 @@ def broken_by_samplers() -> None:
 
 def healthy_samplers() -> None:
     sampled(range(32), range(32, COUNT))
+
+
+def distil(taught: slice, tested: slice) -> None:
+    """Train a teacher, and then a student that learns from what the teacher says."""
+    inputs, targets = samples()
+    teacher, student = Training(), Training()
+    for training in (teacher, student):
+        for _ in range(EPOCHS):
+            rows = torch.randperm(40)[:24]
+            training.step(inputs[rows], targets[rows])
+            if training is student:
+                with torch.no_grad():
+                    soft = teacher.model(inputs[rows]).argmax(1)
+                training.step(inputs[rows], soft)
+    teacher.evaluate([(inputs[tested], targets[tested])])
+    student.evaluate([(inputs[tested], targets[tested])])
+
+
+def healthy_teacher_of_a_student() -> None:
+    distil(slice(0, 40), slice(40, COUNT))

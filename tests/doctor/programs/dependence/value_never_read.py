@@ -231,3 +231,48 @@ def healthy_results_of_a_function_with_effects() -> None:
 
     for inputs, classes, *_ in points(6):
         loss = step(inputs, classes)
+
+
+def fields(count: int):
+    for inputs, classes, weights, group, _ in points(count):
+        yield {
+            "inputs": inputs,
+            "classes": classes,
+            "weights": weights,
+            "group": group,
+            "trust": weights,
+        }
+
+
+def train_on_fields(loss_of) -> None:
+    model, optimizer = start(nn.Linear(8, 3))
+    for batch in fields(6):
+        update(optimizer, loss_of(model(batch["inputs"]), batch).mean())
+
+
+def broken_by_an_entry_that_is_not_read() -> None:
+    def loss_of(outputs, batch):
+        weights = batch["weights"]
+        return nn.functional.cross_entropy(outputs, batch["classes"], reduction="none")
+
+    train_on_fields(loss_of)
+
+
+def healthy_entry_of_a_dict_that_another_function_reads() -> None:
+    def weighted(outputs, classes, trust, **_):
+        return trust * nn.functional.cross_entropy(outputs, classes, reduction="none")
+
+    def loss_of(outputs, batch):
+        trust = batch["trust"]
+        classes = batch["classes"]
+        return weighted(**batch, outputs=outputs)
+
+    train_on_fields(loss_of)
+
+
+def healthy_entries_of_groups() -> None:
+    def loss_of(outputs, batch):
+        classes, group = batch["classes"], batch["group"]
+        return nn.functional.cross_entropy(outputs, classes)
+
+    train_on_fields(loss_of)

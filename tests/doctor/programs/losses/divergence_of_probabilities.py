@@ -9,7 +9,7 @@ from doctor.loops import batches, classifier
 CODE = "DIVERGENCE_OF_PROBABILITIES"
 
 
-def distil(loss_of_scores) -> None:
+def distil(loss_of_scores, *, freezes: bool = False) -> None:
     model, teacher = classifier(), classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for images, _ in batches(6):
@@ -18,6 +18,7 @@ def distil(loss_of_scores) -> None:
         optimizer.zero_grad()
         loss_of_scores(model(images), scores).backward()
         optimizer.step()
+    model.requires_grad_(not freezes)
 
 
 def broken() -> None:
@@ -91,3 +92,24 @@ def healthy_over_all_samples() -> None:
         return functional.kl_div(made.log(), wanted, reduction="sum")
 
     distil(loss)
+
+
+class Distillation(nn.Module):
+    """A loss that calls the divergence itself."""
+
+    def __init__(self, form) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, outputs, scores):
+        soft = scores.detach().softmax(1)
+        return 2 * functional.kl_div(self.form(outputs, 1), soft, reduction="batchmean")
+
+
+def broken_in_a_loss_of_the_program() -> None:
+    """The model is frozen after its training."""
+    distil(Distillation(torch.softmax), freezes=True)
+
+
+def healthy_loss_of_the_program() -> None:
+    distil(Distillation(torch.log_softmax), freezes=True)

@@ -29,7 +29,21 @@ def hinge(scores: torch.Tensor, label: float) -> torch.Tensor:
     return torch.relu(1 - (2 * label - 1) * scores).mean()
 
 
-def train(of_discriminator, of_generator, *, joined: bool = False, every: int = 1) -> None:
+def penalty(discriminator, data: torch.Tensor) -> torch.Tensor:
+    """The squared gradient of the scores of data."""
+    data = data.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(discriminator(data).sum(), data, create_graph=True)
+    return gradient.square().sum(1).mean()
+
+
+def train(
+    of_discriminator,
+    of_generator,
+    *,
+    joined: bool = False,
+    every: int = 1,
+    of_gradients=lambda discriminator, data: 0.0,
+) -> None:
     """Train both in turn.
 
     Args:
@@ -37,6 +51,7 @@ def train(of_discriminator, of_generator, *, joined: bool = False, every: int = 
         of_generator: The loss of the scores of generated samples, in that of the generator.
         joined: Whether the discriminator is called once for data and samples.
         every: Number of steps of the discriminator for each one of the generator.
+        of_gradients: The discriminator's loss of its own gradients.
     """
     torch.manual_seed(0)
     generator, discriminator = network(3, 2), network(2, 1)
@@ -51,7 +66,8 @@ def train(of_discriminator, of_generator, *, joined: bool = False, every: int = 
         else:
             of_data, of_samples = discriminator(data), discriminator(samples.detach())
         theirs.zero_grad()
-        (of_discriminator(of_data, 1.0) + of_discriminator(of_samples, 0.0)).backward()
+        loss = of_discriminator(of_data, 1.0) + of_discriminator(of_samples, 0.0)
+        (loss + of_gradients(discriminator, data)).backward()
         theirs.step()
         if number % every == 0:
             ours.zero_grad()
@@ -132,3 +148,11 @@ def healthy_actor_and_critic() -> None:
         ours.zero_grad()
         (-critic(torch.cat([states, actor(states)], 1)).mean()).backward()
         ours.step()
+
+
+def broken_beside_a_gradient_penalty() -> None:
+    train(cross_entropy, lambda scores: cross_entropy(scores, 0.0), of_gradients=penalty)
+
+
+def healthy_gradient_penalty() -> None:
+    train(cross_entropy, lambda scores: cross_entropy(scores, 1.0), of_gradients=penalty)

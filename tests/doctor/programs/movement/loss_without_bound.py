@@ -96,3 +96,40 @@ def healthy_bounded_similarity() -> None:
     train(
         lambda scores, labels: -nn.functional.cosine_similarity(scores, scores.detach() + 1).mean()
     )
+
+
+class Adversarial(nn.Module):
+    """A model with a head for the group of a sample, which shall not show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = classifier()
+        self.head, self.group = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, images):
+        features = self.body(images)
+        return torch.stack([self.head(features), self.group(features)])
+
+
+def train_adversarial(weight: float) -> None:
+    torch.manual_seed(0)
+    model = Adversarial()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    for images, labels in batches(40):
+        classes, groups = model(images)
+        loss = nn.functional.cross_entropy(classes, labels)
+        optimizer.zero_grad()
+        (loss + weight * nn.functional.cross_entropy(groups, (labels + 1) % 3)).backward()
+        optimizer.step()
+
+
+def broken_beside_another_loss() -> None:
+    train_adversarial(-2.0)
+
+
+def healthy_second_loss() -> None:
+    train_adversarial(0.5)
+
+
+def healthy_difference_of_losses_that_stays_small() -> None:
+    train_adversarial(-0.001)

@@ -89,3 +89,21 @@ def broken_by_a_momentum_in_place_of_a_rate_that_falls() -> None:
         return optimizer
 
     train(make)
+
+
+def grouped(weights) -> list[dict]:
+    """The first group has no decay, as that of norms and biases."""
+    weights = [*weights]
+    return [{"params": weights[1:], "weight_decay": 0.0}, {"params": weights[:1]}]
+
+
+def broken_by_a_decay_in_place_of_the_eps() -> None:
+    train(lambda weights: torch.optim.AdamW(grouped(weights), 0.001, (0.9, 0.98), 0.05, 1e-8))
+
+
+def healthy_large_eps() -> None:
+    train(lambda weights: torch.optim.AdamW(weights, 0.001, eps=0.05, weight_decay=0.01))
+
+
+def healthy_small_decay() -> None:
+    train(lambda weights: torch.optim.Adam(weights, 0.001, eps=1e-4, weight_decay=1e-6))

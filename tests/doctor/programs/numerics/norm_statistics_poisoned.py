@@ -1,5 +1,7 @@
 """One batch overflows in the forward pass. The scaler skips the step; the statistics keep inf."""
 
+import copy
+
 import torch
 from torch import nn
 
@@ -128,3 +130,23 @@ def broken_in_statistics_of_another_name() -> None:
 
 def healthy_with_an_infinite_statistic_from_the_start() -> None:
     train_standardised(if_finite)
+
+
+def broken_beside_copies_that_are_evaluated() -> None:
+    """No copy is the model that is trained, and many of them are made."""
+
+    def run() -> None:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for number, (images, labels) in enumerate(batches(10)):
+            optimizer.zero_grad()
+            given = images * 1e6 if number == 2 else images
+            scaler.scale(loss_of(model, given, labels)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            copied = copy.deepcopy(model).eval()
+            with torch.no_grad(), half_autocast():
+                copied(images)
+
+    run()

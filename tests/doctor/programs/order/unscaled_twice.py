@@ -36,14 +36,16 @@ def broken_at_the_end_of_a_window() -> None:
     train(again=True, window=2)
 
 
-def train_by_hand(*, call: bool) -> None:
+def train_by_hand(*, call: bool, first: bool = False, divisor=None) -> None:
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
     for images, labels in batches(6):
         optimizer.zero_grad()
         scaler.scale(loss_of(model, images, labels)).backward()
-        factor = 1 / scaler.get_scale()
+        if first:
+            scaler.unscale_(optimizer)
+        factor = 1 / (divisor or scaler.get_scale())
         for each in model.parameters():
             each.grad.mul_(factor)
         if call:
@@ -58,3 +60,11 @@ def broken_by_a_division_before_the_step() -> None:
 
 def broken_by_a_division_before_unscale() -> None:
     train_by_hand(call=True)
+
+
+def broken_by_a_division_after_unscale() -> None:
+    train_by_hand(call=False, first=True)
+
+
+def healthy_mean_over_micro_batches_after_unscale() -> None:
+    train_by_hand(call=False, first=True, divisor=4.0)

@@ -518,3 +518,33 @@ def healthy_dropout_that_is_off_in_all_epochs() -> None:
         train_plainly(model)
         with torch.no_grad():
             model(torch.zeros(4, 6))
+
+
+def train_with_copies(prepare, *, is_teacher: bool = False) -> None:
+    """Train a model, and evaluate a copy of it; `prepare(model, epoch)` runs before."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    copied = copy.deepcopy(model).eval()
+    for epoch in range(4):
+        for images, labels in batches(4):
+            if is_teacher:
+                prepare(model, epoch)
+                evaluate(copied)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        if not is_teacher:
+            prepare(model, epoch)
+            evaluate(copy.deepcopy(model))
+
+
+def broken_by_an_evaluation_of_a_copy() -> None:
+    train_with_copies(lambda model, epoch: model.eval())
+
+
+def healthy_evaluation_of_a_copy() -> None:
+    train_with_copies(lambda model, epoch: None)
+
+
+def healthy_norms_that_freeze_beside_a_teacher() -> None:
+    train_with_copies(lambda model, epoch: model.train(epoch < 2), is_teacher=True)

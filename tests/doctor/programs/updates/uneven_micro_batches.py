@@ -57,6 +57,11 @@ def broken_without_a_division() -> None:
     train(loss_of)
 
 
+def broken_by_padding_of_moderate_lengths() -> None:
+    mean = functional.cross_entropy
+    train(lambda outputs, targets, _: mean(outputs, targets) / 4, (8, 6, 5, 8))
+
+
 def healthy_weights_of_the_micro_batches() -> None:
     def loss_of(outputs, targets, total):
         share = (targets != IGNORED).sum() / total

@@ -261,3 +261,24 @@ def broken_adapters_after_the_optimizer() -> None:
 
 def healthy_adapters_before_the_optimizer() -> None:
     adapt(before=False)
+
+
+class Taught(nn.Module):
+    """Compares outputs with those of teachers, which it keeps in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teachers = [nn.Linear(6, 3), nn.Linear(6, 3)]
+
+    def forward(self, outputs, images):
+        targets = [each(images).detach() for each in self.teachers]
+        return sum(nn.functional.mse_loss(outputs, each) for each in targets)
+
+
+def healthy_teachers_in_a_list() -> None:
+    model, loss = parts(), Taught()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for images, _ in batches(8):
+        optimizer.zero_grad()
+        loss(model(images), images).backward()
+        optimizer.step()

@@ -44,7 +44,8 @@ from halfstep.doctor.signals.data.replaced import Replaced
 from halfstep.doctor.signals.program.fetches import Fetches
 from halfstep.doctor.signals.program.idle import UnusedSignal
 from halfstep.doctor.signals.signal import Signal
-from halfstep.doctor.signals.values.contracts import OPERATORS, ContractSignal, torch_call
+from halfstep.doctor.signals.values.contracts import DIVERGES, OPERATORS, ContractSignal, torch_call
+from halfstep.doctor.signals.values.divergences import DivergenceSignal
 from halfstep.doctor.signals.values.own_functions import OwnFunctions
 from halfstep.doctor.signals.values.whole_numbers import USES, WholeNumbers
 
@@ -129,8 +130,12 @@ class Influences(Signal):
 
     def _examine_calls(self, forwards: Forwards) -> None:
         """Examine the values of functions that modules call; the loop's own calls were heard."""
-        contracts = self.watched[ContractSignal]
+        contracts, divergences = self.watched[ContractSignal], self.watched[DivergenceSignal]
         for name, arguments, mark, enabled in forwards.calls:
+            if name == DIVERGES:
+                inputs, targets, log_target = map(arguments.get, ("input", "target", "log_target"))
+                divergences.take(name, inputs, targets, mark, log_target=bool(log_target))
+                continue
             contracts.take(name, arguments, mark, enabled)
         for each in forwards.base:
             if each.name in OPERATORS and each.caller.module_kind:

@@ -97,6 +97,6 @@ RULE = Rule(
     citations=("Deci-AI/super-gradients#416", "BVLC/caffe#1445"),
     needs=frozenset({"classes", "numbers", "passes"}),
     judge=judge,
-    explains=("INPUT_LOST",),
+    explains=("GRADIENTS_VANISH", "INPUT_LOST"),
     harmless=True,
 )

@@ -40,6 +40,6 @@ RULE = Rule(
     citations=("docs.pytorch.org/docs/stable/notes/extending",),
     needs=frozenset({"influence"}),
     judge=judge,
-    explains=("LEARNING_RATE_TOO_HIGH",),
+    explains=("GRADIENTS_VANISH", "LEARNING_RATE_TOO_HIGH"),
     harmless=True,
 )

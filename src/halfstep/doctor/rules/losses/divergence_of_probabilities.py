@@ -12,6 +12,7 @@ from halfstep.doctor.signals.values.divergences import (
     Divergences,
 )
 from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -44,7 +45,7 @@ def _judged(call: Divergence) -> Finding | None:
         "distributions are equal",
         facts=(
             f"first argument: {call.inputs or 'mixed'}; targets: {call.targets or 'mixed'}",
-            f"{call.count} calls",
+            counted(call.count, "call"),
         ),
         change=(*((f"  {call.site.text}",) if call.site else ()), change),
         confidence=confidence,

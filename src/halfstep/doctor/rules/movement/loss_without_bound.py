@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 _FEWEST, _ENDS = 8, 3  # losses
-_FALLS = 2.0  # times the first losses, which are negative
+_FALLS = 2.0  # times the size of the first losses
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a negative loss that falls, in a program with one optimizer, of new weights.
+    """Find a loss that falls far below 0, in a program with one optimizer, of new weights.
 
     With several optimizers, one may be an adversary; loaded weights may have to unlearn; and
     parameters of no model may be an attack.
@@ -33,7 +33,10 @@ def judge(evidence: Evidence) -> Finding | None:
     if len(losses) < _FEWEST or optimizer.trains_no_model or optimizer.settings.get("maximize"):
         return None
     first, last = median(losses[:_ENDS]), median(losses[-_ENDS:])
-    if any(each.loaded for each in evidence.samples) or max(losses) >= 0 or last > _FALLS * first:
+    is_negative = max(losses) < 0
+    # A loss that begins near 0 may fall as far without going on.
+    size = abs(first) if is_negative else max(map(abs, losses[: len(losses) // 4]))
+    if any(each.loaded for each in evidence.samples) or last > -_FALLS * size:
         return None
     line = lines[0]
     names = " and ".join(line.functions)
@@ -50,7 +53,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "the logarithm of a probability has no lower limit"
             if is_log
             else f"{names} is never negative, and has no upper limit",
-            "all losses are negative from the first step on",
+            *(("all losses are negative from the first step on",) if is_negative else ()),
         ),
         change=(
             "+ # change the sign of this part of the loss: loss = -log_probabilities.mean()"

@@ -18,6 +18,7 @@ _DECAY = 0.02  # a dampening below it is a weight decay in the place of the damp
 _SMOOTHING = ("alpha", "rho", "beta2")  # of squared gradients: near 1, or 0 without any
 _NO_SMOOTHING, _NO_EPS = 0.01, 0.5  # a smoothing below, an eps above: each may be the other
 _RATE, _MOMENTUM = (0.8, 1.0), 0.1  # a rate between, with a momentum below: each may be the other
+_DECAY_AS_EPS, _EPS_AS_DECAY = 1e-6, (5e-3, 0.5)  # a decay up to, an eps between
 _BETAS = re.compile(r"betas\s*=\s*\(([^(),]+),\s*([^(),]+)\)")
 
 
@@ -112,6 +113,10 @@ def _exchanged(optimizer: OptimizerFacts, given: tuple[float, ...]) -> Finding |
         if 0 < settings.get(name, 0.0) < _NO_SMOOTHING and _NO_EPS < eps < 1:
             effect = f"it divides gradients by {eps:g}, and hardly by their size"
             return _in_other_places(optimizer, (name, settings[name]), ("eps", eps), effect)
+    decay = optimizer.largest_decay
+    if 0 < decay <= _DECAY_AS_EPS and _EPS_AS_DECAY[0] <= eps <= _EPS_AS_DECAY[1]:
+        effect = f"its steps shrink with gradients below {eps:g}, and weights hardly decay"
+        return _in_other_places(optimizer, ("eps", eps), ("weight_decay", decay), effect)
     if _RATE[0] < rate < _RATE[1] and 0 < momentum < _MOMENTUM:
         effect = f"it makes long steps, and averages over {1 / (1 - momentum):.1f} of them"
         return _in_other_places(optimizer, ("lr", rate), ("momentum", momentum), effect)

@@ -32,19 +32,25 @@ def _by_scaler(evidence: Evidence) -> Finding | None:
 
 
 def _by_loop(evidence: Evidence) -> Finding | None:
-    """Find a division by the loss scale in the loop, and then `unscale_` or `step` of a scaler."""
+    """Find a division by the loss scale in the loop, after or before that of a scaler."""
     for shape, event in evidence.loop.of("divide"):
         again = _divided_again(shape, event)
         if again is None:
             continue
         site = event.site
         change = [f"- {site.text}" if site else "- gradient /= scaler.get_scale()"]
+        is_before = shape.events.index(again) < shape.events.index(event)
+        order = "the scaler divides the gradients by the loss scale, and then the loop divides"
+        if is_before and site:
+            text = "+ # without the division by the scale: scaler.unscale_() has divided them"
+            change = [f"  {site.text}", text]
+        else:
+            order = "the loop divides the gradients by the loss scale, and then the scaler divides"
         if again.kind == "scaler step":
             optimizer = optimizer_name(evidence.loop, event.facts["optimizer"])
             change.append(f"+ scaler.unscale_({optimizer})")
         return Finding(
-            summary="the loop divides the gradients by the loss scale, and then "
-            "the scaler divides them again: they become almost 0",
+            summary=f"{order} them again: they become almost 0",
             facts=(
                 (
                     f"{evidence.loop.share(event, 'optimizer')}, this line divided gradients by "
@@ -58,8 +64,14 @@ def _by_loop(evidence: Evidence) -> Finding | None:
 
 
 def _divided_again(shape: Shape, division: Event) -> Event | None:
-    """Return the call of a scaler that divides the same gradients after a division."""
-    for each in shape.events[shape.events.index(division) + 1 :]:
+    """Return the call of a scaler that divides the same gradients as a division by the loop."""
+    place = shape.events.index(division)
+    for each in reversed(shape.events[:place]):
+        if each.kind in {"backward", "zero"}:
+            break
+        if each.kind == "unscale" and each.facts["optimizer"] == division.facts["optimizer"]:
+            return each
+    for each in shape.events[place + 1 :]:
         if each.kind == "backward":
             return None
         if each.facts.get("optimizer") != division.facts["optimizer"]:
@@ -78,4 +90,5 @@ RULE = Rule(
     citations=("docs.pytorch.org/docs/stable/notes/amp_examples",),
     needs=frozenset({"loop"}),
     judge=judge,
+    explains=("DECAY_DOMINATES",),
 )

@@ -137,6 +137,10 @@ class _Taken:
         mine = not isinstance(self.index, torch.Tensor) or version_of(self.index) == self.version
         return mine and (self.of is None or self.of.is_known())
 
+    def of_step(self) -> tuple[int, int, bytes]:
+        """Return what identifies the rows among those that are taken in one step."""
+        return self.step, self.root()[0], self.numbers().tobytes()
+
     def is_mixed(self) -> bool:
         """Return whether the tensor is itself taken from another one, and not by a slice."""
         part = self.of
@@ -356,12 +360,18 @@ class Indexing(Signal):
         """Yield the evaluations of a model on rows that it trains on."""
         trained: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         calls: defaultdict[tuple[int, int], list[tuple[Mark | None, list[int]]]] = defaultdict(list)
-        for taken, is_training, model in self._given:
+        known = [each for each in self._given if each[0].is_known()]
+        # What a step learns from is given to a teacher in it, too.
+        learned = {taken.of_step() for taken, is_training, _ in known if is_training}
+        teaching = {
+            each.mark for each, learns, _ in known if not learns and each.of_step() in learned
+        }
+        for taken, is_training, model in known:
             key = taken.root()[0], model
-            if not taken.is_known():
-                continue
             if is_training:
                 trained[key].update(taken.numbers().tolist())
+            elif taken.mark in teaching:
+                continue
             elif key in trained and _count(taken.index, taken.rows) < taken.root()[1]:
                 calls[key].append((taken.mark, taken.numbers().tolist()))
         for key, mine in calls.items():

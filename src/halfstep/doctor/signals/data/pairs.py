@@ -69,14 +69,21 @@ def overlaps(training: Sequence[Rows], evaluations: Sequence[Rows]) -> tuple[Ove
         evaluations: The calls of evaluations.
     """
     known: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
+    learned = set()
     for call in training:
         for key in _samples(call):
             known[call.model].setdefault(key, call.step)
+            learned.add((call.step, key))
+    # What a step learns from is given to a teacher in it, too.
+    lines: defaultdict[Mark | None, list[bool]] = defaultdict(list)
+    for each in evaluations:
+        lines[each.mark].append(learned.issuperset((each.step, key) for key in _samples(each)))
+    teaching = {mark for mark, those in lines.items() if 2 * sum(those) > len(those)}
     # The batches of one pass over a loader count as one.
     calls: defaultdict[int, dict[Any, list[bytes]]] = defaultdict(dict)
     before: defaultdict[int, set[bytes]] = defaultdict(set)
     for number, call in enumerate(evaluations):
-        mine = _samples(call)
+        mine = [] if call.mark in teaching else _samples(call)
         its = known[call.model]
         # A policy acts on states before it trains on them.
         before[call.model].update(key for key in mine if its.get(key, call.step) < call.step)

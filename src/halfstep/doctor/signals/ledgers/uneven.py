@@ -37,7 +37,7 @@ _MEANS = frozenset(
 """Losses whose targets have no classes, so that all their elements count."""
 _IGNORED = -100  # torch's default
 _SAME = 0.02  # relative difference of quotients that counts as rounding, also in half
-_FACTOR = 2.0
+_FACTOR, _PADDED = 2.0, 1.5  # times as many targets, and where some are left out as padding
 _FEWEST = 8  # steps
 _ERRORS = 6.0  # standard errors
 
@@ -50,7 +50,7 @@ class UnevenSteps:
         number: Number of the optimizer.
         windows: Number of these steps that were examined.
         uneven: Number of these in which each micro-batch counts the same, although one has at least
-            twice as many targets as another one.
+            twice as many targets as another one, or 1.5 times as many if some are padding.
         targets: The numbers of targets in the first such step.
         classes: Whether the targets are classes.
         apart: By how much the mean over micro-batches exceeds that over all targets, as a share of
@@ -77,10 +77,11 @@ class UnevenLedger:
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """A backward: its line, the number of targets, the mean over them, and the loss."""
+    """A backward: its line, the numbers of targets and of all, the mean over them, the loss."""
 
     mark: Mark | None
     count: torch.Tensor | int
+    size: int
     mean: torch.Tensor
     classes: bool
     loss: torch.Tensor
@@ -95,7 +96,7 @@ class Uneven(Signal):
         self._windows: dict[int, list[list[_Part]]] = {}
         self._seen: dict[int, int] = {}
         self._calls = 0
-        self._mean: tuple[torch.Tensor | int, torch.Tensor, bool] | None = None
+        self._mean: tuple[torch.Tensor | int, int, torch.Tensor, bool] | None = None
         self._loss: torch.Tensor | None = None
 
     def on_call(self, heard: Heard) -> None:
@@ -117,7 +118,7 @@ class Uneven(Signal):
             return
         self._calls += 1
         ignored = getattr(source, "ignore_index", given.kwargs.get("ignore_index", _IGNORED))
-        self._mean = (target != ignored).sum(), result.detach(), True
+        self._mean = (target != ignored).sum(), target.numel(), result.detach(), True
 
     def _take_mean(self, heard: Heard, result: torch.Tensor) -> None:
         """Count the elements of a mean."""
@@ -125,7 +126,8 @@ class Uneven(Signal):
         reduction = getattr(heard.module, "reduction", given.kwargs.get("reduction", "mean"))
         if reduction == "mean" and heard.given and not (self._mean and heard.name == "mean"):
             self._calls += 1
-            self._mean = max(each.numel() for each in heard.given), result.detach(), False
+            size = max(each.numel() for each in heard.given)
+            self._mean = size, size, result.detach(), False
 
     def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
         """Remember the loss."""
@@ -178,7 +180,8 @@ class Uneven(Signal):
 def _uneven(window: Sequence[_Part]) -> tuple[int, ...]:
     """Return the numbers of targets of a step whose micro-batches count the same; () if they do."""
     counts = tuple(int(each.count) for each in window)
-    if min(counts) <= 0 or max(counts) < _FACTOR * min(counts):
+    is_padded = any(count < each.size for count, each in zip(counts, window, strict=True))
+    if min(counts) <= 0 or max(counts) < (_PADDED if is_padded else _FACTOR) * min(counts):
         return ()
     quotients = [float(each.loss) / mean if (mean := float(each.mean)) else 0.0 for each in window]
     low, high = min(quotients), max(quotients)

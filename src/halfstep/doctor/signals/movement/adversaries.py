@@ -142,6 +142,8 @@ class AdversarySignal(Signal):
         result = made.detach()
 
         def note(gradient: torch.Tensor) -> None:
+            if torch.is_grad_enabled():  # the gradient of a penalty, not that of the loss
+                return
             start = 0
             for score, rows in parts:
                 both = [each[start : start + rows].flatten() for each in (result, gradient)]

@@ -34,6 +34,8 @@ _NEVER_NEGATIVE = {
     "AbsBackward0": "abs",
     "PowBackward0": "square",
 }
+_OF_CLASSES = frozenset({"cross_entropy", "binary_cross_entropy_with_logits"})
+"""Losses of logits: one with a minus has no limit, also beside another one without it."""
 _LOGARITHMS = {"LogSoftmaxBackward0", "LogSigmoidBackward0"}
 _SAME = {"MeanBackward0", "MeanBackward1", "SumBackward0", "SumBackward1", "DivBackward0"}
 _PARTS = {"GatherBackward0", "IndexBackward0", "SqueezeBackward0", "SqueezeBackward1"}
@@ -76,7 +78,7 @@ class Signs(Signal):
         graphs = self._lines.setdefault(mark, [])
         if len(graphs) < _GRAPHS:
             found = [part for each in losses for part in _functions(each.grad_fn, 1, _DEPTH)]
-            right = {name for name, sign in found if sign > 0}
+            right = {name for name, sign in found if sign > 0} - _OF_CLASSES
             graphs.append(frozenset(name for name, sign in found if sign < 0) - right)
 
     def freeze(self) -> dict[str, Any]:

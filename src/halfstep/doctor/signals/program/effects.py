@@ -16,6 +16,7 @@ import torch
 from halfstep.doctor.record.blocks import parsed
 from halfstep.doctor.record.scope import inside
 from halfstep.doctor.signals.program.liveness import (
+    entries_beside,
     functions_among,
     lines_binding,
     parameters,
@@ -72,6 +73,7 @@ class Idle:
         fellows: For a field or a parameter, the names beside it that are read.
         given: For a dropped result, the variable to which it can be assigned.
         is_overwritten: Whether the name gets another value before anything could read it.
+        of: For a field that is an entry of a dict, the name of the dict; `fellows` are keys then.
     """
 
     kind: str
@@ -83,6 +85,7 @@ class Idle:
     fellows: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
     is_overwritten: bool = False
+    of: str = ""
 
 
 @lru_cache(maxsize=64)
@@ -158,14 +161,28 @@ class _File:
             pairs = [*zip(target.elts, value.elts, strict=False)]
         for one, its in pairs:
             if isinstance(one, ast.Name) and one.id in names and its is not None:
-                keeps = isinstance(its, ast.Name) and _is_changed_after(scope, its.id, lines[1])
-                if keeps or (not isinstance(its, ast.Name | ast.Constant) and self._is_pure(its)):
-                    ran = _lines_of(scope) if keeps else lines
-                    again = _is_used_again(scope, one.id, lines[1])
-                    yield Idle(VALUE, one.id, ran, lines[0], *place, is_overwritten=again)
+                yield from self._value(scope, one.id, its, lines, place)
             elif its is None or not self._is_of_torch(its):
                 for together in unpackings(one):
                     yield from self._fields(statement, together, names, lines, place)
+
+    def _value(
+        self,
+        scope: Scope,
+        name: str,
+        value: ast.expr,
+        lines: tuple[int, int],
+        place: tuple[str, int],
+    ) -> Iterator[Idle]:
+        of, fellows = entries_beside(self._tree, scope, value)
+        if fellows:
+            yield Idle(FIELD, name, lines, lines[0], *place, fellows, of=of)
+            return
+        keeps = isinstance(value, ast.Name) and _is_changed_after(scope, value.id, lines[1])
+        if keeps or (not isinstance(value, ast.Name | ast.Constant) and self._is_pure(value)):
+            ran = _lines_of(scope) if keeps else lines
+            again = _is_used_again(scope, name, lines[1])
+            yield Idle(VALUE, name, ran, lines[0], *place, is_overwritten=again)
 
     def _fields(
         self,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import deque
+from collections.abc import Mapping
 from inspect import CO_OPTIMIZED
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
@@ -34,7 +35,7 @@ from halfstep.doctor.tensors.nesting import is_in_graph
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import FrameType
 
     from torch import nn
@@ -187,10 +188,15 @@ class UnusedSignal(Signal):
         value, key = values.get(idle.name), (file, idle)
         if not _is_data(value) or self._seen.get(key) == self._steps:
             return
+        others = {name: values.get(name) for name in idle.fellows}
+        if idle.of:
+            batch = values.get(idle.of)
+            others = dict(batch) if isinstance(batch, Mapping) else {}
         fellows = {
             name: each
-            for name in idle.fellows
-            if isinstance(each := values.get(name), torch.Tensor)
+            for name, each in others.items()
+            if each is not value
+            and isinstance(each, torch.Tensor)
             and each.ndim
             and len(each) == len(value)
         }

@@ -187,6 +187,44 @@ def unpackings(target: ast.expr) -> Iterator[tuple[str, ...]]:
             yield from unpackings(each)
 
 
+def entries_beside(tree: ast.AST, scope: Scope, entry: ast.expr) -> tuple[str, tuple[str, ...]]:
+    """Return the name of a dict of which an expression is an entry, and the keys read beside it.
+
+    Args:
+        tree: The file.
+        scope: A function in it, or the file.
+        entry: The expression.
+
+    Returns:
+        The name and the keys; ("", ()) if the expression is no such entry, if the file names its
+        key again, or if the scope uses the whole dict.
+    """
+    name, key = _entry(entry)
+    read = [_entry(each) for each in ast.walk(scope)]
+    uses = [each for each in ast.walk(scope) if isinstance(each, ast.Name) and each.id == name]
+    written = {
+        id(its) for each in ast.walk(tree) if isinstance(each, ast.Dict) for its in each.keys
+    }
+    named = [
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Constant) and each.value == key and id(each) not in written
+    ]
+    loads = sum(isinstance(each.ctx, ast.Load) for each in uses)
+    if not key or len(named) > 1 or loads > sum(of == name for of, _ in read):
+        return "", ()
+    return name, tuple(dict.fromkeys(its for of, its in read if of == name and its != key))
+
+
+def _entry(node: ast.AST) -> tuple[str, str]:
+    """Return the name of a dict and the key of an entry that is read; ("", "") for others."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        name, key = node.value, node.slice
+        if isinstance(name, ast.Name) and isinstance(key, ast.Constant):
+            return (name.id, key.value) if isinstance(key.value, str) else ("", "")
+    return "", ""
+
+
 def functions_among(nodes: Iterable[ast.AST]) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Return the functions among the nodes of a file."""
     return [each for each in nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]

@@ -237,6 +237,7 @@ def optimizer_facts(
         formats=dict(Counter(format_name(each.dtype) for each in parameters_of(optimizer))),
         settings=_settings(optimizer),
         largest_rate=_largest_rate(optimizer),
+        largest_decay=_largest_decay(optimizer),
         state_formats=_state_formats(optimizer),
         shared=sum(key in elsewhere or count > 1 for key, count in counts.items()),
         foreign=sum(key not in known for key in counts),
@@ -255,6 +256,11 @@ def _arguments(kind: type[Optimizer]) -> tuple[str, ...]:
         return ()
     hidden = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in known)
     return () if hidden else tuple(each.name for each in known)
+
+
+def _largest_decay(optimizer: Optimizer) -> float:
+    decays = [each.get("weight_decay") for each in optimizer.param_groups]
+    return max((float(each) for each in decays if isinstance(each, float | int)), default=0.0)
 
 
 def _settings(optimizer: Optimizer) -> dict[str, Fact]:

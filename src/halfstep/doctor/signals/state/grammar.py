@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
     from halfstep.doctor.tape.tape import Multiplier
 
+_CHANGES = frozenset({"backward", "divide", "drop", "scaler step", "step", "unscale", "zero"})
+"""Events that change the scale of gradients, or end a step."""
+
 
 class Grammar(Iterations):
     """Derives the events of a loop and the states of gradients; `freeze` returns a `Loop`.
@@ -118,10 +121,19 @@ class Grammar(Iterations):
         for optimizer, gradients in self._gradients.items():
             if not gradients.shares(given):
                 continue
-            if gradients.state() == "scaled":
-                self.add("divide", mark, optimizer=self._numbers[optimizer])
+            number = self._numbers[optimizer]
+            if gradients.state() == "scaled" or self._unscales(number):
+                self.add("divide", mark, optimizer=number)
                 gradients.unscaled = True
             gradients.seen = gradients.look()
+
+    def _unscales(self, optimizer: int) -> bool:
+        """Return whether a scaler, and not the loop, has last divided an optimizer's gradients."""
+        for kind, _, facts in reversed(self._events):
+            is_of_it = kind == "backward" or dict(facts).get("optimizer") == optimizer
+            if kind in _CHANGES and is_of_it:
+                return kind == "unscale"
+        return False
 
     def limited(self, mark: Mark | None, parameter: torch.Tensor) -> None:
         """Record that a hook of a parameter has limited the scaled gradient of a backward."""

@@ -124,17 +124,29 @@ class Modes:
         return any(each.training for each in self.dependent)
 
     def note_evaluation(self, called: Modes, mark: Mark | None) -> None:
-        """Note a call in evaluation mode, if it calls modules of this model.
+        """Note a call in evaluation mode, if it calls modules of this model, or of its copy.
 
         Args:
-            called: The modes of the called model: this one, or one that this one contains.
+            called: The modes of the called model: this one, one that this one contains, or another.
             mark: The source line of the call.
         """
         known = set(map(id, self.dependent))
-        if not known.isdisjoint(map(id, called.dependent)):
+        if not known.isdisjoint(map(id, called.dependent)) or self._stands_for(called):
             self.evaluated = self.evaluated or mark
             self.fresh = self.fresh or mark
             self.is_set = False
+
+    def _stands_for(self, called: Modes) -> bool:
+        """Return whether the loop has set evaluation mode for this model, and calls a copy of it.
+
+        A copy that is called about as often as this model is trained is a teacher.
+        """
+        return (
+            self.is_switched
+            and self.was_training
+            and 2 * called.tested.total() < self.calls
+            and [*map(type, called.dependent)] == [*map(type, self.dependent)]
+        )
 
     def note_switch(self, *, sets: bool = False) -> None:
         """Note that the loop has set a mode.

@@ -64,17 +64,24 @@ class Register(Generic[Thing, Notes]):
     def __init__(self, release: Callable[[Notes], None] | None = None) -> None:
         self._release = release
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._held: deque[Thing] = deque(maxlen=HELD)
+        self._held: list[Thing] = []
         self.notes: list[Notes] = []
 
     def add(self, thing: Thing, notes: Notes) -> None:
         """Add an object, unless it is already registered."""
         if thing not in self._numbers:
-            if self._release is not None and len(self._held) == HELD:
-                self._release(self[self._held[0]])
+            if len(self._held) == HELD:
+                self._let_go()
             self._numbers[thing] = len(self.notes)
             self._held.append(thing)
             self.notes.append(notes)
+
+    def _let_go(self) -> None:
+        """Let the oldest object go, or the oldest copy for evaluations if few are trained."""
+        trained = [getattr(self[each], "has_trained", False) for each in self._held]
+        oldest = self._held.pop(trained.index(False) if 2 * sum(trained) <= HELD else 0)
+        if self._release is not None:
+            self._release(self[oldest])
 
     def __contains__(self, thing: object) -> bool:
         return thing in self._numbers

@@ -65,6 +65,7 @@ _TORCH: dict[str, tuple[str, str, int]] = {
 """The functions and losses of torch: the kind, the argument's name and its position."""
 _VISION = "torchvision"
 _FUNCTIONAL = functional.__file__
+DIVERGES = "kl_div"
 OPERATORS = {
     "_linalg_eigh": "linalg_eigh",
     "bucketize": "bucketize",
@@ -193,7 +194,7 @@ def library_call(frame: FrameType | None) -> tuple[str, dict[str, Any]] | None:
     while frame is not None and is_transparent(frame.f_code.co_filename):
         if _VISION in frame.f_code.co_filename:
             break
-        if frame.f_code.co_filename == _FUNCTIONAL and frame.f_code.co_name in _TORCH:
+        if frame.f_code.co_filename == _FUNCTIONAL and frame.f_code.co_name in {*_TORCH, DIVERGES}:
             return frame.f_code.co_name, dict(frame.f_locals)
         frame = frame.f_back
     found = None

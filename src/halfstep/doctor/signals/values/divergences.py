@@ -69,10 +69,16 @@ class DivergenceSignal(Signal):
         args, kwargs = heard.call.args, heard.call.kwargs
         inputs = args[0] if args else kwargs.get("input")
         targets = args[1] if len(args) > 1 else kwargs.get("target")
+        log_target = bool(getattr(heard.module, "log_target", kwargs.get("log_target", False)))
+        self.take(heard.name, inputs, targets, calling_line(), log_target=log_target)
+
+    def take(
+        self, name: str, inputs: Any, targets: Any, mark: Mark | None, *, log_target: bool
+    ) -> None:
+        """Examine the arguments of a divergence."""
         if not (_is_readable(inputs) and _is_readable(targets) and inputs.requires_grad):
             return
-        log_target = bool(getattr(heard.module, "log_target", kwargs.get("log_target", False)))
-        key = heard.name, log_target, calling_line()
+        key = name, log_target, mark
         if key not in self._counts and len(self._counts) >= _LINES:
             return
         self._counts[key] += 1
