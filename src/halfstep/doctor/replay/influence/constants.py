@@ -69,9 +69,9 @@ def _only_zeros(forwards: Forwards, loss: Loss) -> Lost | None:
     predictions = loss.predictions
     count = predictions.shape[0] if predictions.ndim else 0
     for operator in reversed(forwards.base[: loss.maker]):
-        if operator.name not in _PARTS or operator.values[0].ndim != _FEATURES:
+        features = operator.values[0] if operator.values else None
+        if operator.name not in _PARTS or features is None or features.ndim != _FEATURES:
             continue
-        features = operator.values[0]
         if features.shape[0] != count or features.shape[1] < _FEWEST:
             continue
         empty = (features == 0).all(1)
