@@ -50,6 +50,16 @@ def test_parameters_that_train_have_no_fate() -> None:
     assert fates(program) == {}
 
 
+def test_a_cast_after_training_makes_nothing_stand_still() -> None:
+    def program() -> None:
+        model = layers()
+        model[3].bias.data.fill_(256.0)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        model.bfloat16()
+
+    assert fates(program) == {}
+
+
 def test_each_reason_for_standing_still_is_told_apart() -> None:
     def program() -> None:
         model = layers()

@@ -163,13 +163,18 @@ class Lost:
     """Predictions that do not depend on the input.
 
     Attributes:
-        how: "softmax" over one element, "norm" over one element, "saturated", or "unused": the
-            operator takes a part that is the same for every input.
+        how: "softmax" over one element, "norm" over one element, "saturated", "unused" if the
+            operator takes a part that is the same for every input, or "zeros" if it takes only
+            zeros of some samples.
         at: The operator at which the input is lost.
+        samples: Number of the samples that lose their input; 0 for all.
+        count: Number of all samples.
     """
 
     how: str
     at: Place
+    samples: int = 0
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import linecache
+import sys
 import sysconfig
 import tokenize
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +58,7 @@ def _kind(file: str) -> int:
     if kind is None:
         if file.startswith((_TORCH, _HERE, _KERNELS, "<")):
             kind = _TRANSPARENT
-        elif file.startswith(_HALFSTEP) or any(part in file for part in _INSTALLED):
+        elif file.startswith(_HALFSTEP) or _package(file):
             kind = _LIBRARY
         elif file.startswith(_STANDARD_LIBRARY):
             kind = _TRANSPARENT
@@ -64,6 +66,26 @@ def _kind(file: str) -> int:
             kind = _USER
         _kinds[file] = kind
     return kind
+
+
+def _package(file: str) -> str:
+    """Return the installed package that a source file is a part of; "" for none."""
+    path = Path(file)
+    for folder in path.parents:
+        name = path.relative_to(folder).parts[0].removesuffix(".py")
+        if folder.name in _INSTALLED or (str(folder) in sys.path and name in _packages_in(folder)):
+            return name
+    return ""
+
+
+@cache
+def _packages_in(folder: Path) -> frozenset[str]:
+    """Return the packages that `pip install --target` has put into a folder."""
+    names = set()
+    for each in folder.glob("*.dist-info/RECORD"):
+        lines = each.read_text(encoding="utf-8", errors="replace").splitlines()
+        names |= {line.split("/")[0].split(",")[0].removesuffix(".py") for line in lines}
+    return frozenset(names)
 
 
 def is_of_user(file: str) -> bool:
@@ -84,10 +106,8 @@ def library_here() -> str:
     frame: FrameType | None = calling_frame()
     package = ""
     while frame is not None and (kind := _kind(frame.f_code.co_filename)) != _USER:
-        parts = Path(frame.f_code.co_filename).parts
-        if kind == _LIBRARY and _INSTALLED & {*parts}:
-            at = max(parts.index(each) for each in _INSTALLED & {*parts})
-            package = parts[at + 1].removesuffix(".py")
+        if kind == _LIBRARY:
+            package = _package(frame.f_code.co_filename) or package
         frame = frame.f_back
     return package
 

@@ -180,7 +180,7 @@ def _unchecked(evidence: Evidence) -> str:
 
 def _steps(evidence: Evidence) -> int:
     """Return the number of steps that the program made, without one that raised an error."""
-    return evidence.loop.iterations - evidence.ending.in_optimizer
+    return max(0, evidence.loop.iterations - evidence.ending.in_optimizer)
 
 
 def _off_without_gpu(evidence: Evidence) -> str:

@@ -133,3 +133,14 @@ def healthy_seed_for_each_of_several_trainings() -> None:
     for _ in range(3):
         torch.manual_seed(0)
         train(nothing, epochs=1)
+
+
+def healthy_rare_events_of_a_generator() -> None:
+    """Hardly any draw is a 1."""
+    generator = torch.Generator().manual_seed(3)
+
+    def erased(inputs: torch.Tensor) -> torch.Tensor:
+        rare = torch.full((len(inputs), 1), 1e-4)
+        return inputs * (1 - torch.bernoulli(rare, generator=generator))
+
+    train(nothing, prepared=erased)

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 CODE = "INPUT_LOST"
 
@@ -172,3 +173,72 @@ def broken_token_that_sees_other_samples() -> None:
 
 def healthy_token_that_sees_its_sequence() -> None:
     train(Reader(first=True), functional.binary_cross_entropy_with_logits)
+
+
+class Sentence(nn.Module):
+    """Reads padded sequences; `take(outputs, lengths)` takes one position of each."""
+
+    def __init__(self, take) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.take = nn.Embedding(9, 8), take
+        self.layer, self.head = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 1)
+
+    def forward(self, words: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(
+            self.embed(words), lengths, batch_first=True, enforce_sorted=False
+        )
+        outputs, _ = pad_packed_sequence(self.layer(packed)[0], batch_first=True)
+        return self.head(self.take(outputs, lengths))
+
+
+def train_sentences(take, *, shortest: int = 1, longest: int = 6) -> None:
+    generator = torch.Generator().manual_seed(1)
+    model = Sentence(take)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(6):
+        lengths = torch.randint(shortest, longest + 1, (12,), generator=generator)
+        words = torch.randint(1, 9, (12, longest), generator=generator)
+        words = words.masked_fill(torch.arange(longest) >= lengths[:, None], 0)
+        optimizer.zero_grad()
+        labels = (words[:, :1] > 4).float()
+        functional.binary_cross_entropy_with_logits(model(words, lengths), labels).backward()
+        optimizer.step()
+
+
+def broken_last_position_of_padded_sequences() -> None:
+    train_sentences(lambda outputs, lengths: outputs[:, -1])
+
+
+def broken_last_position_after_a_transpose() -> None:
+    train_sentences(lambda outputs, lengths: functional.dropout(outputs.mT[..., -1], 0.0))
+
+
+def healthy_last_position_by_length() -> None:
+    train_sentences(lambda outputs, lengths: outputs[torch.arange(len(outputs)), lengths - 1])
+
+
+def healthy_mean_of_padded_sequences() -> None:
+    train_sentences(lambda outputs, lengths: outputs.sum(1) / lengths[:, None])
+
+
+def healthy_last_position_of_sequences_of_one_length() -> None:
+    train_sentences(lambda outputs, lengths: outputs[:, -1], shortest=6)
+
+
+def healthy_last_position_beside_the_first() -> None:
+    train_sentences(lambda outputs, lengths: outputs[:, -1] + outputs[:, 0])
+
+
+def healthy_empty_histories() -> None:
+    """Of most samples nothing is known, so they all get the same prediction."""
+    torch.manual_seed(0)
+    model, head = nn.Embedding(9, 8, padding_idx=0), nn.Linear(8, 1)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.05)
+    for _ in range(6):
+        last = torch.randint(1, 9, (12, 1)) * (torch.arange(12) < 4)[:, None]
+        outputs = head(model(last.expand(12, 3))[:, -1])
+        optimizer.zero_grad()
+        loss = functional.binary_cross_entropy_with_logits(outputs, torch.rand(12, 1).round())
+        loss.backward()
+        optimizer.step()

@@ -276,3 +276,16 @@ def healthy_entries_of_groups() -> None:
         return nn.functional.cross_entropy(outputs, classes)
 
     train_on_fields(loss_of)
+
+
+class WithTargets(nn.Linear):
+    def forward(self, inputs, targets=None):
+        return super().forward(inputs)
+
+
+def healthy_parameter_that_the_loss_reads_elsewhere() -> None:
+    """The model gets the whole batch, and the loop computes the loss of it."""
+    model, optimizer = start(WithTargets(8, 3))
+    for inputs, classes, *_ in points(6):
+        outputs = model(inputs, targets=classes)
+        update(optimizer, nn.functional.cross_entropy(outputs, classes))

@@ -197,3 +197,30 @@ def healthy_batches_with_long_pauses() -> None:
 def healthy_rows_of_whole_numbers() -> None:
     times = all_times(60)
     train(lambda given: gaps(times[(given[:, 0] - START) % 48]))
+
+
+def in_fractions(times, scale: float = 1.0):
+    """Return times of fractions of a second, from a clock in fp64."""
+    return times.double() * scale + 0.125 * (times % 7)
+
+
+def broken_from_fp64() -> None:
+    def pauses(times):
+        stamps = in_fractions(times).float()
+        return (stamps[:, 1:] - stamps[:, :-1]) / 60
+
+    train(pauses)
+
+
+def healthy_from_fp64_over_years() -> None:
+    """The pauses are long, in comparison to the steps of fp32."""
+
+    def pauses(times):
+        stamps = in_fractions(1000 * (times - START)).float()
+        return (stamps[:, 1:] - stamps[:, :-1]) / 60000
+
+    train(pauses)
+
+
+def healthy_from_fp64_that_is_not_subtracted() -> None:
+    train(lambda times: (in_fractions(times).float() / START)[:, 1:])

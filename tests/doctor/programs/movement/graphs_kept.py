@@ -197,3 +197,28 @@ def healthy_last_losses_of_a_short_program() -> None:
         del KEPT[:-4]
 
     train(take, steps=44)
+
+
+def of_losses_that_are_divided(kept: list, take, *, steps: int = 70) -> None:
+    """Keep the loss of each step, of which a quotient goes backward."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(steps):
+        loss = nn.functional.cross_entropy(model(images), labels)
+        kept.append(take(loss))
+        (loss / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def broken_in_a_list_of_losses_before_their_division() -> None:
+    of_losses_that_are_divided(KEPT, lambda loss: loss)
+
+
+def healthy_list_of_numbers_before_a_division() -> None:
+    of_losses_that_are_divided(KEPT, torch.detach)
+
+
+def healthy_list_of_one_epoch_before_a_division() -> None:
+    for _ in range(5):
+        of_losses_that_are_divided([], lambda loss: loss, steps=15)

@@ -8,10 +8,10 @@ from doctor.loops import batches
 CODE = "MASTER_WEIGHTS_NOT_COPIED"
 
 
-def train(copy, *, scaled: bool = False, rate: float = 0.01) -> None:
+def train(copy, *, scaled: bool = False, rate: float = 0.01, leaves: bool = True) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).bfloat16()
-    masters = [each.detach().clone().float().requires_grad_() for each in model.parameters()]
+    masters = [each.detach().clone().float().requires_grad_(leaves) for each in model.parameters()]
     optimizer = torch.optim.SGD(masters, lr=rate)
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=scaled)
     for images, labels in batches(4):
@@ -41,6 +41,14 @@ def mended() -> None:
 
 def broken_under_a_scaler() -> None:
     train(lambda parameter, master: None, scaled=True)
+
+
+def broken_for_copies_that_need_no_gradients() -> None:
+    train(lambda parameter, master: None, leaves=False)
+
+
+def healthy_with_copies_that_need_no_gradients() -> None:
+    train(in_place, leaves=False)
 
 
 def healthy_with_other_data() -> None:

@@ -57,13 +57,13 @@ def mended() -> None:
     distil(Careful())
 
 
-def tune(prepare, *, epochs: int = 3) -> None:
+def tune(prepare, *, epochs: int = 3, frozen_from: int = 0) -> None:
     """Train a new head on a frozen backbone; `prepare(backbone)` runs in each epoch."""
     backbone = classifier()[:3]
     model = nn.Sequential(backbone, nn.Linear(16, 3))
-    backbone.requires_grad_(requires_grad=False)
-    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for epoch in range(epochs):
+        backbone.requires_grad_(requires_grad=epoch < frozen_from)
         model.train()
         prepare(backbone)
         for images, labels in batches(4, seed=epoch):
@@ -74,6 +74,16 @@ def tune(prepare, *, epochs: int = 3) -> None:
 
 def broken_by_norms_of_a_frozen_backbone() -> None:
     tune(lambda backbone: None)
+
+
+def broken_by_norms_of_a_backbone_that_is_frozen_late() -> None:
+    tune(lambda backbone: None, epochs=15, frozen_from=10)
+
+
+def healthy_backbone_that_is_frozen_late() -> None:
+    tune(
+        lambda backbone: backbone.train(backbone[0].weight.requires_grad), epochs=15, frozen_from=10
+    )
 
 
 def healthy_backbone_in_evaluation_mode() -> None:

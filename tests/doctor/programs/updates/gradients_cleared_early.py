@@ -326,3 +326,73 @@ def healthy_batches_of_a_warm_up_that_is_thrown_away() -> None:
         if number in (0, 2, 5):  # such as a batch whose gradients are too large
             continue
         optimizer.step()
+
+
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk, self.one, self.other = nn.Linear(6, 16), nn.Linear(16, 3), nn.Linear(16, 3)
+
+    def forward(self, images):
+        features = self.trunk(images).relu()
+        return self.one(features), self.other(features)
+
+
+def train_heads(between) -> None:
+    """Train a trunk and two heads; `between(trunk, heads)` runs between their backward passes."""
+    model = TwoHeads()
+    trunk = torch.optim.SGD(model.trunk.parameters(), lr=0.01)
+    heads = torch.optim.SGD([*model.one.parameters(), *model.other.parameters()], lr=0.01)
+    for images, labels in batches(8):
+        one, other = model(images)
+        first = nn.functional.cross_entropy(one, labels)
+        second = nn.functional.cross_entropy(other, 2 - labels)
+        trunk.zero_grad()
+        heads.zero_grad()
+        first.backward(retain_graph=True)
+        between(trunk, heads)
+        second.backward()
+        trunk.step()
+        heads.step()
+
+
+def broken_for_a_trunk_of_two_losses() -> None:
+    train_heads(lambda trunk, heads: trunk.zero_grad())
+
+
+def broken_between_two_losses() -> None:
+    train_heads(lambda trunk, heads: (trunk.zero_grad(), heads.zero_grad()))
+
+
+def healthy_two_losses() -> None:
+    train_heads(lambda trunk, heads: None)
+
+
+def healthy_norm_of_the_gradients_of_one_loss() -> None:
+    norms = []
+
+    def between(trunk, heads) -> None:
+        mine = [each.grad for group in trunk.param_groups for each in group["params"]]
+        norms.append(torch.stack([each.norm() for each in mine]).norm())
+        trunk.zero_grad()
+
+    train_heads(between)
+
+
+def healthy_critic_beside_its_generator() -> None:
+    """The pass of the generator goes through the critic, whose gradients are then cleared."""
+    torch.manual_seed(0)
+    maker, critic = nn.Linear(4, 6), nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+    both = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (maker, critic)]
+    for images, _ in batches(8):
+        made = maker(torch.randn(len(images), 4))
+        score = critic(made).mean()
+        loss = critic(made.detach()).mean() - critic(images).mean()
+        for each in both:
+            each.zero_grad()
+        (-score).backward()
+        both[1].zero_grad()
+        loss.backward()
+        for each in both:
+            each.step()

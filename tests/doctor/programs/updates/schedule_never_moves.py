@@ -211,3 +211,60 @@ def unused(*, passed_on: bool, shown: bool = False) -> None:
 
 def broken_without_any_move() -> None:
     unused(passed_on=False, shown=True)
+
+
+class CoolingLoop:
+    """Trains, with a method that runs after each step."""
+
+    def __init__(self) -> None:
+        self.model = classifier()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        self.cooling = StepLR(self.optimizer, 7)
+
+    def run(self) -> None:
+        for images, labels in batches(24):
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.model(images), labels).backward()
+            self.optimizer.step()
+            self.after_step()
+
+    def after_step(self) -> None:
+        self.cooling.step()
+
+
+class CountingLoop(CoolingLoop):
+    count = 0
+
+    def after_step(self) -> None:
+        self.count += 1
+
+
+def broken_by_a_method_that_overrides_the_one_that_moves_it() -> None:
+    CountingLoop().run()
+
+
+class RestingLoop:
+    def __init__(self) -> None:
+        self.model = classifier()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        self.resting = StepLR(self.optimizer, 7)
+
+    def run(self) -> None:
+        for number, (images, labels) in enumerate(batches(24)):
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.model(images), labels).backward()
+            self.optimizer.step()
+            self.after_step(number)
+
+    def after_step(self, number: int) -> None:
+        if number % 100 == 99:
+            self.resting.step()
+
+
+class CarefulLoop(RestingLoop):
+    def after_step(self, number: int) -> None:
+        super().after_step(number)
+
+
+def healthy_method_that_calls_the_one_that_moves_it() -> None:
+    CarefulLoop().run()

@@ -1,7 +1,9 @@
 """Predictions that are the same for every input, and the operator at which the input is lost.
 
 All samples of a batch change places. Predictions that stay as they are, in evaluation mode and in
-training mode, do not depend on the input.
+training mode, do not depend on the input. Those of a part of the samples do not either if they are
+equal, and an operator takes only zeros of the features of these samples: for example the last
+position of padded sequences.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ _SATURATING = frozenset(
     }
 )
 _ROUNDING = 1e-6
+_FEATURES = 2  # dimensions: samples and features
+_FEWEST = 4  # features
+_MOST = 0.5  # of the samples
 _PARTS = frozenset({"gather", "index", "index_select", "select", "slice", "split", "unbind"})
 _SOFTMAXES = frozenset({"_softmax", "_log_softmax"})
 
@@ -40,6 +45,8 @@ def lost_input(forwards: Forwards) -> Lost | None:
     constant = (each for each, kind in zip(forwards.base, kinds, strict=True) if kind)
     is_cut = any(map(_is_constant, constant))
     for loss in losses(forwards.base):
+        if part := _only_zeros(forwards, loss):
+            return part
         if not (is_cut or "norm" in kinds or _are_alike(loss.predictions)):
             continue
         count = loss.targets.shape[0] if loss.targets.ndim else 0
@@ -59,6 +66,26 @@ def lost_input(forwards: Forwards) -> Lost | None:
         found = _lost(forwards, loss, others)
         if found is not None:
             return found
+    return None
+
+
+def _only_zeros(forwards: Forwards, loss: Loss) -> Lost | None:
+    """Return where most samples, but not all, lose their features, as only zeros are taken."""
+    predictions = loss.predictions
+    count = predictions.shape[0] if predictions.ndim else 0
+    for operator in reversed(forwards.base[: loss.maker]):
+        features = operator.values[0] if operator.values else None
+        if operator.name not in _PARTS or features is None or features.ndim != _FEATURES:
+            continue
+        if features.shape[0] != count or features.shape[1] < _FEWEST:
+            continue
+        empty = (features == 0).all(1)
+        most = int(empty.sum())
+        if not (_MOST * count <= most < count) or not _are_alike(predictions[empty]):
+            continue
+        inputs = [each for each in forwards.inputs.values() if each.shape[0] == count]
+        if any(_differ(each[empty]) for each in inputs):
+            return Lost("zeros", place(operator), most, count)
     return None
 
 

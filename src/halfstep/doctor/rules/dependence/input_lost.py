@@ -1,7 +1,7 @@
 """The predictions do not depend on the input: an operator gives the same result for every sample.
 
 A softmax or a norm over one element is constant, and so are units that are 0 or saturated for every
-input.
+input. The last position of a padded sequence is constant for all sequences that end before it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,18 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{name} takes a part of the features that is the same for every sample",
             "look at the layers before: without batch_first=True, an attention mixes samples",
         ),
+        "zeros": (
+            f"{name} takes only zeros of their features, as beyond the end of a sequence",
+            "take the last position of each sequence by its length, or the last state of the layer",
+        ),
     }[found.how]
+    those = f" of {found.samples} of {found.count} samples" if found.samples else ""
     return Finding(
-        summary=f"the predictions do not depend on the input: {reason}",
+        summary=f"the predictions{those} do not depend on the input: {reason}",
         facts=(
-            "each way from the input to the predictions leads through it"
+            "these predictions are equal, and the inputs are not"
+            if found.samples
+            else "each way from the input to the predictions leads through it"
             if found.how == "norm"
             else "with the samples in another order, no prediction changes",
         ),

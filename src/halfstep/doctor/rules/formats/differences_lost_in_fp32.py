@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
             wrong = f"of the {'equal pairs' if is_equality else 'results'} are wrong"
         line = found.site.text if found.site else ""
         return Finding(
-            summary=f"whole numbers are made fp32 before {found.op}, up to {found.largest:.10g}, "
+            summary=f"large numbers are made fp32 before {found.op}, up to {found.largest:.10g}, "
             f"where fp32 has steps of {apart:g}: {found.share:.0%} {wrong}",
             facts=(
                 f"{found.distinct} different results in place of {found.exact}, of {found.count}",
@@ -36,7 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             change=(
                 *((f"  {line}",) if line else ()),
-                "+ # subtract or compare the whole numbers first, and then cast the result",
+                "+ # subtract or compare the exact numbers first, and then cast the result",
             ),
             confidence=LIKELY,
             site=found.site,

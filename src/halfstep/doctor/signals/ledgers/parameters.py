@@ -414,6 +414,7 @@ def _size(model: nn.Module) -> int:
 
 def _is_changed(account: _Account, place: int, parameter: torch.Tensor) -> bool:
     before, now = account.start.get(place), some(parameter, ELEMENTS)
-    if before is None or before.shape != now.shape:
+    # A cast after the last step may round what has changed to what it was.
+    if before is None or before.shape != now.shape or before.dtype != now.dtype:
         return True
-    return not torch.equal(before.to(now.device, now.dtype), now)
+    return not torch.equal(before.to(now.device), now)

@@ -22,10 +22,13 @@ from halfstep.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import nn
+
     from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
 
 LOSSES = 24  # the first losses, which are looked for later
+_TERMS = 64  # of a step
 LATER = 64  # backward passes after the first one
 _SHORT = 40  # the fewest backward passes of a program that ends before
 _SUMS = 256
@@ -69,7 +72,8 @@ class KeepingGraphs(Signal):
         self._mark: Mark | None = None
         self._by = ""
         self._last = 0, -1  # steps before the last backward pass, and the last node of its graph
-        self._losses: list[weakref.ref[torch.Tensor]] = []
+        self._losses: list[list[weakref.ref[torch.Tensor]]] = []  # with their terms, by step
+        self._terms: list[weakref.ref[torch.Tensor]] = []
         self._count = 0
         self._alive = 0
         self._backward: Mark | None = None
@@ -79,6 +83,7 @@ class KeepingGraphs(Signal):
         result = heard.result if heard.result is not None else next(iter(heard.call.args), None)
         if not isinstance(result, torch.Tensor) or not is_in_graph(result):
             return
+        self._note_terms([result])
         made, steps, is_old = self.watched.grammar.made, 0, False
         for each in heard.given:
             known = self._sums.get(id(each))
@@ -98,6 +103,20 @@ class KeepingGraphs(Signal):
         self._sums[id(result)] = _Sum(weakref.ref(result), steps, made)
         if steps > self._longest:
             self._longest, self._mark, self._by = steps, calling_line(), heard.name
+
+    def on_model(
+        self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> None:
+        """Note losses that a model computes."""
+        del module, given
+        self._note_terms(made)
+
+    def _note_terms(self, made: Sequence[torch.Tensor]) -> None:
+        """Note numbers with a graph: what goes backward may be a quotient or a sum of them."""
+        if len(self._losses) < LOSSES and len(self._terms) < _TERMS:
+            self._terms += [
+                weakref.ref(each) for each in made if not each.ndim and is_in_graph(each)
+            ]
 
     def before_write(
         self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
@@ -126,15 +145,18 @@ class KeepingGraphs(Signal):
         for each in losses:
             self._sums.pop(id(each), None)
             if len(self._losses) < LOSSES:
-                self._losses.append(weakref.ref(each))
+                self._losses.append([weakref.ref(each), *self._terms])
+        self._terms = []
         if self._count <= LATER:
             self._backward = calling_line()
         if self._count == LATER:
             self._look()
 
     def _look(self) -> None:
-        alive = [reference() for reference in self._losses]
-        self._alive = sum(each is not None and is_in_graph(each) for each in alive)
+        self._alive = sum(
+            any((term := each()) is not None and is_in_graph(term) for each in loss)
+            for loss in self._losses
+        )
 
     def freeze(self) -> dict[str, Any]:
         """Return what keeps graphs."""

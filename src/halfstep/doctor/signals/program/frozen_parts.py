@@ -83,6 +83,16 @@ class _Layer:
     evaluated: bool = False
     through: Mark | None = None
 
+    def look(self) -> None:
+        """Look whether the part has been trained since the first look."""
+        probe = self.probe()
+        self.looks += 1
+        self.trained |= (
+            probe is None
+            or probe._version != self.version
+            or address(probe) != self.address  # An assignment of `.data` keeps the version.
+        )
+
 
 class FrozenParts(Signal):
     """Follows the modes that the loop sets, and examines a few training calls."""
@@ -163,13 +173,7 @@ class FrozenParts(Signal):
                 mean,
                 spread,
             )
-        probe = known.probe()
-        known.looks += 1
-        known.trained |= (
-            probe is None
-            or probe._version != known.version
-            or address(probe) != known.address  # An assignment of `.data` keeps the version.
-        )
+        known.look()
         for each, mark in self._undone.items():
             inside = any(one is layer for one in each.modules())
             if inside and not any(one.requires_grad for one in each.parameters()):
@@ -182,6 +186,9 @@ class FrozenParts(Signal):
         found = []
         for known in self._layers.values():
             layer = known.module()
+            # It may be the only training call that was examined after the part was frozen.
+            if known.looks == 1 and layer is not None and not drops_values(layer):
+                known.look()
             if layer is None or known.trained or known.looks < _FEWEST:
                 continue
             found.append(

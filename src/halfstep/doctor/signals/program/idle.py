@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections import deque
 from collections.abc import Mapping
 from inspect import CO_OPTIMIZED
@@ -109,6 +110,8 @@ class UnusedSignal(Signal):
         self._held: dict[tuple[str, Idle], deque[_Value]] = {}
         self._seen: dict[tuple[str, Idle], int] = {}  # the step in which each was last held
         self._draws: set[int] = set()  # numbers of elements of whole numbers that are drawn
+        self._open: dict[int, tuple[weakref.ref[torch.Tensor], tuple[str, Idle]]] = {}
+        self._elsewhere: set[tuple[str, Idle]] = set()  # values that functions of torch get later
 
     # ------------------------------------------------------------ what runs
 
@@ -116,6 +119,10 @@ class UnusedSignal(Signal):
         """Note the lines of a call of torch."""
         if self._on:
             self._look(heard.name)
+            for each in heard.given if self._open else ():
+                known = self._open.get(id(each))
+                if known is not None and known[0]() is each:
+                    self._elsewhere.add(known[1])
             if heard.name in {"multinomial", "bernoulli"} and isinstance(
                 heard.result, torch.Tensor
             ):
@@ -152,6 +159,7 @@ class UnusedSignal(Signal):
         del optimizer, number, mark
         if self._on:
             self._look("")
+        self._open = {}
         self._steps += 1
         self._on = is_sampled(self._steps)
 
@@ -206,7 +214,7 @@ class UnusedSignal(Signal):
                 for name, each in fellows.items()
                 if each.numel() <= _ELEMENTS and each.ndim > 1
             }
-            self._seen[key] = self._steps
+            self._seen[key], self._open[id(value)] = self._steps, (weakref.ref(value), key)
             held = self._held.setdefault(key, deque(maxlen=_HELD))
             held.append((value.detach().clone(), small))
 
@@ -254,7 +262,7 @@ class UnusedSignal(Signal):
             holds, partner = _holds(held, is_field=idle.kind == FIELD)
             shape = tuple(held[-1][0].shape)
             again = held[-1][0].numel() in self._draws
-            if not holds:
+            if not holds or (holds not in {LENGTHS, MASK} and (file, idle) in self._elsewhere):
                 return
         elif idle.kind == DROPPED:
             if not any(each.strip("_") in {idle.name, _ALIASES.get(idle.name)} for each in called):

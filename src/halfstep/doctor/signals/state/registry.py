@@ -429,7 +429,7 @@ class Registry:
             each
             for params in moved.values()
             for each in params
-            if id(each) not in known and each.requires_grad
+            if id(each) not in known and (each.requires_grad or self.had_gradient(each))
         ]
         copied = copied_parameters(models.values(), owned, self._reached, foreign)
         self.copied = {id(each) for each in copied}

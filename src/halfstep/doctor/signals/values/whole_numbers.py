@@ -1,13 +1,15 @@
-"""Follows whole numbers that fp32 rounds until a program subtracts or compares them.
+"""Follows large numbers that fp32 rounds until a program subtracts or compares them.
 
-fp32 represents every whole number up to 2**24. Times in seconds since 1970 are rounded to multiples
-of 128, which does no harm by itself. But the difference of two of them may be nothing but rounding.
-Copies of some of the numbers, such as those of a batch, are followed as well. Inside of modules,
-the operators of the last step's replay are examined.
+fp32 represents every whole number up to 2**24. The numbers are whole ones, or those of fp64. Times
+in seconds since 1970 are rounded to multiples of 128, which does no harm by itself. But the
+difference of two of them may be nothing but rounding. Copies of some of the numbers, such as those
+of a batch, are followed as well. Inside of modules, the operators of the last step's replay are
+examined.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -130,9 +132,9 @@ class WholeNumbers(Signal):
         if name in _CASTS:
             self.cast(args[0], result, calling_line())
         elif name in _PROMOTING and len(args) == 2:
-            if any(map(_is_whole, args)) and not all(map(_is_tensor, args)):
+            if any(map(_may_be_rounded, args)) and not all(map(_is_tensor, args)):
                 factor = next((each for each in args if not _is_tensor(each)), None)
-                whole = next(filter(_is_whole, args))
+                whole = next(filter(_may_be_rounded, args))
                 if isinstance(factor, int | float):
                     self.cast(whole, result, calling_line(), name=name, factor=factor)
         elif name in _MADE and not _is_tensor(args[0]) and 1 < result.numel() <= MOST:
@@ -142,8 +144,9 @@ class WholeNumbers(Signal):
         mark = calling_line()
         if self._looks[mark] < _LOOKS and isinstance(numbers, list | tuple | np.ndarray):
             given = np.asarray(numbers)
-            if given.dtype.kind in "iu":
-                self.cast(torch.from_numpy(given.astype(np.int64)), result, mark)
+            if given.dtype.kind in "iuf" and given.dtype != np.float32:
+                kind = np.float64 if given.dtype.kind == "f" else np.int64
+                self.cast(torch.from_numpy(given.astype(kind)), result, mark)
 
     def cast(
         self,
@@ -154,16 +157,16 @@ class WholeNumbers(Signal):
         name: str = "",
         factor: float = 0,
     ) -> None:
-        """Follow whole numbers that were made fp32, if fp32 makes some of them equal.
+        """Follow large numbers that were made fp32, if fp32 rounds some of them.
 
         Args:
-            whole: The whole numbers.
+            whole: The numbers.
             result: The result.
             mark: The line.
             name: "mul", "div" or "add" for a product, a quotient or a sum.
             factor: The other operand.
         """
-        if not (_is_whole(whole) and _is_readable(result) and whole.shape == result.shape):
+        if not (_may_be_rounded(whole) and _is_readable(result) and whole.shape == result.shape):
             return
         if not 1 < whole.numel() <= MOST:
             return
@@ -173,7 +176,7 @@ class WholeNumbers(Signal):
             return
         self._looks[mark] += 1
         numbers = whole.detach()
-        if int(numbers.abs().max()) <= EXACT or bool(
+        if not EXACT < float(numbers.abs().max()) < math.inf or bool(
             (numbers.float().double() == numbers.double()).all()
         ):
             return
@@ -338,8 +341,9 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _is_whole(value: Any) -> bool:
-    return _is_readable(value) and value.dtype in {torch.int64, torch.int32}
+def _may_be_rounded(value: Any) -> bool:
+    """Return whether a tensor may contain numbers that fp32 rounds."""
+    return _is_readable(value) and value.dtype in {torch.int64, torch.int32, torch.float64}
 
 
 def _is_readable(value: Any) -> bool:
