@@ -206,33 +206,3 @@ class Balance(torch.autograd.Function):
 
 def healthy_other_loss() -> None:
     train(lambda x: Balance.apply(x, x.square().mean()))
-
-
-class Sign(torch.autograd.Function):
-    """A straight-through sign whose backward is 0 outside of -1 and 1."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return torch.where(x >= 0, 1.0, -1.0)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return (x.abs() <= 1).to(gradient.dtype)
-
-
-class RightSign(Sign):
-    """The same with a right backward."""
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * Sign.backward(ctx, gradient)
-
-
-def broken_where_the_gradients_are_zero_in_the_end() -> None:
-    train(lambda x: Sign.apply(100 + x))
-
-
-def healthy_where_the_gradients_are_zero_in_the_end() -> None:
-    train(lambda x: RightSign.apply(100 + x))

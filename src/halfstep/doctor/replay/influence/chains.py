@@ -3,7 +3,8 @@
 By the chain rule, a backward multiplies by the gradient that it is given. The backward pass of the
 last step runs twice, from a gradient of 1 and from one of -2 at the loss. A backward that is given
 other gradients, and returns the same ones, has cut the chain. Reversal, straight-through
-estimators, clipping and normalising all change at least the sign of their result.
+estimators, clipping and normalising all change at least the sign of their result. A backward that
+returns nothing but zeros, as of a saturated function, is asked again at small random inputs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.values.own_functions import OwnCall
 
 _FACTORS = (1.0, -2.0)
-_NEAR = 0.1  # the largest number of an input near 0
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class _Run:
     made: list[torch.Tensor]
 
 
-def cut_chains(forwards: Forwards, calls: Sequence[OwnCall]) -> Iterator[CutChain]:
+def cut_chains(forwards: Forwards, calls: Sequence[OwnCall] = ()) -> Iterator[CutChain]:
     """Yield the autograd functions whose gradients do not depend on those that they are given.
 
     Args:
@@ -62,8 +62,6 @@ def cut_chains(forwards: Forwards, calls: Sequence[OwnCall]) -> Iterator[CutChai
     state = random_state(everything=True)
     try:
         first, second = (_runs(losses, leaves, nodes, factor) for factor in _FACTORS)
-        zeros = {kind for node, kind in nodes.items() if (run := first.get(node)) and _is_zero(run)}
-        near = {each.kind: _near_zero(each) for each in calls if each.kind in zeros}
     except Exception:  # noqa: BLE001  # a backward that cannot run twice
         return
     finally:
@@ -71,9 +69,10 @@ def cut_chains(forwards: Forwards, calls: Sequence[OwnCall]) -> Iterator[CutChai
     seen = set()
     for node, kind in nodes.items():
         one, other = first.get(node), second.get(node)
-        if kind in seen or one is None or other is None or _is_loss(one):
-            continue
-        if not _is_cut(*near.get(kind, (one, other))):
+        if one is not None and not _is_loss(one) and not any(bool(each.any()) for each in one.made):
+            call = next((each for each in calls if each.kind is kind), None)
+            one, other = (None, None) if call is None else _at_random_inputs(call)
+        if kind in seen or one is None or other is None or not _is_cut(one, other):
             continue
         seen.add(kind)
         code = backward_of(kind)
@@ -148,36 +147,27 @@ def _runs(
     return runs
 
 
+def _at_random_inputs(call: OwnCall) -> tuple[_Run, _Run] | tuple[None, None]:
+    """Return two runs of the backward of a function of one tensor, from opposite gradients."""
+    places = [at for at, each in enumerate(call.args) if isinstance(each, torch.Tensor)]
+    if len(places) != 1 or not call.args[places[0]].is_floating_point():
+        return None, None
+    tensor = call.args[places[0]]
+    generator = torch.Generator().manual_seed(0)
+    leaf = (0.5 * torch.randn(tensor.shape, generator=generator)).to(tensor).requires_grad_()
+    args = [leaf if at == places[0] else each for at, each in enumerate(call.args)]
+    runs = []
+    for factor in _FACTORS:
+        made = call.kind.apply(*args)
+        if not isinstance(made, torch.Tensor) or not made.requires_grad:
+            return None, None
+        given = torch.full_like(made, 3 * factor)
+        runs.append(_Run([given], _copies(torch.autograd.grad(made, leaf, given))))
+    return runs[0], runs[1]
+
+
 def _copies(gradients: Any) -> list[torch.Tensor]:
     return [each.detach().clone() for each in gradients if isinstance(each, torch.Tensor)]
-
-
-def _near_zero(call: OwnCall) -> tuple[_Run, _Run]:
-    """Run a function near 0, where it may not be flat, and its backward twice."""
-    args, leaves = [*call.args], []
-    for at, each in enumerate(args):
-        if isinstance(each, torch.Tensor) and each.is_floating_point():
-            size = float(each.abs().max()) if each.numel() else 0.0
-            args[at] = each.detach() * min(1.0, _NEAR / max(size, _NEAR))
-            leaves += [args[at].requires_grad_()] if each.requires_grad else []
-    result = call.kind.apply(*args)
-    made = result if isinstance(result, torch.Tensor) else result[0]
-    given = [torch.full_like(made, 2 * factor) for factor in _FACTORS]
-    found = [
-        torch.autograd.grad(made, leaves, each, retain_graph=True, allow_unused=True)
-        for each in given
-    ]
-    one, other = (_Run([each], _copies(its)) for each, its in zip(given, found, strict=True))
-    return one, other
-
-
-def _is_zero(run: _Run) -> bool:
-    return not any(bool(each.any()) for each in run.made)
-
-
-def _is_loss(run: _Run) -> bool:
-    """Return whether a function is the loss itself, which may take for granted that it gets 1."""
-    return all(bool((each == 1).all()) for each in run.given)
 
 
 def _is_cut(one: _Run, other: _Run) -> bool:
@@ -186,9 +176,15 @@ def _is_cut(one: _Run, other: _Run) -> bool:
         len(one.given) == len(other.given) > 0
         and len(one.made) == len(other.made) > 0
         and not any(map(torch.equal, one.given, other.given))
+        and not _is_loss(one)
         and all(map(torch.equal, one.made, other.made))
-        and not _is_zero(one)
+        and any(bool(each.any()) for each in one.made)
     )
+
+
+def _is_loss(run: _Run) -> bool:
+    """Return whether a function is given 1: it may be the loss, and then take it for granted."""
+    return all(bool((each == 1).all()) for each in run.given)
 
 
 def _return(code: CodeType) -> tuple[int, ast.expr | None]:
