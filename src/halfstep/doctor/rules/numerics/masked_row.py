@@ -56,8 +56,8 @@ def judge(evidence: Evidence) -> Finding | None:
 def _is_logarithm_of_mask(birth: Birth) -> bool:
     """Return whether it is the -inf of a mask of zeros and ones that makes a softmax NaN."""
     dead = {*birth.consumers} - {*birth.swallowed}
-    is_written = birth.op == "aten.log" and birth.output.is_mask and not birth.output.largest
-    return is_written and any("softmax" in each for each in dead)
+    is_written = birth.op == "aten.log" and birth.output.is_mask and birth.output.zeros > 0
+    return is_written and not birth.output.largest and any("softmax" in each for each in dead)
 
 
 def _scores(birth: Birth) -> tuple[str, ...]:
