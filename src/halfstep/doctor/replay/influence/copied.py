@@ -66,8 +66,9 @@ def copied_targets(forwards: Forwards) -> Iterator[Copied]:
 
 def _match(operators: list[Operator]) -> _Match | None:
     """Return the operator that is given the targets of the only regression of a forward."""
-    found = [each for each in losses(operators) if _compares(each)]
-    if len(found) != 1:  # Of several terms, one may hold the model to a part of its inputs.
+    found = [*losses(operators)]
+    # Of several terms, one may hold the model to a part of its inputs.
+    if len(found) != 1 or not _compares(found[0]):
         return None
     (loss,) = found
     above = ancestors(operators, loss.maker)

@@ -6,6 +6,7 @@ Accelerate's `backward`. Both divide by the number of micro-batches of a step, w
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.signals.watched import Watched
 
-_EXAMINED, _NODES, _LINES = 64, 12, 16
+_EXAMINED, _NODES = 64, 12
 _PASSES = frozenset({"ToCopyBackward0", "AliasBackward0", "ViewBackward0", "SqueezeBackward0"})
 
 
@@ -52,21 +53,20 @@ class Divisions:
 
 
 class DivisionSignal(Signal):
-    """Examines the ends of the graphs of the first losses."""
+    """Keeps the numbers at the ends of the graphs of the first losses; the end reads them."""
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._passes, self._steps = 0, 0
-        self._lines: Counter[tuple[int, Mark | None]] = Counter()
+        self._ends: list[tuple[Mark | None, list[tuple[bool, torch.Tensor]]]] = []
 
     def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
-        """Examine the loss of a backward pass."""
+        """Keep the numbers of the loss of a backward pass."""
         self._passes += 1
-        if self._passes > _EXAMINED or len(losses) != 1:
-            return
-        for divisor, times in Counter(_divisors(losses[0])).items():
-            if times > 1 and len(self._lines) < _LINES:
-                self._lines[divisor, calling_line()] += 1
+        if self._passes <= _EXAMINED and len(losses) == 1:
+            numbers = [*_numbers(losses[0])]
+            if len(numbers) > 1:
+                self._ends.append((calling_line(), numbers))
 
     def before_step(self, optimizer: Optimizer, number: int, mark: Mark | None) -> None:
         """Count a step."""
@@ -75,16 +75,21 @@ class DivisionSignal(Signal):
 
     def freeze(self) -> dict[str, Any]:
         """Return these lines."""
+        lines: Counter[tuple[int, Mark | None]] = Counter()
+        for mark, numbers in self._ends:
+            for divisor, times in Counter(map(_divisor, numbers)).items():
+                lines[divisor, mark] += divisor > 1 and times > 1
         per_step = self._passes / max(1, self._steps)
         found = (
             Division(divisor, count, per_step, site(mark))
-            for (divisor, mark), count in self._lines.items()
+            for (divisor, mark), count in lines.items()
+            if count
         )
         return {Divisions.signal: Divisions(tuple(found))}
 
 
-def _divisors(loss: torch.Tensor) -> Iterator[int]:
-    """Yield the whole numbers by which a loss is divided at the end of its graph."""
+def _numbers(loss: torch.Tensor) -> Iterator[tuple[bool, torch.Tensor]]:
+    """Yield by what a loss is divided or multiplied at the end of its graph, and if it is divided."""
     node: Any = loss.grad_fn
     for _ in range(_NODES):
         name = type(node).__name__
@@ -92,10 +97,14 @@ def _divisors(loss: torch.Tensor) -> Iterator[int]:
             number = saved_by(node, "other")
             if number is None or number.numel() != 1 or number.device.type != "cpu":
                 return
-            value = float(number)
-            divisor = value if name == "DivBackward0" else 1 / value if value else 0.0
-            if divisor >= 2 and divisor == round(divisor):
-                yield int(divisor)
+            yield name == "DivBackward0", number.detach()
         elif name not in _PASSES:
             return
         node = node.next_functions[0][0]
+
+
+def _divisor(number: tuple[bool, torch.Tensor]) -> int:
+    """Return the whole number by which a loss is divided; 1 for another factor."""
+    divides, value = number[0], float(number[1])
+    divisor = value if divides else 1 / value if value else 1.0
+    return int(divisor) if math.isfinite(divisor) and divisor == round(divisor) else 1
