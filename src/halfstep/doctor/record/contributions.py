@@ -31,7 +31,7 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """Steps that used only the last of several backward passes of one line, or of one graph.
+    """Steps that used only the last of several backward passes of one line.
 
     Attributes:
         steps: Number of these steps.
@@ -39,14 +39,12 @@ class Early:
             call had used them.
         zero: The line that cleared them, which also cleared before the last pass.
         step: The line of the steps.
-        are_others: Whether the other passes are those of other lines, for other losses.
     """
 
     steps: int
     passes: int
     zero: Site | None
     step: Site | None
-    are_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ memory after its backward pass.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfstep.doctor.internals import makes_scalar, node_number
@@ -126,23 +125,6 @@ def _leaves(root: Any) -> frozenset[int]:
         if len(seen) > NODES:
             return frozenset()
     return frozenset(leaves)
-
-
-def oldest_node(losses: Iterable[torch.Tensor]) -> float:
-    """Return the smallest sequence number in the graph of some losses, leaves apart.
-
-    Returns:
-        The number; infinity for a graph with more than `NODES` nodes, or without one.
-    """
-    waiting = {each.grad_fn for each in losses}
-    seen: set[Any] = {None}
-    while waiting and len(seen) <= NODES:
-        seen |= waiting
-        waiting = {
-            below for node in waiting if node is not None for below, _ in node.next_functions
-        } - seen
-    inner = (node_number(each) for each in seen if each is not None and _kind(each) != _LEAF)
-    return math.inf if waiting else min(inner, default=math.inf)
 
 
 def passages(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.contributions import GradientLedger
 from halfstep.doctor.record.source import is_only_call
-from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if count < _OFTEN:
             continue
         usual = each.early[0]
-        is_usual = usual.passes > 1 and not usual.are_others
-        if count < (_SHARE if is_usual else _ALWAYS) * each.direct:
+        if count < (_SHARE if usual.passes > 1 else _ALWAYS) * each.direct:
             continue
         line = usual.zero.text if usual.zero and is_only_call(usual.zero.text) else ""
         line = line or "optimizer.zero_grad()"
@@ -40,14 +39,12 @@ def judge(evidence: Evidence) -> Finding | None:
                     "before anything used them"
                 ),
             ),
-            change=(f"- {line}", "+ # clear the gradients once, before the first of these passes")
-            if usual.are_others
-            else (
+            change=(
                 f"- {line}",
                 f"  {after if is_only_call(after) else 'optimizer.step()'}",
                 f"+ {line}  # in the same block, after the step",
             ),
-            confidence=POSSIBLE if usual.are_others else LIKELY,
+            confidence=LIKELY,
             site=usual.zero,
         )
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -31,8 +30,6 @@ class Contribution:
         passages: Which optimizers' parameters it passes on its way to those of other ones.
         purpose: Which optimizers it reaches, and whether an input of a model had gradients.
         run: The number of the run of a closure, from 0, in which it was made.
-        newest: The number of the newest node of its loss's graph; -1 if unknown.
-        oldest: The number of the oldest one, if it was looked for.
         for_input: Whether the loop has used the gradient that it made for an input.
         users: Numbers of the optimizers whose steps have used it.
         cleared: Numbers of the optimizers whose gradients were cleared since.
@@ -43,8 +40,6 @@ class Contribution:
     passages: frozenset[tuple[int, int]]
     purpose: tuple[Fact, bool]
     run: int
-    newest: int = -1
-    oldest: float = math.inf
     for_input: bool = False
     users: set[int] = field(default_factory=set)
     cleared: set[int] = field(default_factory=set)
@@ -89,20 +84,6 @@ class Account:
     zero: Mark | None = None
     repeated_at: Mark | None = None
 
-    def crossed(self, number: int, used: Contribution) -> int:
-        """Return how many passes of other lines were cleared before a pass through their graph.
-
-        Left out are those that pass the parameters of this optimizer on their way to others, as the
-        loss of a generator passes its critic, and those whose loss is a part of this one.
-        """
-        return sum(
-            each.mark != used.mark
-            and used.oldest <= each.newest
-            and not any(passed == number for passed, _ in each.passages)
-            and not (each.terms and each.terms <= used.terms)
-            for each in self.discarded
-        )
-
     @property
     def usual(self) -> int:
         """The most frequent number of backward passes per step; 0 without a step."""
@@ -130,7 +111,7 @@ class Account:
             direct: Whether the gradients are those that backward passes have left, and no closure
                 has run them.
         """
-        self._note_way(number, mark, direct=direct)
+        self._note_way(mark, direct=direct)
         self.step = mark
         self.used += self.waiting
         if len(self.windows) < SIZES or self.waiting in self.windows:
@@ -146,20 +127,16 @@ class Account:
             each.users.add(number)
         self.batches.use()
 
-    def _note_way(self, number: int, mark: Mark | None, *, direct: bool) -> None:
-        """Note how many passes were cleared: those of the line that is in use, or of others."""
-        passes = others = 0
-        if len(self.open) == 1 and not self.examined:
+    def _note_way(self, mark: Mark | None, *, direct: bool) -> None:
+        """Note how many passes, like the only one in use, the only clearing line has cleared."""
+        passes = 0
+        if len(self.open) == 1 and not self.examined and len(self.zeros) == 1:
             used = self.open[0]
-            others = self.crossed(number, used)
-            if len(self.zeros) == 1 and not others:
-                passes = sum(
-                    each.mark == used.mark and each.purpose == used.purpose
-                    for each in self.discarded
-                )
-        # The line of other clearings is of no interest.
-        zero = self.zero if passes or others else None
-        key = passes, others, zero, mark, frozenset(self.writes)
+            passes = sum(
+                each.mark == used.mark and each.purpose == used.purpose for each in self.discarded
+            )
+        zero = self.zero if passes else None  # the line of other clearings is of no interest
+        key = passes, zero, mark, frozenset(self.writes)
         if direct and (key in self.ways or len(self.ways) < SIZES):
             self.ways[key] += 1
         self.discarded, self.examined = [], 0
@@ -169,11 +146,10 @@ class Account:
     def _early(self) -> tuple[int, tuple[Early, ...]]:
         """Return `direct` and `early` of the ledger."""
         direct, early = 0, []
-        for (passes, others, zero, step, writes), count in self.ways.most_common():
+        for (passes, zero, step, writes), count in self.ways.most_common():
             if all((line := site(mark)) is not None and "clip" in line.text for mark in writes):
                 direct += count
-                if passes or others:
-                    early.append(Early(count, passes or others, site(zero), site(step), others > 0))
+                early += [Early(count, passes, site(zero), site(step))] if passes else []
         return direct, tuple(early)
 
     def _note_foreign(self, number: int) -> None:

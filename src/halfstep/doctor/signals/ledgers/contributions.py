@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from halfstep.doctor.internals import node_number
 from halfstep.doctor.record.contributions import GradientLedger
 from halfstep.doctor.signals.ledgers.accounts import SIZES, Account, Contribution
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.state.facts import gradients_of
 from halfstep.doctor.signals.state.gradients import memories, memory
-from halfstep.doctor.tensors.graph import oldest_node, passages, terms_of
-from halfstep.doctor.tensors.nesting import is_in_graph
+from halfstep.doctor.tensors.graph import passages, terms_of
 from halfstep.doctor.tensors.summary import is_finite
 
 if TYPE_CHECKING:
@@ -160,7 +158,6 @@ class Accounting(Signal):
             self._passages.get(key, frozenset()),
             (reaches, self._differentiable),
             self._run,
-            max((node_number(each.grad_fn) for each in losses if is_in_graph(each)), default=-1),
         )
         self._differentiable = False
         alive = self.watched.registry.optimizers.alive() if numbers else {}
@@ -170,8 +167,6 @@ class Accounting(Signal):
             if account.clearings != clearings and account.open:  # An engine has cleared them.
                 account.clear(account.zero, examined=True)
             account.clearings = clearings
-            if any(each.mark != mark for each in account.discarded):
-                self._last.oldest = oldest_node(losses)
             account.add(self._last)
 
     def _note_shared(self, account: Account, number: int) -> None:
