@@ -13,6 +13,7 @@ import torch
 from halfstep.doctor.actions.measuring import Measuring
 from halfstep.doctor.record.contributions import OwnStepLedger
 from halfstep.doctor.record.sites import calling_line, site
+from halfstep.doctor.signals.ledgers.followers import address
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tape.tape import given_tensors
 from halfstep.doctor.tensors.elements import some
@@ -101,6 +102,17 @@ class OwnSteps(Signal):
         tape.close(entry, None, None)
         self._measuring.loss = entry.value if outputs[0].numel() == 1 else None
         self._end(weights, tensors_in(heard.result))
+
+    def before_write(
+        self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> None:
+        """End the iteration at the first write to weights since a backward pass."""
+        del name, values
+        grammar = self.watched.grammar
+        if self._are_own and grammar.has_gradients:
+            given = {address(each) for each in written} - {0}
+            if any(address(each) in given for each in self.watched.registry.loose):
+                grammar.stepped_by_hand()
 
     def _end(self, weights: Sequence[torch.Tensor], gradients: list[torch.Tensor]) -> None:
         registry = self.watched.registry

@@ -89,7 +89,7 @@ class DivisionSignal(Signal):
 
 
 def _numbers(loss: torch.Tensor) -> Iterator[tuple[bool, torch.Tensor]]:
-    """Yield by what a loss is divided or multiplied at the end of its graph, and if it is divided."""
+    """Yield the divisors (True) and factors (False) at the end of the graph of a loss."""
     node: Any = loss.grad_fn
     for _ in range(_NODES):
         name = type(node).__name__
@@ -97,7 +97,7 @@ def _numbers(loss: torch.Tensor) -> Iterator[tuple[bool, torch.Tensor]]:
             number = saved_by(node, "other")
             if number is None or number.numel() != 1 or number.device.type != "cpu":
                 return
-            yield name == "DivBackward0", number.detach()
+            yield name == "DivBackward0", number
         elif name not in _PASSES:
             return
         node = node.next_functions[0][0]
