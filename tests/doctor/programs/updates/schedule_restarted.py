@@ -69,6 +69,15 @@ def broken_with_momentum() -> None:
     resume(restored=False, kind=lambda params, lr: torch.optim.NAdam(params, lr=lr))
 
 
+def healthy_state_that_is_moved_to_a_device() -> None:
+    """Accelerate loads the optimizer's own state into it, after a warm-up has set its rate to 0."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    scheduler = LambdaLR(optimizer, lambda step: min(1.0, step / STEPS))
+    optimizer.load_state_dict(optimizer.state_dict())
+    train(model, optimizer, scheduler, STEPS)
+
+
 def healthy_second_phase_with_a_schedule_of_its_own() -> None:
     """A new optimizer without a loaded state begins a new phase."""
     model = classifier()

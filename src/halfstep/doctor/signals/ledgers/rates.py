@@ -98,11 +98,13 @@ class StepRates(Signal):
         self._given: WeakKeyDictionary[Optimizer, _Given] = WeakKeyDictionary()
         self.backwards = self.due = 0
         self.latest = -1
+        self._before_load = math.nan
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of the ways in which optimizers get rates."""
         yield Hook(Optimizer, "__init__", self.watched.afterwards(self._on_optimizer))
         yield Hook(Optimizer, "add_param_group", self.watched.afterwards(self._on_group))
+        yield Hook(Optimizer, "load_state_dict", self.watched.here(self._on_load))
 
     def _on_optimizer(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         with self.watched.guard.own():
@@ -114,6 +116,11 @@ class StepRates(Signal):
             if optimizer in self._given:  # otherwise, its constructor has not ended
                 given = self._given[optimizer]
                 given.rates.append(value_of(optimizer.param_groups[-1].get("lr")))
+
+    def _on_load(self, original: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        with self.watched.guard.own():
+            self._before_load = value_of(optimizer.param_groups[0].get("lr"))
+        return original(optimizer, *args, **kwargs)
 
     def of(self, number: int) -> RateAccount:
         """Return the rates of an optimizer."""
@@ -136,7 +143,9 @@ class StepRates(Signal):
         rates = self.of(self.watched.registry.optimizers.number(optimizer))
         group = optimizer.param_groups[0]
         rates.rate = value_of(group["lr"])
-        rates.resumed = "initial_lr" in group and rates.rate != value_of(group["initial_lr"])
+        # Accelerate loads the optimizer's own state into it again, to move it to a device.
+        is_moved = "initial_lr" in group and rates.rate != value_of(group["initial_lr"])
+        rates.resumed = is_moved and rates.rate != self._before_load
         rates.in_load = [value_of(each["lr"]) for each in optimizer.param_groups]
         rates.loaded, rates.held = mark, 0
         rates.since, rates.above = 0, False
