@@ -312,6 +312,7 @@ class OwnScale:
         site: The line that multiplies the loss.
         undone: Number of decreases without a step since an increase, though the loss was finite,
             up to 64.
+        ratios: Number of different ratios by which it changed.
     """
 
     first: float
@@ -321,3 +322,4 @@ class OwnScale:
     steps: int
     site: Site | None
     undone: int = 0
+    ratios: int = 0

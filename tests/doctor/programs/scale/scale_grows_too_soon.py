@@ -80,3 +80,18 @@ def healthy_by_hand() -> None:
 
 def healthy_by_hand_from_a_scale_that_is_too_high() -> None:
     train_by_hand(begins_anew=True, start=2.0**30)
+
+
+def healthy_weight_by_the_number_of_tokens() -> None:
+    """The loss is a sum over the tokens of a batch, of which each has another number."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(24)):
+        count = 2 + number * 5 % 7
+        loss = nn.functional.cross_entropy(model(images[:count]), labels[:count], reduction="sum")
+        weight = 100 / count
+        (loss * weight).backward()
+        if number % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 SKIPS = 4
 SHARE = 0.05
 _UNDONE = 4
+_LARGE, _RATIOS = 16.0, 3
 _DEFAULT = 2000  # of GradScaler
 
 
@@ -27,7 +28,9 @@ def _by_hand(evidence: Evidence) -> Finding | None:
     """Find a loss scale of the loop's own whose decreases mostly follow its increases."""
     for each in evidence.own_scales:
         tries = each.drops + each.steps
-        if each.drops < SHARE * tries or each.undone < _UNDONE:
+        # Another weight of a loss, such as one over a number of tokens, takes many values.
+        is_scale = max(each.first, each.last) >= _LARGE and each.ratios <= _RATIOS
+        if not is_scale or each.drops < SHARE * tries or each.undone < _UNDONE:
             continue
         return Finding(
             summary=f"{each.drops} of {tries} steps were left out: the program raises its own loss "

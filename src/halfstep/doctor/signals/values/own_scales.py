@@ -8,7 +8,7 @@ between two values of such a weight, the loop makes steps.
 from __future__ import annotations
 
 from dataclasses import field
-from math import isfinite
+from math import isfinite, log2
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,6 +43,7 @@ class Line:
         undone: Losses before it decreased without a step since an increase, some of them; not
             read before the end.
         loss: The latest loss.
+        ratios: By which powers of 2 it changed; one kind of change each way for a loss scale.
     """
 
     first: float
@@ -54,6 +55,7 @@ class Line:
     raised_at: tuple[int, int] = (-1, -1)
     undone: list[torch.Tensor] = field(default_factory=list)
     loss: Any = None
+    ratios: set[float] = field(default_factory=set)
 
 
 class OwnScales(Signal):
@@ -87,6 +89,8 @@ class OwnScales(Signal):
             if len(self._lines) < LINES:
                 self._lines[mark] = Line(value, value, made, loss=torch.as_tensor(loss).detach())
             return
+        if value != known.last and min(value, known.last) > 0 and len(known.ratios) < LINES:
+            known.ratios.add(round(log2(value / known.last), 2))
         if value > known.last:
             known.rises += 1
             known.raised_at = made, self._backwards
@@ -111,6 +115,7 @@ class OwnScales(Signal):
                 OwnScale,
                 each,
                 steps=made - each.dropped_at,
+                ratios=len(each.ratios),
                 undone=sum(bool(one.isfinite().all()) for one in each.undone),
                 site=site(mark),
             )
