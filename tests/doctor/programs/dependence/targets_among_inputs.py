@@ -100,6 +100,23 @@ def healthy_denoiser() -> None:
     train(Denoiser(), denoised(to_noisy=False))
 
 
+class Diffusion(nn.Module):
+    """Adds the noise itself, and returns its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.denoiser = Denoiser()
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        size = torch.rand(len(values), 1)
+        noisy = (1 - size) * values + size * torch.randn_like(values)
+        return functional.mse_loss(self.denoiser(noisy, size), values)
+
+
+def healthy_noise_of_the_model() -> None:
+    train(Diffusion(), lambda model, values, _: model(values / 4))
+
+
 def broken_column_of_a_table() -> None:
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 1))

@@ -135,6 +135,8 @@ def _are_alike(same: torch.Tensor) -> bool:
 
 def _can_copy(operators: Sequence[Operator], above: set[int], match: _Match) -> bool:
     """Return whether samples have other inputs, and no operator on the way has less room."""
+    if any(draws(operators[each]) or operators[each].name in _HIDING for each in above):
+        return False  # What hides the inputs is a part of the model.
     operator, loss = match.operator, match.loss
     given, targets = operator.given[match.at], loss.targets
     source = storage_key(given)
@@ -150,9 +152,6 @@ def _can_copy(operators: Sequence[Operator], above: set[int], match: _Match) -> 
         )
         if number == operator.number or reached:
             below.add(number)
-            makers = [operators[maker] for maker in each.makers if maker != OUTSIDE]
-            if any(draws(one) or one.name in _HIDING for one in (each, *makers)):
-                return False
         for tensor, maker, needed in zip(each.given, each.makers, each.needed, strict=True):
             is_other = not needed and storage_key(tensor) != source and tensor.ndim > 0
             if is_other and maker == OUTSIDE and len(tensor) == len(targets):
