@@ -98,6 +98,20 @@ def healthy_gaussian() -> None:
     train_gaussian(-0.1)
 
 
+def healthy_gain_that_is_maximised() -> None:
+    model = Actor()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, maximize=True)
+    for _ in range(16):
+        states = torch.randn(32, 4)
+        scores, _ = model(states)
+        actions = torch.multinomial(scores.detach().softmax(-1), 1)[:, 0]
+        returns = (actions == states[:, :3].argmax(1)).float()
+        logs, entropies = of_torch(scores, actions)
+        optimizer.zero_grad()
+        ((logs * (returns - 0.3)).mean() + 0.02 * entropies.mean()).backward()
+        optimizer.step()
+
+
 def healthy_entropy_of_unlabelled_samples() -> None:
     """A classifier is meant to be certain of the samples that have no labels."""
     torch.manual_seed(0)

@@ -122,7 +122,7 @@ class Influences(Signal):
             offsets=_answered(no_offsets, forwards),
             drowned=tuple(drowned(forwards)),
             edges=_answered(wrong_edges, forwards),
-            entropies=_answered(smaller_entropies, forwards),
+            entropies=() if self._maximizes() else _answered(smaller_entropies, forwards),
             tables=_answered(shared_rows, forwards),
             noise=_answered(weak_noise, forwards),
             copied=_answered(copied_targets, forwards),
@@ -159,6 +159,11 @@ class Influences(Signal):
         batch = batches.batch_of(inputs)
         is_of_batch = batch is not None and batch == batches.batch_of(targets)
         return is_of_batch or rows.are_of_one_order(inputs, targets)
+
+    def _maximizes(self) -> bool:
+        """Return whether an optimizer makes its loss larger."""
+        optimizers = self.watched.registry.optimizers.alive().values()
+        return any(group.get("maximize") for each in optimizers for group in each.param_groups)
 
     def _trained(self) -> set[int]:
         """Return the keys of the storages of the parameters that optimizers update."""
