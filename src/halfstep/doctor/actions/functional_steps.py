@@ -172,7 +172,7 @@ class FunctionalSteps(Signal):
             if used is module:
                 mine = own[name]
                 self._before.append((mine, mine.detach().clone(), mine.requires_grad))
-                self.watched.registry.differentiated += [own[name]] * value.requires_grad
+                self.watched.registry.loose += [own[name]] * value.requires_grad
             own[name].data.copy_(value.detach())
             if isinstance(own[name], nn.Parameter):
                 own[name].requires_grad_(value.requires_grad)
@@ -186,7 +186,7 @@ class FunctionalSteps(Signal):
                 tensor.requires_grad_(needs)
         self._before.clear()
         self._known.clear()
-        self.watched.registry.differentiated.clear()
+        self.watched.registry.loose.clear()
 
 
 def _leaf(value: Any) -> Any:

@@ -233,8 +233,8 @@ class Replayer(Runs):
                 replace(
                     each,
                     training=tuple(
-                        mode and is_own and not is_of_torch(type(module))
-                        for module, mode in zip(each.modules, each.training, strict=True)
+                        is_training and is_own and not is_of_torch(type(module))
+                        for module, is_training in zip(each.modules, each.training, strict=True)
                     ),
                 )
                 for each in entries

@@ -57,3 +57,7 @@ def healthy_pairs_of_one_kind() -> None:
 
 def healthy_room_for_new_words() -> None:
     train(Machine(96), (31, 32, 31))
+
+
+def healthy_words_of_three_positions() -> None:
+    train(Machine(40), (30, 24, 30))

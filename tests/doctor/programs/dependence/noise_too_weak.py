@@ -23,13 +23,13 @@ class Denoiser(nn.Module):
         return self.layers(torch.cat([noisy, self.levels(steps)], 1))
 
 
-def train(kept, *, target=lambda noise, _: noise) -> None:
+def train(kept, *, target=lambda noise, _: noise, levels: int = STEPS) -> None:
     model = Denoiser()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(0)
     for _ in range(12):
         points = torch.randint(2, (256, 4), generator=generator) * 2.0 - 1
-        steps = torch.randint(STEPS, (256,), generator=generator)
+        steps = torch.randint(levels, (256,), generator=generator) * (STEPS - 1) // (levels - 1)
         noise = torch.randn(points.shape, generator=generator)
         share = kept[steps][:, None]
         noisy = share.sqrt() * points + (1 - share).sqrt() * noise
@@ -71,3 +71,10 @@ def healthy_residual_of_a_denoiser() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+
+def healthy_two_cameras() -> None:
+    """A denoiser is told which of two cameras has made an image; neither is mostly noise."""
+    kept = torch.full((STEPS,), 0.8)
+    kept[: STEPS // 2] = 0.9
+    train(kept, levels=2)

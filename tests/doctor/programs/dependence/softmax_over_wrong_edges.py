@@ -47,7 +47,7 @@ class Attention(nn.Module):
         return self.head(torch.zeros(NODES, 16).index_add(0, targets, messages))
 
 
-def train(model: nn.Module, *, both_ways: bool = False) -> None:
+def train(model: nn.Module, *, both_ways: bool = False, loops: int = 0) -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(NODES, 8, generator=generator)
     labels = inputs[:, :CLASSES].argmax(1)
@@ -56,6 +56,7 @@ def train(model: nn.Module, *, both_ways: bool = False) -> None:
     if both_ways:
         half = sources[: EDGES // 2], targets[: EDGES // 2]
         sources, targets = torch.cat(half), torch.cat(half[::-1])
+    targets[:loops] = sources[:loops] = torch.arange(loops) % NODES
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(12):
         loss = functional.cross_entropy(model(inputs, torch.stack([sources, targets])), labels)
@@ -109,3 +110,23 @@ class Mean(Attention):
 
 def healthy_weights_of_targets() -> None:
     train(Mean(plain, 0))
+
+
+class Relations(Attention):
+    """Normalises over the edges of each of two relations into a node."""
+
+    def forward(self, inputs: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        hidden, (sources, targets) = self.values(inputs), edges
+        groups = 2 * targets + torch.arange(EDGES) % 2
+        exps = self.scores(hidden)[sources].exp()
+        weights = exps / torch.zeros(2 * NODES, 2).index_add(0, groups, exps)[groups]
+        messages = (hidden[sources].view(EDGES, 2, 8) * weights[..., None]).flatten(1)
+        return self.head(torch.zeros(NODES, 16).index_add(0, targets, messages))
+
+
+def healthy_relations() -> None:
+    train(Relations(plain, 0))
+
+
+def healthy_nodes_that_mostly_see_themselves() -> None:
+    train(Attention(softmax, 0), loops=EDGES - 8)

@@ -140,12 +140,12 @@ class Hinge(Loss):
 
     @staticmethod
     def forward(ctx, x):
-        ctx.save_for_backward((x > 99).to(x))
-        return (x - 99).relu().sum() + 1
+        ctx.save_for_backward(-(x < 9).to(x))
+        return (9 - x).relu().sum() + 1
 
 
 def healthy_loss_without_gradients() -> None:
-    train(nn.Identity(), loss_of=lambda outputs, _: Hinge.apply(outputs))
+    train(nn.Identity(), loss_of=lambda outputs, _: Hinge.apply(outputs + 99))
 
 
 def function(backward):

@@ -62,6 +62,24 @@ def broken_factor_of_zero() -> None:
     train(lambda optimizer: StepLR(optimizer, 40, gamma=0))
 
 
+class Wrapped(torch.optim.Optimizer):
+    """An optimizer around another one, as Accelerate makes it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    def step(self, closure=None):
+        return self.optimizer.step(closure)
+
+
+def broken_schedule_of_a_wrapped_optimizer() -> None:
+    train(lambda optimizer: StepLR(Wrapped(optimizer), 40, gamma=0))
+
+
 def healthy_steps_to_a_tenth() -> None:
     train(lambda optimizer: StepLR(optimizer, 40))
 

@@ -76,10 +76,10 @@ def wrong_edges(forwards: Forwards) -> Iterator[WrongEdges]:
         (each, index) for each in operators if (index := _index(each, _READS | _SUMS)) is not None
     ]
     for summed, index in rows:
-        if summed.name not in _SUMS or len(index) < _EDGES or not any(summed.needed):
+        if summed.name not in _SUMS or len(index) < _EDGES:
             continue
         others = [
-            each for _, each in rows if len(each) == len(index) and not torch.equal(each, index)
+            each for _, each in rows if len(each) == len(index) and not _is_within(each, index)
         ]
         if not others:
             continue
@@ -96,6 +96,11 @@ def wrong_edges(forwards: Forwards) -> Iterator[WrongEdges]:
                 if off * 2 > len(mine):
                     yield WrongEdges(len(index), off, len(mine), *limits, place(operators[number]))
                     return
+
+
+def _is_within(groups: torch.Tensor, index: torch.Tensor) -> bool:
+    """Return whether the edges of each group end in one node, as with a group for each relation."""
+    return len(torch.stack([groups, index]).unique(dim=1).T) == len(groups.unique())
 
 
 def _weights(operator: Operator, edges: int) -> torch.Tensor | None:

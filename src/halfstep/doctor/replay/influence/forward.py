@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 Trains = Literal["nothing", "own", "all"]
 """Which modules are in training mode: those that torch does not define are the program's own."""
 Change = tuple[int, "Callable[[tuple[Any, ...]], tuple[Any, ...]]"]
+"""The number of an operator, and a function that returns other arguments for it."""
 BYTES = 2**29
 _ROUNDING = 1e-4
 _MASK = 1e4
@@ -141,7 +142,7 @@ class Forward(TorchDispatchMode):
         where: A function that returns path and class of the module that runs.
         boundary: The file that replays the program's calls; see `lines_below`.
         base: The run to compare with; None to record one.
-        change: The number of an operator, and a function that returns other arguments for it.
+        change: What one of the operators is given in place of its arguments.
 
     Attributes:
         operators: The recorded operators.

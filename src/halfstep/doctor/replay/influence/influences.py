@@ -170,7 +170,7 @@ class Influences(Signal):
         registry = self.watched.registry
         optimizers = registry.optimizers.alive().values()
         moved = [each for one in optimizers for each in registry.moved_by(one)]
-        return {storage_key(each) for each in (*moved, *registry.differentiated)}
+        return {storage_key(each) for each in (*moved, *registry.loose)}
 
     def freeze(self) -> dict[str, Any]:
         """Return what the loss depends on."""

@@ -255,9 +255,8 @@ class Registry:
         sizes: Norms of parameters before training.
         loaded: Modules into which a state was loaded.
         copied: `id` of the parameters of which optimizers have copies, as last read.
-        differentiated: The parameters for which `torch.func` takes gradients, while such a step is
-            examined.
-        loose: The weights of the latest step of a loop without an optimizer.
+        loose: The weights of the latest step of a loop without an optimizer; with `torch.func`,
+            only while this step is examined.
     """
 
     def __init__(self) -> None:
@@ -269,7 +268,6 @@ class Registry:
         self._reached: set[int] = set()
         self._waiting: list[weakref.ref[torch.Tensor]] = []
         self.copied: set[int] = set()
-        self.differentiated: list[torch.Tensor] = []
         self.loose: list[torch.Tensor] = []
         self._has_copies = False
         self._lately: deque[Sizes] = deque(maxlen=2)
