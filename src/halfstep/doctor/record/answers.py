@@ -95,14 +95,16 @@ class Turned:
         how: How the targets are turned.
         count: Number of samples that fit it far better.
         samples: Number of all samples.
-        own: The mean loss with the targets of the step.
-        best: The mean loss with the better of both targets.
+        measure: What says how well they fit.
+        own: It, with the targets of the step.
+        best: It, with the better of both targets.
         site: The line of the loss.
     """
 
     how: str
     count: int
     samples: int
+    measure: str
     own: float
     best: float
     site: Site | None

@@ -179,13 +179,17 @@ def function_at(file: str, line: int, name: str) -> ast.FunctionDef | None:
     return None
 
 
-def nodes_at(file: str, line: int) -> Iterator[ast.AST]:
-    """Yield the nodes of a file that contain a line, outer ones first.
-
-    Only what contains the line is searched: files of libraries have 100,000 nodes.
-    """
+def nodes_at(file: str, line: int) -> tuple[ast.AST, ...]:
+    """Return the nodes of a file that contain a line, outer ones first."""
     tree = parsed("".join(linecache.getlines(file)))
-    level: list[ast.AST] = [tree] if tree else []
+    return _nodes_of(tree, line) if tree else ()
+
+
+@lru_cache(maxsize=512)
+def _nodes_of(tree: ast.Module, line: int) -> tuple[ast.AST, ...]:
+    # Only what contains the line is searched: files of libraries have 100,000 nodes.
+    nodes: list[ast.AST] = []
+    level: list[ast.AST] = [tree]
     while level:
         level = [
             child
@@ -193,7 +197,8 @@ def nodes_at(file: str, line: int) -> Iterator[ast.AST]:
             for child in ast.iter_child_nodes(node)
             if _first_line(child) <= line <= (getattr(child, "end_lineno", None) or line)
         ]
-        yield from level
+        nodes += level
+    return tuple(nodes)
 
 
 def _around(mark: Mark | None) -> list[ast.stmt]:

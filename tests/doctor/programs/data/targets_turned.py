@@ -134,3 +134,28 @@ def healthy_part_of_the_pixels() -> None:
         return functional.binary_cross_entropy(shares, masks * part)
 
     train(together, loss_of)
+
+
+def turned_over(images: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
+    return mirrored(images.mT, which).mT
+
+
+def broken_in_two_dimensions() -> None:
+    """The model learns the mean of all orientations, which fits each of them as little."""
+    train(
+        lambda images, masks: (
+            turned_over(mirrored(images, draw()), draw()),
+            turned_over(mirrored(masks, draw()), draw()),
+        ),
+        of_pixels,
+        count=100,
+    )
+
+
+def healthy_other_things_in_the_images() -> None:
+    """Other bright corners, on the mirrored side in a half of the images, are no part of a mask."""
+
+    def beside(images: torch.Tensor, masks: torch.Tensor):
+        return together(images + 0.8 * mirrored(images, draw()), masks)
+
+    train(beside, of_pixels)

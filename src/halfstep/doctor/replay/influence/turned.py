@@ -4,6 +4,11 @@ After training, a prediction fits the target of its own sample better than the m
 if the model knows little. If the mirrored one fits far better for a good part of the samples, then
 these have a target of another orientation than their input. Targets of other samples show whether
 the model has learned anything at all.
+
+A model that only sees such pairs learns the mean of both orientations, which fits both. Therefore
+inputs and targets are also compared with each other: where they are correlated, such as a bright
+organ and its mask, the correlation of the mirrored target is higher for a good part of the samples,
+and that of their own for another part.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from halfstep.doctor.record.answers import Turned
 from halfstep.doctor.replay.influence.losses import losses, overlaps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from halfstep.doctor.replay.influence.forwards import Forwards
     from halfstep.doctor.replay.influence.losses import Loss
@@ -28,6 +33,9 @@ _ELEMENTS = 4_000_000
 _BETTER = 0.7  # of the loss of a sample with its own target
 _MANY = 0.15  # of the samples
 _LEARNED = 0.6  # of the loss with targets of other samples
+_CORRELATED, _MORE = 0.4, 0.2
+"""A correlation of an input with a target from which on it is clear, and by which it is higher."""
+_SEVERAL = 3  # samples
 _TURNS: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
     ("mirrored along the last dimension", lambda each: each.flip(-1)),
     ("mirrored along the last dimension but one", lambda each: each.flip(-2)),
@@ -57,8 +65,53 @@ def turned(forwards: Forwards) -> Iterator[Turned]:
             is_learned = float(torch.minimum(own, its).mean()) < _LEARNED * float(other.mean())
             if is_learned and count >= _MANY * len(own):
                 means = float(own.mean()), float(torch.minimum(own, its).mean())
-                yield Turned(how, count, len(own), *means, loss.site)
+                yield Turned(how, count, len(own), "mean loss", *means, loss.site)
                 return
+        yield from _against(forwards.inputs.values(), loss)
+
+
+def _against(inputs: Iterable[torch.Tensor], loss: Loss) -> Iterator[Turned]:
+    """Yield the loss if some inputs fit their targets as they are, and others mirrored ones."""
+    for images in inputs:
+        targets = loss.targets
+        if images.ndim < 3 or not images.is_floating_point() or len(images) != len(targets):
+            continue
+        if images.shape[-2:] != targets.shape[-2:] or images.numel() > _ELEMENTS:
+            continue
+        if loss.is_of_classes:
+            targets = (targets != targets.flatten().mode().values).float()
+        standard = _standardised(images)
+        own = _correlation(standard, _standardised(targets))
+        mirrored = {
+            how: _correlation(standard, _standardised(turn(targets)))
+            for how, turn in _TURNS[:_OF_SQUARES]
+        }
+        best = torch.stack([*mirrored.values()]).amax(0)
+        right = (own >= _CORRELATED) & (own >= best + _MORE)
+        wrong = (best >= _CORRELATED) & (best >= own + _MORE)
+        if min(int(right.sum()), int(wrong.sum())) >= max(_SEVERAL, _MANY * len(own)):
+            counts = {how: int((wrong & (its == best)).sum()) for how, its in mirrored.items()}
+            means = float(own.mean()), float(torch.maximum(own, best).mean())
+            yield Turned(
+                max(counts, key=counts.__getitem__),
+                int(wrong.sum()),
+                len(own),
+                "mean correlation with the input",
+                *means,
+                loss.site,
+            )
+            return
+
+
+def _standardised(images: torch.Tensor) -> torch.Tensor:
+    """Return the channels of each sample with mean 0 and norm 1: (samples, channels, elements)."""
+    channels = images.double().reshape(len(images), -1, images.shape[-2] * images.shape[-1])
+    return functional.normalize(channels - channels.mean(-1, keepdim=True), dim=-1)
+
+
+def _correlation(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the largest correlation of a channel with a channel of the target, by sample."""
+    return (images @ targets.mT).abs().flatten(1).amax(1)
 
 
 def _each(loss: Loss, targets: torch.Tensor) -> torch.Tensor:

@@ -24,8 +24,8 @@ def judge(evidence: Evidence) -> Finding | None:
             "together",
             facts=(
                 (
-                    f"the mean loss of the samples is {found.own:.3g}, and {found.best:.3g} with "
-                    "the better of both targets"
+                    f"the {found.measure} of the samples is {found.own:.3g}, and {found.best:.3g} "
+                    "with the better of both targets"
                 ),
             ),
             change=(
