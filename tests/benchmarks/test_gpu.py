@@ -44,10 +44,11 @@ sys.exit(max(codes))
 
 
 SELDOM = (
-    *("graph-large", "compiled-fp16", "compiled-o2", "compare"),
+    *("graph-large", "compiled-fp16", "compiled-o2", "compare", "graph", "fp8-gpt", "fp8-images"),
+    *("trainer", "feed"),
     *("held-out-1", "held-out-2", "held-out-3"),
 )
-"""Items of the code of others, and one that starts `halfstep compare`; `make soak` runs them."""
+"""Long items, and those of the code of others, which `make soak` runs."""
 
 
 @pytest.fixture(

@@ -1,6 +1,7 @@
 """Other shapes of the same causes get the same verdict; what only looks like them gets none.
 
 A module of `programs` may have more than its two: functions named `broken_...` and `healthy_...`.
+The first of each run every time, and all of them in long campaigns.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -20,14 +22,22 @@ from halfstep import cpu_half
 from halfstep.doctor import Watch, diagnose
 from halfstep.doctor.remedies import squares_in_fp32
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-def variants(prefix: str) -> list[tuple[str, str]]:
-    return [
-        (code, name)
-        for code, module in sorted(PROGRAMS.items())
-        for name in sorted(vars(module))
-        if name.startswith(prefix)
-    ]
+    from _pytest.mark import ParameterSet
+
+
+FIRST = 3
+"""So many of each kind of a cause run every time, in the order of the file."""
+
+
+def variants(prefix: str) -> Iterator[ParameterSet]:
+    for code, module in sorted(PROGRAMS.items()):
+        names = [name for name in vars(module) if name.startswith(prefix)]
+        for place, name in enumerate(names):
+            marks = () if place < FIRST else pytest.mark.slow
+            yield pytest.param(code, name, marks=marks)
 
 
 @pytest.mark.parametrize(("code", "name"), variants("broken_"))

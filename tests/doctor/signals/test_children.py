@@ -69,7 +69,7 @@ def diagnosis_of(tmp_path, *arguments: str) -> tuple[dict, str]:
     return json.loads((tmp_path / "report" / "diagnosis.json").read_text()), ended.err
 
 
-@pytest.mark.parametrize("how", ["spawn", "fork"])
+@pytest.mark.parametrize("how", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
 def test_the_cause_in_one_child_is_named(tmp_path, how) -> None:
     _, said = diagnosis_of(tmp_path, how, "bad")
     assert "CORRUPT_BATCH" in said

@@ -18,8 +18,6 @@ MODULES = (checks_ddp, checks_agreement, checks_fsdp, checks_exceptions, checks_
 ONLY_OF_FOUR = "check_a_checkpoint_of_two_resumes_on_four"
 OF_FOUR = [
     "check_uneven_batches_weigh_by_their_samples",
-    "check_a_window_saved_half_filled_goes_on",
-    "check_an_overflow_on_one_process_skips_everywhere",
     "check_memory_falls_with_the_number_of_processes",
     ONLY_OF_FOUR,
 ]
