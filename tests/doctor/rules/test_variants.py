@@ -23,8 +23,6 @@ from halfstep.doctor import Watch, diagnose
 from halfstep.doctor.remedies import squares_in_fp32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from _pytest.mark import ParameterSet
 
 
@@ -32,12 +30,12 @@ FIRST = 3
 """So many of each kind of a cause run every time, in the order of the file."""
 
 
-def variants(prefix: str) -> Iterator[ParameterSet]:
-    for code, module in sorted(PROGRAMS.items()):
-        names = [name for name in vars(module) if name.startswith(prefix)]
-        for place, name in enumerate(names):
-            marks = () if place < FIRST else pytest.mark.slow
-            yield pytest.param(code, name, marks=marks)
+def variants(prefix: str) -> list[ParameterSet]:
+    return [
+        pytest.param(code, name, marks=() if place < FIRST else pytest.mark.slow)
+        for code, module in sorted(PROGRAMS.items())
+        for place, name in enumerate(each for each in vars(module) if each.startswith(prefix))
+    ]
 
 
 @pytest.mark.parametrize(("code", "name"), variants("broken_"))

@@ -111,6 +111,8 @@ class Schedule:
         optimizer: Number of its optimizer.
         kind: Class of the scheduler.
         planned: Number of moves after which it ends, or restarts first; None if unknown.
+        settles: Number of moves from which on a function gives the same factor; None if unknown,
+            or if it is already reached.
         moves: How often it moved, after its construction.
         steps: How often a step of its optimizer was due since then, also one that was skipped.
         backwards: Number of backward passes, of any model, until the last step of its optimizer.
@@ -134,6 +136,7 @@ class Schedule:
     optimizer: int
     kind: str
     planned: int | None = None
+    settles: int | None = None
     moves: int = 0
     steps: int = 0
     backwards: int = 0

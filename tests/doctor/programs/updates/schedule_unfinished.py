@@ -5,6 +5,7 @@ from torch import nn
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
     CosineAnnealingWarmRestarts,
+    LambdaLR,
     LinearLR,
     OneCycleLR,
     SequentialLR,
@@ -119,3 +120,38 @@ def healthy_models_one_after_the_other() -> None:
     """Each stops at a quarter of its plan, and all together make as many steps as one plan has."""
     for _ in range(4):
         train(lambda optimizer: CosineAnnealingLR(optimizer, 320), by="step")
+
+
+def down_to_zero(total: int):
+    """Make a schedule by a function, after a warm-up of 4 moves."""
+
+    def factor(move: int) -> float:
+        return min(1.0, (move + 1) / 4, max(0.0, (total - move) / (total - 4)))
+
+    return lambda optimizer: LambdaLR(optimizer, factor)
+
+
+def broken_function_in_steps() -> None:
+    train(down_to_zero(EPOCHS * LENGTH))
+
+
+def broken_function_in_backward_passes() -> None:
+    """As many as whole windows have; the last one of each epoch is cut short."""
+    train(down_to_zero(EPOCHS * 4 * 3), by="step", passes=3)
+
+
+def healthy_function_in_epochs() -> None:
+    train(down_to_zero(EPOCHS))
+
+
+def healthy_function_of_a_list() -> None:
+    factors = [0.5, *[0.9**each for each in range(EPOCHS)]]
+    train(lambda optimizer: LambdaLR(optimizer, factors.__getitem__))
+
+
+def healthy_function_that_never_ends() -> None:
+    train(lambda optimizer: LambdaLR(optimizer, lambda move: (1 + move) ** -0.5))
+
+
+def healthy_function_of_a_longer_run() -> None:
+    train(down_to_zero(1000), by="step")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.passes import LoaderPasses, PassLedger
@@ -24,25 +25,29 @@ def judge(evidence: Evidence) -> Finding | None:
     """Find a plan as long as the run, in another unit than that of its moves, or that restarts."""
     ledger = evidence.of(LearningRates)
     for each in ledger.schedules:
-        if not each.planned or not each.site or each.steps < _FEWEST:
+        length = each.planned or each.settles
+        if not length or not each.site or each.steps < _FEWEST:
             continue
-        if each.furthest > _COVERED * each.planned:
+        if each.furthest > _COVERED * length:
             continue
         if each.backs >= _BACK:
-            return _set_back(each)
+            return _set_back(each, length)
         if each.restored or each.moves < 2:
             continue
-        unit = _unit(each, evidence.of(PassLedger))
+        unit = _unit(each, length, evidence.of(PassLedger))
         if unit:
-            return _too_seldom(each, unit, ledger.of(each.optimizer).site)
+            return _too_seldom(each, length, unit, ledger.of(each.optimizer).site)
     return None
 
 
-def _unit(schedule: Schedule, passes: PassLedger) -> str:
+def _unit(schedule: Schedule, planned: int, passes: PassLedger) -> str:
     """Return what the length of a plan counts, if it is not its moves; "" if unknown."""
-    planned = schedule.planned or 0
-    counts = {"step": schedule.steps, "backward pass": schedule.backwards}
-    for unit, count in counts.items():
+    whole = schedule.steps * ceil(schedule.backwards / schedule.steps)  # if no window is cut short
+    counts = (
+        ("step", schedule.steps),
+        *(("backward pass", n) for n in (schedule.backwards, whole)),
+    )
+    for unit, count in counts:
         if abs(count - planned) <= 2 + _SLACK * count:
             return unit
     samples = {count for line in passes.lines for count in _samples(line)}
@@ -54,12 +59,13 @@ def _samples(line: LoaderPasses) -> tuple[int, ...]:
     return line.draws, line.passes * (line.samples or 0)
 
 
-def _too_seldom(schedule: Schedule, unit: str, step: Site | None) -> Finding:
+def _too_seldom(schedule: Schedule, length: int, unit: str, step: Site | None) -> Finding:
     with_each_step = moved(schedule.site, step) if unit == "step" else ()
     other_length = with_length(schedule, schedule.moves)
     return Finding(
-        summary=f"{schedule.kind} has a length of {schedule.planned}, one for each {unit}, and "
-        f"moved only {schedule.moves} times, so the run covers {_share(schedule)} of the schedule",
+        summary=f"{schedule.kind} has a length of {length}, one for each {unit}, and "
+        f"moved only {schedule.moves} times, so the run covers {_share(schedule, length)} of the "
+        "schedule",
         facts=(
             f"{schedule.steps} steps and {schedule.backwards} backward passes since it was made",
         ),
@@ -70,13 +76,13 @@ def _too_seldom(schedule: Schedule, unit: str, step: Site | None) -> Finding:
     )
 
 
-def _set_back(schedule: Schedule) -> Finding:
+def _set_back(schedule: Schedule, length: int) -> Finding:
     text = schedule.site.text if schedule.site else ""
     line = text if is_only_call(text) and ".step(" in text else "scheduler.step(i / len(loader))"
     return Finding(
         summary=f"the loop sets {schedule.kind} back to an earlier position "
-        f"{schedule.backs} times, so the run covers {_share(schedule)} of the schedule, whose "
-        f"length is {schedule.planned}",
+        f"{schedule.backs} times, so the run covers {_share(schedule, length)} of the schedule, "
+        f"whose length is {length}",
         facts=(f"the furthest position is {schedule.furthest:.3g}",),
         change=(
             f"- {line}",
@@ -87,8 +93,8 @@ def _set_back(schedule: Schedule) -> Finding:
     )
 
 
-def _share(schedule: Schedule) -> str:
-    return f"{100 * schedule.furthest / (schedule.planned or 1):.2g} %"
+def _share(schedule: Schedule, length: int) -> str:
+    return f"{100 * schedule.furthest / length:.2g} %"
 
 
 RULE = Rule(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+from bisect import bisect_left
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
+    LambdaLR,
     LRScheduler,
     ReduceLROnPlateau,
     SequentialLR,
@@ -28,7 +30,7 @@ from halfstep.doctor.signals.state.facts import innermost
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch.optim import Optimizer
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _LENGTHS = ("total_steps", "T_max", "total_iters", "T_0")
 _METRICS = 512
+_FAR = 2**20  # moves
 
 
 @dataclass(slots=True)
@@ -51,6 +54,7 @@ class _Schedule:
     first: int = 0
     last: int = 0
     planned: int | None = None
+    functions: tuple[Callable[[int], float], ...] = ()
     position: float = 0.0
     furthest: float = 0.0
     backs: int = 0
@@ -118,6 +122,7 @@ class Schedules(Signal):
                 first=scheduler.last_epoch,
                 last=scheduler.last_epoch,
                 planned=_planned(scheduler),
+                functions=(*scheduler.lr_lambdas,) if isinstance(scheduler, LambdaLR) else (),
             )
             self._known[scheduler] = known
             self._schedules.append(known)
@@ -182,6 +187,7 @@ class Schedules(Signal):
             Schedule,
             schedule,
             moves=schedule.last - schedule.first,
+            settles=_settles(schedule.functions, schedule.last),
             steps=rates.due - schedule.due,
             backwards=max(0, rates.backwards - schedule.backwards),
             made=site(begins(schedule.made) or schedule.made),
@@ -216,3 +222,17 @@ def _planned(scheduler: LRScheduler) -> int | None:
         return None if length is None else start + length
     lengths = [getattr(scheduler, name, None) for name in _LENGTHS]
     return next((each for each in lengths if isinstance(each, int)), None)
+
+
+def _settles(functions: tuple[Callable[[int], float], ...], position: int) -> int | None:
+    """Return the position after this one from which on functions stay the same; None if unknown."""
+    if not functions or len({id(each) for each in functions}) != 1:
+        return None
+    function = functions[0]
+    try:
+        end = function(_FAR)
+        if function(position) == end or any(function(_FAR + each) != end for each in (1, _FAR)):
+            return None
+        return bisect_left(range(_FAR), True, position, key=lambda at: function(at) == end)
+    except Exception:  # noqa: BLE001  (it is the user's, and may know no position after the last)
+        return None
