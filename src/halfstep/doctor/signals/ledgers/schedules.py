@@ -233,6 +233,6 @@ def _settles(functions: tuple[Callable[[int], float], ...], position: int) -> in
         end = function(_FAR)
         if function(position) == end or any(function(_FAR + each) != end for each in (1, _FAR)):
             return None
-        return bisect_left(range(_FAR), True, position, key=lambda at: function(at) == end)
+        return bisect_left(range(_FAR), 1, position, key=lambda at: int(function(at) == end))
     except Exception:  # noqa: BLE001  (it is the user's, and may know no position after the last)
         return None
