@@ -111,8 +111,7 @@ class Schedule:
         optimizer: Number of its optimizer.
         kind: Class of the scheduler.
         planned: Number of moves after which it ends, or restarts first; None if unknown.
-        settles: Number of moves from which on a function gives the same factor; None if unknown,
-            or if it is already reached.
+        settles: Number of moves from which on a function gives the same factor; None if unknown.
         moves: How often it moved, after its construction.
         steps: How often a step of its optimizer was due since then, also one that was skipped.
         backwards: Number of backward passes, of any model, until the last step of its optimizer.
@@ -154,6 +153,11 @@ class Schedule:
     site: Site | None = None
     later: Site | None = None
     unused: bool = False
+
+    @property
+    def length(self) -> int | None:
+        """Number of moves that it is planned for; None if unknown."""
+        return self.planned or self.settles
 
     @property
     def name(self) -> str:

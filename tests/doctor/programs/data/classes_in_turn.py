@@ -196,3 +196,14 @@ def healthy_small_buffer_with_a_small_rate() -> None:
 def healthy_small_buffer_and_a_loss_of_another_size() -> None:
     """Its loss is above that of a guess, but the steps unlearn nothing."""
     train_on_a_stream(buffer=12, rate=1e-5, factor=8.0)
+
+
+def broken_at_the_loss_of_a_guess() -> None:
+    """The first layer has died, and the last one follows the class of the moment."""
+    inputs, targets = ordered()
+    training = Training(rate=0.1)
+    with torch.no_grad():
+        training.model[0].bias.fill_(-100)
+    for _ in range(EPOCHS):
+        for start in range(0, COUNT, 4):
+            training.step(inputs[start : start + 4], targets[start : start + 4])

@@ -107,3 +107,11 @@ def healthy_large_eps() -> None:
 
 def healthy_small_decay() -> None:
     train(lambda weights: torch.optim.Adam(weights, 0.001, eps=1e-4, weight_decay=1e-6))
+
+
+def broken_by_a_decay_in_place_of_the_momentum() -> None:
+    train(lambda weights: torch.optim.SGD(weights, 0.05, momentum=1e-4, weight_decay=0.9))
+
+
+def healthy_large_decay_with_a_momentum() -> None:
+    train(lambda weights: torch.optim.SGD(weights, 0.01, momentum=0.9, weight_decay=0.5))

@@ -54,6 +54,22 @@ def broken_until_the_rate_is_zero() -> None:
     train(lambda each: LambdaLR(each, lambda step: max(0.0, 1 - step / STEPS)), often=True)
 
 
+def down_to_a_hundredth(steps: int):
+    return lambda each: LambdaLR(each, lambda step: 0.01 + 0.99 * max(0.0, 1 - step / steps))
+
+
+def broken_until_the_rate_stays_low() -> None:
+    train(down_to_a_hundredth(STEPS), often=True)
+
+
+def healthy_function_in_micro_steps() -> None:
+    train(down_to_a_hundredth(PARTS * STEPS), often=True)
+
+
+def healthy_warm_up_in_micro_steps() -> None:
+    train(lambda each: LambdaLR(each, lambda step: min(1.0, (step + 1) / 4)), often=True)
+
+
 def broken_with_a_polynomial() -> None:
     train(lambda each: PolynomialLR(each, total_iters=STEPS), often=True)
 

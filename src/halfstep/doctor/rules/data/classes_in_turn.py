@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _JUMPS = 1.5  # times the loss at the end of a class
 _LEARNS_NOTHING = 0.8  # of the loss of a guess
 _FALLS = 1.05  # times the loss at the end of a class, from that of its first half
-_WORSE = 1.2  # times the loss of a guess
+_AS_A_GUESS = 1.0  # times its loss
 _PURE = 0.95  # of a step's targets; below, the data are shuffled a little
 
 
@@ -85,7 +85,7 @@ def _harm(order: SortedClasses, losses: dict[int, float]) -> str:
             return f"the loss is {begins:.3g} when a class begins, and {ends:.3g} when it ends"
         falls = mean(map(mean, halves)) >= _FALLS * ends > 0
     # Each step unlearns what others have learned, if no class lasts or if the loss falls within it.
-    if falls and last >= (_WORSE if long else _LEARNS_NOTHING) * guess:
+    if falls and last >= (_AS_A_GUESS if long else _LEARNS_NOTHING) * guess:
         return f"the loss is {last:.3g} in the last steps, that of a guess is {guess:.3g}"
     return ""
 

@@ -19,6 +19,7 @@ _SMOOTHING = ("alpha", "rho", "beta2")  # of squared gradients: near 1, or 0 wit
 _NO_SMOOTHING, _NO_EPS = 0.01, 0.5  # a smoothing below, an eps above: each may be the other
 _RATE, _MOMENTUM = (0.8, 1.0), 0.1  # a rate between, with a momentum below: each may be the other
 _DECAY_AS_EPS, _EPS_AS_DECAY = 1e-6, (5e-3, 0.5)  # a decay up to, an eps between
+_DECAY_AS_MOMENTUM, _MOMENTUM_AS_DECAY = (0.5, 1.0), 0.02  # a decay between, a momentum below
 _BETAS = re.compile(r"betas\s*=\s*\(([^(),]+),\s*([^(),]+)\)")
 
 
@@ -117,6 +118,10 @@ def _exchanged(optimizer: OptimizerFacts, given: tuple[float, ...]) -> Finding |
     if 0 < decay <= _DECAY_AS_EPS and _EPS_AS_DECAY[0] <= eps <= _EPS_AS_DECAY[1]:
         effect = f"its steps shrink with gradients below {eps:g}, and weights hardly decay"
         return _in_other_places(optimizer, ("eps", eps), ("weight_decay", decay), effect)
+    if 0 < momentum < _MOMENTUM_AS_DECAY and _DECAY_AS_MOMENTUM[0] <= decay < _DECAY_AS_MOMENTUM[1]:
+        effect = f"it averages over {1 / (1 - momentum):.1f} steps, and weights decay to almost 0"
+        one, other = ("momentum", momentum), ("weight_decay", decay)
+        return _in_other_places(optimizer, one, other, effect)
     if _RATE[0] < rate < _RATE[1] and 0 < momentum < _MOMENTUM:
         effect = f"it makes long steps, and averages over {1 / (1 - momentum):.1f} of them"
         return _in_other_places(optimizer, ("lr", rate), ("momentum", momentum), effect)
@@ -148,5 +153,6 @@ RULE = Rule(
     citations=("mila-iqia/blocks#1159", "pytorch/pytorch#137356", "NVIDIA/warp#1143"),
     needs=frozenset({"rates", "static"}),
     judge=judge,
+    explains=("DECAY_DOMINATES",),
     harmless=True,
 )

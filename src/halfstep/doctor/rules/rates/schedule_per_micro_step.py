@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if not (_fits(each) or _ends_at_zero(each, rates) or _collapses(evidence, each, rates)):
             continue
         line = each.site.text if each.site else "scheduler.step()"
-        length = "" if each.planned is None else f", and its length is {each.planned}"
+        length = "" if each.length is None else f", and its length is {each.length}"
         return Finding(
             summary=f"{each.kind} moved {each.moves} times in {each.steps} steps of its "
             f"optimizer{length}: it moves with each micro-step, so the schedule ends early",
@@ -40,7 +40,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 "+ if is_last_micro_step:  # where optimizer.step() is called",
                 f"+     {line}",
             ),
-            otherwise=() if each.planned is None else (with_length(each, each.moves),),
+            otherwise=() if each.length is None else (with_length(each, each.moves),),
             confidence=LIKELY,
             site=each.site,
         )
@@ -48,8 +48,8 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _fits(schedule: Schedule) -> bool:
-    planned = schedule.planned
-    return planned is not None and abs(planned - schedule.steps) <= _SLACK * schedule.steps
+    length = schedule.length
+    return length is not None and abs(length - schedule.steps) <= _SLACK * schedule.steps
 
 
 def _ends_at_zero(schedule: Schedule, rates: Rates) -> bool:

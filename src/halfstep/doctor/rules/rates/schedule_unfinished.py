@@ -25,7 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """Find a plan as long as the run, in another unit than that of its moves, or that restarts."""
     ledger = evidence.of(LearningRates)
     for each in ledger.schedules:
-        length = each.planned or each.settles
+        length = each.length
         if not length or not each.site or each.steps < _FEWEST:
             continue
         if each.furthest > _COVERED * length:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _LENGTHS = ("total_steps", "T_max", "total_iters", "T_0")
 _METRICS = 512
-_FAR = 2**20  # moves
+_FAR, _SOME = 2**20, 64  # moves; of those that were made, so many are examined
 
 
 @dataclass(slots=True)
@@ -225,14 +225,18 @@ def _planned(scheduler: LRScheduler) -> int | None:
 
 
 def _settles(functions: tuple[Callable[[int], float], ...], position: int) -> int | None:
-    """Return the position after this one from which on functions stay the same; None if unknown."""
+    """Return the position from which on functions of groups stay the same; None if unknown."""
     if not functions or len({id(each) for each in functions}) != 1:
         return None
     function = functions[0]
     try:
         end = function(_FAR)
-        if function(position) == end or any(function(_FAR + each) != end for each in (1, _FAR)):
+        if any(function(_FAR + each) != end for each in (1, _FAR)):
             return None
-        return bisect_left(range(_FAR), 1, position, key=lambda at: int(function(at) == end))
+        some = range(position, -1, -max(1, position // _SOME))
+        before = next((each for each in some if function(each) != end), None)
+        if before is None:
+            return None
+        return bisect_left(range(_FAR), 1, before, key=lambda each: int(function(each) == end))
     except Exception:  # noqa: BLE001  (it is the user's, and may know no position after the last)
         return None
