@@ -289,3 +289,22 @@ def healthy_parameter_that_the_loss_reads_elsewhere() -> None:
     for inputs, classes, *_ in points(6):
         outputs = model(inputs, targets=classes)
         update(optimizer, nn.functional.cross_entropy(outputs, classes))
+
+
+def measured():
+    places = torch.randn(16, 8)
+    energies = (places**2).sum(1)
+    energies += 0.1 * torch.randn(16)
+    return places, energies, -2 * places
+
+
+def healthy_data_of_an_evaluation_that_needs_less() -> None:
+    places, energies, forces = measured()
+    valid_places, valid_energies, valid_forces = measured()
+    model, optimizer = start(nn.Linear(8, 8))
+    for _ in range(6):
+        predicted = model(places)
+        of_energies = nn.functional.mse_loss((predicted * places).sum(1), energies)
+        update(optimizer, of_energies + nn.functional.mse_loss(predicted, forces))
+    with torch.no_grad():
+        assert nn.functional.mse_loss(model(valid_places), valid_forces) >= 0

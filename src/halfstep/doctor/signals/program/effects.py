@@ -198,7 +198,11 @@ class _File:
                 yield Idle(FIELD, name, lines, lines[0], *place, fellows)
 
     def _is_read_elsewhere(self, but: ast.stmt, together: tuple[str, ...], at: int) -> bool:
-        """Return whether another statement unpacks the same fields, and reads this one."""
+        """Return whether another statement unpacks the same fields, and this one is read.
+
+        So it is if an earlier statement calls the same function: the data of an evaluation come
+        after those of the training, and an evaluation may need less of them.
+        """
         for scope in (self._tree, *self._scopes):
             dead = unread(scope)
             for node in inside(scope):
@@ -207,8 +211,9 @@ class _File:
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
                 for other in unpackings(target):
                     names = dead[id(node)][1] if id(node) in dead else set()
-                    same = len(other) == len(together) and other[at] == together[at]
-                    if same and other[at] not in names:
+                    if len(other) != len(together) or other[at] in names:
+                        continue
+                    if other[at] == together[at] or _calls_again(but, node):
                         return True
         return False
 
@@ -356,6 +361,16 @@ def _is_plain(function: ast.expr) -> bool:
     return name in _METHODS or (
         hasattr(torch.Tensor, name) and name not in _ACTS and not writes(name)
     )
+
+
+def _calls_again(statement: ast.stmt, other: ast.AST) -> bool:
+    """Return whether an assignment calls the function that an earlier one calls."""
+    if not (isinstance(statement, ast.Assign) and isinstance(other, ast.Assign)):
+        return False
+    one, two = statement.value, other.value
+    if not (isinstance(one, ast.Call) and isinstance(two, ast.Call)):
+        return False
+    return other.lineno < statement.lineno and ast.dump(one.func) == ast.dump(two.func)
 
 
 def _target(scope: Scope, node: ast.expr) -> tuple[str, ...]:
