@@ -82,6 +82,35 @@ def broken_penalty_of_numpy() -> None:
     train(loss_of)
 
 
+def broken_penalty_of_an_array() -> None:
+    def loss_of(model, outputs, images, labels):
+        differences = np.diff(outputs.detach().numpy(), axis=0)
+        penalty = torch.from_numpy(differences).square().mean()
+        return functional.cross_entropy(outputs, labels) + 0.1 * penalty
+
+    train(loss_of)
+
+
+def healthy_targets_of_an_array() -> None:
+    """The predictions choose what the targets of the next term are."""
+
+    def loss_of(model, outputs, images, labels):
+        nearest = np.round(outputs.detach().numpy())
+        commitment = (outputs - torch.from_numpy(nearest)).square().mean()
+        return functional.cross_entropy(outputs, labels) + 0.1 * commitment
+
+    train(loss_of)
+
+
+def healthy_weight_of_an_array() -> None:
+    def loss_of(model, outputs, images, labels):
+        doubts = torch.from_numpy(1 - outputs.detach().softmax(1).numpy().max(1))
+        losses = functional.cross_entropy(outputs, labels, reduction="none")
+        return (losses * doubts).mean() + losses.mean()
+
+    train(loss_of)
+
+
 def healthy_weight_of_numpy() -> None:
     def loss_of(model, outputs, images, labels):
         return functional.cross_entropy(outputs, labels) * (1 + 0.1 * spread(outputs))

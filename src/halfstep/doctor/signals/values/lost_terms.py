@@ -6,7 +6,8 @@ a lost term if it is added to a scalar on which the loop then calls backward.
 
 So is a number that the loop reads from such a tensor. Which number of a sum it is shows in its
 values: in several steps it is the same multiple of what was read, and what was read changes. And a
-number that changes, and is added to the loss itself after NumPy has got such a tensor, is NumPy's.
+number that changes, and is added to the loss itself after NumPy has got such a tensor, is NumPy's,
+as is a result that is computed from an array of such a step.
 
 And so is a distance of equal results that nothing trainable computes, see `tensors/distances.py`.
 """
@@ -24,14 +25,14 @@ from torch import nn
 
 from halfstep.doctor.internals import is_functorch_tensor, node_number
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
-from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.signals.values.samples import is_sampled
 from halfstep.doctor.tensors.distances import DISTANCES, are_comparable, distance
 from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
@@ -41,6 +42,7 @@ _SUMS = frozenset(
 )
 _ADDS = frozenset({"AddBackward0", "SubBackward0", "RsubBackward1", "ToCopyBackward0"})
 _LEAVES = frozenset({"numpy", "__array__", "tolist"})
+_COMES_BACK = frozenset({"as_tensor", "asarray", "tensor"})
 _FORGETS = frozenset({"zeros_like", "ones_like", "empty_like", "full_like", "new_zeros"})
 _MOST_DISTANCES = 8  # of a line
 _NODES = 64
@@ -118,6 +120,21 @@ class Losing(Signal):
         self._trains: set[Mark | None] = set()  # lines whose numbers have a backward of their own
         self._distances: dict[Mark | None, list[torch.Tensor]] = {}
         self._passed: deque[tuple[int, str]] = deque(maxlen=_PASSED)  # nodes of backward passes
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hook of the function that makes tensors of arrays, which overrides no call."""
+        yield Hook(torch, "from_numpy", self.watched.in_loop(self._from_numpy))
+
+    def _from_numpy(self, original: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+        made = original(*args)
+        with self.watched.guard.own():
+            self._comes_back(made)
+        return made
+
+    def _comes_back(self, made: torch.Tensor) -> None:
+        """Follow a tensor that is made of what NumPy or Python has computed in this step."""
+        if self._on and self._left is not None and made.is_floating_point():
+            self._remember([made], _Cut("numpy", self._left, ()))
 
     def on_call(self, heard: Heard) -> None:
         """Follow results of the loop's calls."""
@@ -198,6 +215,9 @@ class Losing(Signal):
     def _follow(self, heard: Heard) -> None:
         made = tensors_in(heard.result)
         if not made:
+            return
+        if heard.name in _COMES_BACK:
+            self._comes_back(made[0])
             return
         if any(isinstance(each, int | float) and not each for each in heard.call.args):
             return  # multiplied by 0, to use parameters that have no part in the loss
