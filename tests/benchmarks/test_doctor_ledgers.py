@@ -21,7 +21,7 @@ def script(monkeypatch):
     [
         ("ledger_programs", 48, 48),
         ("further_programs", 32, 20),
-        ("unseen_programs", 333, 128),
+        ("unseen_programs", 365, 138),
         ("shape_programs", 166, 99),
     ],
 )
