@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torchvision import ops
+from torchvision.transforms import v2
 
 from doctor.loops import batches
 
@@ -232,3 +233,38 @@ def broken_by_objects_of_class_zero() -> None:
 
 def healthy_objects_from_one() -> None:
     train_detector(1)
+
+
+def train_on_photos(prepare) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
+    model(torch.zeros(1, 3, 12, 12))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for _ in range(6):
+        labels = torch.randint(2, (8,))
+        shades = 120 * labels.view(-1, 1, 1, 1) + torch.randint(100, (8, 3, 12, 12))
+        images = torch.stack([prepare(each) for each in shades.to(torch.uint8)])
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+OF_UNIT = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+
+
+def broken_by_pixels_up_to_255() -> None:
+    train_on_photos(v2.Compose([v2.ToDtype(torch.float32), v2.Normalize(**OF_UNIT)]))
+
+
+def broken_by_floats_up_to_255() -> None:
+    normalize = v2.Normalize(**OF_UNIT)
+    train_on_photos(lambda each: normalize(each.float()))
+
+
+def healthy_pixels_up_to_1() -> None:
+    train_on_photos(v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(**OF_UNIT)]))
+
+
+def healthy_mean_of_pixels_up_to_255() -> None:
+    of_bytes = {name: [255 * each for each in values] for name, values in OF_UNIT.items()}
+    train_on_photos(v2.Compose([v2.ToDtype(torch.float32), v2.Normalize(**of_bytes)]))

@@ -12,6 +12,7 @@ from halfstep.doctor.signals.values.contracts import (
     SHARES,
     SIGNS,
     SYMMETRIC,
+    UNIT,
     Contract,
     Contracts,
 )
@@ -75,6 +76,13 @@ _SAYS = {
         ),
         "+ # count the classes of objects from 1, and make the model for one class more",
     ),
+    UNIT: (
+        (
+            "gets the mean and the deviation of images from 0 to 1, and images with pixels far "
+            "above 1, such as up to 255: its results are hundreds"
+        ),
+        "+ # before it v2.ToDtype(torch.float32, scale=True), ToTensor(), or a division by 255",
+    ),
 }
 
 
@@ -111,7 +119,7 @@ def _confidence(call: Contract, calls: Sequence[Contract]) -> str:
         return POSSIBLE if mean >= _TIES else ""
     if call.kind == SIGNS:
         return LIKELY
-    if call.kind in {COUNTS, OBJECTS}:
+    if call.kind in {COUNTS, OBJECTS, UNIT}:
         return LIKELY if mean >= _FEW else ""
     return LIKELY if call.kind == SHARES or least > 0 else ""
 

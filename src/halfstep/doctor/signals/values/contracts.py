@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 
 CORNERS, SIGNS, SHARES = "corners", "signs", "shares"
 COUNTS, ASCENDING, SYMMETRIC, OBJECTS = "counts", "ascending", "symmetric", "objects"
+UNIT = "unit"
 _EXAMINED = frozenset(2**power for power in range(13))
 _LINES = 64
 MOST = 2**20
 """Elements of the largest tensor that is examined."""
 _LARGEST = 2048  # rows of the largest matrix
 _ROUNDING, _UNLIKE = 1e-6, 1e-2
+_ABOVE = 2.0  # a pixel that is not from 0 to 1
+_TRANSFORMS = "torchvision.transforms."
 _PAIRS = ("boxes1", "boxes2")
 _TORCHVISION: dict[str, tuple[str, tuple[str, ...]]] = {
     **{
@@ -82,8 +85,8 @@ class Contract:
     Attributes:
         name: The function's name, or the module's class.
         argument: The argument.
-        kind: What it needs: "corners", "signs", "shares", "counts", "ascending", "symmetric" or
-            "objects".
+        kind: What it needs: "corners", "signs", "shares", "counts", "ascending", "symmetric",
+            "objects" or "unit".
         is_given: Whether the argument needs no gradient while gradients are computed, as targets.
         shares: In each examined call, the share of the elements that are not of this kind; for
             signs, that of zeros among targets of 0 and 1, or 0 with other targets.
@@ -117,6 +120,18 @@ class ContractSignal(Signal):
         self._counts: Counter[tuple[str, Mark | None]] = Counter()
         self._shares: dict[_Key, list[torch.Tensor]] = {}
 
+    def on_model(
+        self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> None:
+        """Examine what a transform makes that subtracts a mean of pixels from 0 to 1."""
+        del given
+        if type(module).__module__.startswith(_TRANSFORMS) and _is_readable(made[:1] and made[0]):
+            largest = _largest_of_unit(module)
+            if largest is not None and self._is_due("Normalize", mark := calling_line()):
+                share = (made[0] > largest).double().mean()
+                key = "Normalize", "the pixels", UNIT, True, mark
+                self._shares.setdefault(key, []).append(share)
+
     def on_call(self, heard: Heard) -> None:
         """Examine a call by the loop."""
         if heard.name in _FIRST_CALLS and "torchvision.ops" in sys.modules:
@@ -142,11 +157,7 @@ class ContractSignal(Signal):
             mark: The line.
             enabled: Whether gradients were computed; None if it is as now.
         """
-        key = name, mark
-        if key not in self._counts and len(self._counts) >= _LINES:
-            return
-        self._counts[key] += 1
-        if self._counts[key] not in _EXAMINED:
+        if not self._is_due(name, mark):
             return
         kind, names = _needed(name)
         enabled = torch.is_grad_enabled() if enabled is None else enabled
@@ -162,6 +173,14 @@ class ContractSignal(Signal):
                     self._shares.setdefault((name, argument, kind, is_given, mark), []).append(
                         share
                     )
+
+    def _is_due(self, name: str, mark: Mark | None) -> bool:
+        """Return whether this call of a line is one that is examined."""
+        key = name, mark
+        if key not in self._counts and len(self._counts) >= _LINES:
+            return False
+        self._counts[key] += 1
+        return self._counts[key] in _EXAMINED
 
     def freeze(self) -> dict[str, Any]:
         """Return the arguments."""
@@ -208,6 +227,17 @@ def library_call(frame: FrameType | None) -> tuple[str, dict[str, Any]] | None:
     if found.f_code.co_name == "sigmoid_focal_loss" and found.f_locals["reduction"] == "none":
         return None
     return found.f_code.co_name, dict(found.f_locals)
+
+
+def _largest_of_unit(transform: nn.Module) -> float | None:
+    """Return what no pixel from 0 to 1 becomes; None without a mean and a deviation for these."""
+    for part in (transform, *getattr(transform, "transforms", ())):  # Compose has a list of them
+        mean, deviation = (getattr(part, name, None) for name in ("mean", "std"))
+        if not (isinstance(mean, list | tuple) and isinstance(deviation, list | tuple)):
+            continue
+        if all(0 <= each <= 1 for each in mean) and all(0 < each <= 1 for each in deviation):
+            return _ABOVE / float(min(deviation))
+    return None
 
 
 def _needed(name: str) -> tuple[str, tuple[str, ...]]:
