@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
-from torchvision import ops
+from torchvision import ops, tv_tensors
 from torchvision.transforms import v2
 
 from doctor.loops import batches
@@ -268,3 +268,35 @@ def healthy_pixels_up_to_1() -> None:
 def healthy_mean_of_pixels_up_to_255() -> None:
     of_bytes = {name: [255 * each for each in values] for name, values in OF_UNIT.items()}
     train_on_photos(v2.Compose([v2.ToDtype(torch.float32), v2.Normalize(**of_bytes)]))
+
+
+def train_on_boxes(of_boxes, transform) -> None:
+    """Regress the box of a bright part of an image that a transform changes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(6):
+        image = tv_tensors.Image(torch.rand(3, 12, 12))
+        target = {"boxes": of_boxes(torch.tensor([[1.0, 2.0, 7.0, 6.0]])), "label": 1}
+        image, target = transform(image, target)
+        optimizer.zero_grad()
+        nn.functional.l1_loss(
+            model(image[None]), target["boxes"].as_subclass(torch.Tensor)
+        ).backward()
+        optimizer.step()
+
+
+def as_boxes(corners: torch.Tensor) -> torch.Tensor:
+    return tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=(12, 12))
+
+
+def broken_by_boxes_that_stay_where_they_are() -> None:
+    train_on_boxes(lambda each: each, v2.Compose([v2.RandomHorizontalFlip(), v2.ColorJitter()]))
+
+
+def healthy_boxes_of_their_type() -> None:
+    train_on_boxes(as_boxes, v2.Compose([v2.RandomHorizontalFlip(), v2.ColorJitter()]))
+
+
+def healthy_boxes_beside_colours() -> None:
+    train_on_boxes(lambda each: each, v2.Compose([v2.ColorJitter(0.2), v2.GaussianBlur(3)]))

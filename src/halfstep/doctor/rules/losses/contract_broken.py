@@ -12,6 +12,7 @@ from halfstep.doctor.signals.values.contracts import (
     SHARES,
     SIGNS,
     SYMMETRIC,
+    TURNED,
     UNIT,
     Contract,
     Contracts,
@@ -82,6 +83,13 @@ _SAYS = {
             "above 1, such as up to 255: its results are hundreds"
         ),
         "+ # before it v2.ToDtype(torch.float32, scale=True), ToTensor(), or a division by 255",
+    ),
+    TURNED: (
+        (
+            "moves the pixels of an image, and knows boxes and masks by their types: it is given "
+            "plain tensors, and returns them as they are, where the image was before"
+        ),
+        "+ # {0} as tv_tensors.BoundingBoxes({0}, format=..., canvas_size=...), or tv_tensors.Mask",
     ),
 }
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CORNERS, SIGNS, SHARES = "corners", "signs", "shares"
 COUNTS, ASCENDING, SYMMETRIC, OBJECTS = "counts", "ascending", "symmetric", "objects"
-UNIT = "unit"
+UNIT, TURNED = "unit", "turned"
 _EXAMINED = frozenset(2**power for power in range(13))
 _LINES = 64
 MOST = 2**20
@@ -39,6 +39,14 @@ _LARGEST = 2048  # rows of the largest matrix
 _ROUNDING, _UNLIKE = 1e-6, 1e-2
 _ABOVE = 2.0  # a pixel that is not from 0 to 1
 _TRANSFORMS = "torchvision.transforms."
+_MOVING = frozenset(
+    {
+        *("ElasticTransform", "RandomAffine", "RandomCrop", "RandomHorizontalFlip"),
+        *("RandomIoUCrop", "RandomPerspective", "RandomResizedCrop", "RandomRotation"),
+        *("RandomVerticalFlip", "RandomZoomOut"),
+    }
+)
+"""The transforms that draw where the pixels of an image go."""
 _PAIRS = ("boxes1", "boxes2")
 _TORCHVISION: dict[str, tuple[str, tuple[str, ...]]] = {
     **{
@@ -86,7 +94,7 @@ class Contract:
         name: The function's name, or the module's class.
         argument: The argument.
         kind: What it needs: "corners", "signs", "shares", "counts", "ascending", "symmetric",
-            "objects" or "unit".
+            "objects", "unit" or "turned".
         is_given: Whether the argument needs no gradient while gradients are computed, as targets.
         shares: In each examined call, the share of the elements that are not of this kind; for
             signs, that of zeros among targets of 0 and 1, or 0 with other targets.
@@ -141,6 +149,20 @@ class ContractSignal(Signal):
         elif heard.name in _TORCH:
             arguments = torch_call(heard.name, heard.call.args, heard.call.kwargs)
             self.take(heard.name, arguments, calling_line())
+
+    def on_given(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Examine what a transform gets beside an image, and does not take for boxes or masks."""
+        if not type(module).__module__.startswith(_TRANSFORMS):
+            return
+        moving = {type(each).__name__ for each in _transforms(module)} & _MOVING
+        for each in (*args, *kwargs.values()) if moving else ():
+            for name, value in each.items() if isinstance(each, dict) else ():
+                is_plain = type(value) is torch.Tensor and value.numel()
+                is_boxes = is_plain and "box" in str(name) and value.shape[-1:] == (4,)
+                if is_boxes or (is_plain and "mask" in str(name) and value.ndim > 1):
+                    key = min(moving), str(name), TURNED, True, calling_line()
+                    if self._is_due(str(name), key[-1]):
+                        self._shares.setdefault(key, []).append(torch.ones(()))
 
     def take(
         self,
@@ -229,9 +251,14 @@ def library_call(frame: FrameType | None) -> tuple[str, dict[str, Any]] | None:
     return found.f_code.co_name, dict(found.f_locals)
 
 
+def _transforms(module: nn.Module) -> tuple[Any, ...]:
+    """Return a transform and its parts: Compose and RandomApply have a list of them."""
+    return module, *getattr(module, "transforms", ())
+
+
 def _largest_of_unit(transform: nn.Module) -> float | None:
     """Return what no pixel from 0 to 1 becomes; None without a mean and a deviation for these."""
-    for part in (transform, *getattr(transform, "transforms", ())):  # Compose has a list of them
+    for part in _transforms(transform):
         mean, deviation = (getattr(part, name, None) for name in ("mean", "std"))
         if not (isinstance(mean, list | tuple) and isinstance(deviation, list | tuple)):
             continue
