@@ -91,6 +91,21 @@ def broken_penalty_of_an_array() -> None:
     train(loss_of)
 
 
+class Spread(torch.nn.Module):
+    def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+        return (outputs - outputs.mean(0)).square().mean()
+
+
+def broken_loss_module_of_an_array() -> None:
+    spread_of = Spread()
+
+    def loss_of(model, outputs, images, labels):
+        some = torch.from_numpy(outputs.detach().numpy()[:4])
+        return functional.cross_entropy(outputs, labels) + 0.1 * spread_of(some)
+
+    train(loss_of)
+
+
 def healthy_targets_of_an_array() -> None:
     """The predictions choose what the targets of the next term are."""
 

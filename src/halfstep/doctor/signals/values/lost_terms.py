@@ -166,9 +166,14 @@ class Losing(Signal):
     def on_model(
         self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
     ) -> None:
-        """Follow the results of a trainable model without gradients."""
-        del given
-        if not self._on or torch.is_grad_enabled() or not module.training:
+        """Follow the results of a trainable model without gradients, and of a loss of such ones."""
+        if not self._on:
+            return
+        if torch.is_grad_enabled():
+            for cut in filter(None, map(self._cut, given)):
+                self._remember(made, cut)
+            return
+        if not module.training:
             return
         if any(each.requires_grad for each in module.parameters()):
             self._remember(made, _Cut("no_grad", calling_line(), ()))
