@@ -14,7 +14,7 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence, Event, Shape
+    from halfstep.doctor.record import Event, Evidence, Shape
 
 _FEWEST = 4  # steps in evaluation mode
 _SHARE = 0.5  # of the steps in training mode
