@@ -124,6 +124,9 @@ class Sample:
         inward: Cosine of the angle between the update and the direction to zero: 1 for decay alone.
         loaded: Whether a state was loaded into the parameter's module.
         size: Median magnitude of the parameter's elements.
+        few_values: Whether most elements had one of few values before the step, and each its own
+            after it. Those at 0 and at the largest magnitude, which a mask or a clamp may give, do
+            not count.
     """
 
     iteration: int
@@ -142,6 +145,7 @@ class Sample:
     inward: float = 0.0
     loaded: bool = False
     size: float = 0.0
+    few_values: bool = False
 
 
 @dataclass(frozen=True, slots=True)

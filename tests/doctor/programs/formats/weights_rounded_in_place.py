@@ -170,3 +170,43 @@ def healthy_same_start_in_half() -> None:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()
+
+
+def train_then(write, model: nn.Module | None = None) -> None:
+    """Train, and write to the weights after each step."""
+    torch.manual_seed(0)
+    model = model or nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
+    for images, labels in batches(12):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for each in model.parameters():
+                write(each)
+
+
+def to_levels(weight: torch.Tensor) -> torch.Tensor:
+    scale = weight.abs().max() / 7
+    return (weight / scale).round() * scale
+
+
+def broken_by_levels_of_four_bits() -> None:
+    train_then(lambda weight: weight.copy_(to_levels(weight)))
+
+
+def healthy_levels_of_the_forward_pass() -> None:
+    class Rounded(nn.Linear):
+        def forward(self, inputs):
+            weight = self.weight + (to_levels(self.weight) - self.weight).detach()
+            return nn.functional.linear(inputs, weight, self.bias)
+
+    train_then(lambda _: None, nn.Sequential(Rounded(6, 32), nn.ReLU(), Rounded(32, 3)))
+
+
+def healthy_weights_of_a_pruned_model() -> None:
+    train_then(lambda weight: weight.mul_(torch.arange(weight.numel()).view_as(weight) % 4 == 0))
+
+
+def healthy_clamped_weights() -> None:
+    train_then(lambda weight: weight.clamp_(-0.05, 0.05))

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, RoundTrip
 
 OFTEN = 2
+_FEWEST = 4  # steps
 _TORCH = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a model that the loop casts to half precision, with steps before and after."""
-    return _for_good(evidence) or _and_back(evidence)
+    return _for_good(evidence) or _and_back(evidence) or _to_few_values(evidence)
 
 
 def _for_good(evidence: Evidence) -> Finding | None:
@@ -97,6 +98,30 @@ def _by_load(trip: RoundTrip) -> Finding:
     )
 
 
+def _to_few_values(evidence: Evidence) -> Finding | None:
+    """Find weights that have few values before each step, which the step moves apart."""
+    for number, optimizer in enumerate(evidence.static.optimizers):
+        samples = [each for each in evidence.samples if each.optimizer == number]
+        rounded = [each for each in samples if each.few_values]
+        names = {each.parameter for each in rounded}
+        steps = {each.iteration for each in rounded}
+        if len(steps) < _FEWEST:
+            continue
+        return Finding(
+            summary=f"before a step of {optimizer.kind}, most elements of "
+            f"{', '.join(sorted(names)[:3])} have one of few values, and each its own after it: "
+            "the loop rounds the weights in place after the steps, so small updates never add up",
+            facts=(f"so it was in {counted(len(steps), 'examined step')}",),
+            change=(
+                "+ # keep the weights in fp32, and round a copy of them in the forward pass, with",
+                "+ # w + (rounded - w).detach(), so that the gradient reaches the fp32 weights",
+            ),
+            confidence=LIKELY,
+            site=optimizer.site,
+        )
+    return None
+
+
 def _trial(evidence: Evidence) -> tuple[Variation, Variation] | None:
     """Return steps with a rounding of the weights as often as the loop made it, and without."""
     for each in evidence.trips:
@@ -111,7 +136,7 @@ RULE = Rule(
     name="weights rounded by a cast between steps",
     rows=(29,),
     citations=("ultralytics/ultralytics#24731",),
-    needs=frozenset({"trips", "casts"}),
+    needs=frozenset({"trips", "casts", "samples", "static"}),
     judge=judge,
     harmless=True,
     trial=_trial,

@@ -30,6 +30,7 @@ ELEMENTS = 16384
 EVERY = 100
 FIRST = 64
 KEPT = 512
+_FEWEST = 64  # elements whose values are counted
 
 
 def is_sampled(step: int) -> bool:
@@ -151,7 +152,14 @@ class Look:
             inward=_cosine(update, -start),
             loaded=id(parameter) in self._loaded,
             size=start.abs().median().item(),
+            few_values=4 * _distinct(start) <= 1 and 2 * _distinct(start + update) >= 1,
         )
+
+
+def _distinct(values: torch.Tensor) -> float:
+    """Return the number of different values over that of the elements between 0 and the largest."""
+    between = values[(values != 0) & (values.abs() != values.abs().max())]
+    return between.unique().numel() / between.numel() if between.numel() >= _FEWEST else 0.5
 
 
 def _cosine(one: torch.Tensor, other: torch.Tensor) -> float:
