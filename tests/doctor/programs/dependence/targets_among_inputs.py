@@ -184,6 +184,17 @@ def healthy_wide_autoencoder_without_other_inputs() -> None:
     train(layers, lambda model, values, _: functional.mse_loss(model(values), values))
 
 
+def healthy_wide_autoencoder_with_targets_in_half() -> None:
+    def loss_of(model, values, _):
+        with torch.autocast("cpu", torch.bfloat16):
+            made = model(values)
+        return functional.l1_loss(made, values.to(made.dtype))
+
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(LENGTH + 1, 32), nn.ReLU(), nn.Linear(32, LENGTH + 1))
+    train(layers, loss_of)
+
+
 class Masked(Autoencoder):
     """Predicts each value from those before it, by masks on the weights."""
 

@@ -141,6 +141,9 @@ def _can_copy(operators: Sequence[Operator], above: set[int], match: _Match) -> 
     given, targets = operator.given[match.at], loss.targets
     source = storage_key(given)
     below = {operator.number}
+    # What the targets themselves are computed from, as by a cast, is no other input.
+    maker = operator.makers[match.at]
+    origins = ancestors(operators, maker) if maker != OUTSIDE else set()
     # A part of an input may be picked as the target on purpose, to be told from the others.
     beside = given.numel() > targets.numel() and storage_key(targets) != source
     for number in sorted(above):
@@ -153,8 +156,8 @@ def _can_copy(operators: Sequence[Operator], above: set[int], match: _Match) -> 
         if number == operator.number or reached:
             below.add(number)
         for tensor, maker, needed in zip(each.given, each.makers, each.needed, strict=True):
-            is_other = not needed and storage_key(tensor) != source and tensor.ndim > 0
-            if is_other and maker == OUTSIDE and len(tensor) == len(targets):
+            is_other = not needed and storage_key(tensor) != source and number not in origins
+            if is_other and maker == OUTSIDE and tensor.ndim and len(tensor) == len(targets):
                 beside = beside or bool((tensor != tensor[:1]).any())
     narrow = (
         number
