@@ -70,6 +70,19 @@ def broken_by_leaving_half_of_the_samples_out() -> None:
     leave_out(10, STEPS)
 
 
+def broken_by_leaving_all_samples_out() -> None:
+    """All gradients are 0."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(12):
+        optimizer.zero_grad()
+        chances = model(torch.randn(3, 2, 6)).log_softmax(-1)
+        lengths, targets = torch.tensor([3, 3]), torch.randint(1, 5, (2, 5))
+        nn.CTCLoss(zero_infinity=True)(chances, targets, lengths, lengths + 2).backward()
+        optimizer.step()
+
+
 def healthy_that_leaves_a_few_samples_out() -> None:
     leave_out(10, STEPS, every=8)
 

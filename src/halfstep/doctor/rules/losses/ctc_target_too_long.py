@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.values.alignments import Alignment, Alignments
-from halfstep.doctor.verdict import POSSIBLE, Finding, Rule
+from halfstep.doctor.verdict import CERTAIN, POSSIBLE, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _left_out(line: Alignment) -> Finding:
         "gradient, so the model does not learn from them, and cannot output them",
         facts=(_NEEDS,),
         change=("+ # give the model more time steps, for example with a smaller stride",),
-        confidence=POSSIBLE,
+        confidence=CERTAIN if line.too_long == line.samples else POSSIBLE,
         site=line.site,
     )
 
@@ -71,4 +71,5 @@ RULE = Rule(
     citations=("FangShancheng/ABINet#65", "ypwhs/captcha_break#29"),
     needs=frozenset({"births", "alignments"}),
     judge=judge,
+    explains=("GRADIENTS_VANISH", "NO_GRADIENTS"),
 )
