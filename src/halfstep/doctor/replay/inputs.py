@@ -33,6 +33,8 @@ _SUMS = {
     *("bmm", "cumsum", "dot", "einsum", "inner", "linalg_vector_norm", "matmul", "mm", "norm"),
     *("prod", "square", "sum", "vdot"),
 }
+# No mask is subtracted, or given to a loss of torch.
+_COMPARING = {"sub", "subtract", "__sub__", "__rsub__"}
 
 
 class Inputs:
@@ -72,7 +74,7 @@ class Inputs:
                 continue
             counted, source = summary(tensor), self._origins.of(tensor)
             overflows = _is_overflow(counted, source)
-            if overflows or _is_logarithm(counted, source):
+            if overflows or _is_logarithm(counted, source) or _is_compared(entry):
                 self.computed.add(storage_key(tensor))
             elif _is_mask(entry, counted):  # A mask of -inf is written on purpose.
                 continue
@@ -141,6 +143,12 @@ def _is_overflow(counted: TensorSummary, source: Source) -> bool:
     maker = source.makers[0] if source.makers else None
     is_half = maker is not None and maker.format in HALVES and maker.op in _CONSTANTS
     return is_half and counted.nans == 0 and counted.infs == counted.negative_infs
+
+
+def _is_compared(entry: Entry) -> bool:
+    """Return whether a call compares its arguments, as a loss its targets."""
+    name = "" if entry.kind == "module" else getattr(entry.function, "__name__", "")
+    return name in _COMPARING or name.endswith("_loss")
 
 
 def _is_mask(entry: Entry, counted: TensorSummary) -> bool:

@@ -30,15 +30,15 @@ def mended() -> None:
     train(corrupt=False)
 
 
-def train_with(loss_of_outputs) -> None:
-    """Train a linear model whose third batch has a NaN among its targets."""
+def train_with(loss_of_outputs, *, value: float = float("nan")) -> None:
+    """Train a linear model whose third batch has such a value among its targets."""
     torch.manual_seed(0)
     model = torch.nn.Linear(6, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for number, (images, labels) in enumerate(batches(4)):
         batch = {"targets": labels[:, None].float()}
         if number == 2:
-            batch["targets"][3] = float("nan")
+            batch["targets"][3] = value
         optimizer.zero_grad()
         loss_of_outputs(model(images), batch).backward()
         optimizer.step()
@@ -55,6 +55,17 @@ def broken_in_the_targets_of_a_module() -> None:
 
 def broken_in_the_targets_of_an_operator() -> None:
     train_with(lambda outputs, batch: (outputs - batch["targets"]).square().mean())
+
+
+def broken_logarithms_of_zero_in_the_targets() -> None:
+    train_with(
+        lambda outputs, batch: torch.nn.functional.smooth_l1_loss(outputs, batch["targets"]),
+        value=-torch.inf,
+    )
+
+
+def broken_logarithms_of_zero_in_a_difference() -> None:
+    train_with(lambda outputs, batch: (batch["targets"] - outputs).abs().mean(), value=-torch.inf)
 
 
 def broken_before_the_loop_normalises_it() -> None:
