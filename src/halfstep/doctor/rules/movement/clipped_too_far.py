@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 _FEWEST = 4  # sampled steps
-_FACTOR = 1000.0
+_FACTOR, _STILL_FACTOR = 1000.0, 100.0  # the latter where the parameters hardly move
 _FALLS = 0.95  # of the first losses
+_LITTLE = 0.85  # the same, where the parameters hardly move
 _SMALL = 1e-4  # change of a parameter in a step, relative to its size
 
 
@@ -26,20 +27,23 @@ def judge(evidence: Evidence) -> Finding | None:
     if len(optimizers) != 1 or optimizers[0].kind != "SGD":
         return None
     course = evidence.numbers.course(evidence.static.optimizers.index(optimizers[0]))
-    if course is None or course[1] < _FALLS * course[0]:
+    if course is None or course[1] < _LITTLE * course[0]:
         return None
-    for line in evidence.of(ClippingLines).lines:
-        norms = [each for each in line.norms if math.isfinite(each)]
-        if line.limit > 0 and len(norms) >= _FEWEST and min(norms) >= _FACTOR * line.limit:
-            return _finding(line, norms, course)
+    falls = course[1] < _FALLS * course[0]
     number = evidence.static.optimizers.index(optimizers[0])
     moves = [each.relative_update for each in evidence.samples if each.optimizer == number]
+    is_still = bool(moves) and median(moves) <= _SMALL
+    for line in evidence.of(ClippingLines).lines:
+        norms = [each for each in line.norms if math.isfinite(each)]
+        least = _STILL_FACTOR if is_still else math.inf if falls else _FACTOR
+        if line.limit > 0 and len(norms) >= _FEWEST and min(norms) >= least * line.limit:
+            return _finding(line, norms, course)
     for shrinking in evidence.of(ClippingLines).shrinking:
         factors = [before / now for before, now in shrinking.norms if 0 < now < before < math.inf]
         is_always = len(factors) == len(shrinking.norms) >= _FEWEST and min(factors) >= _FACTOR
         # A product may only undo that of the loss, as in a scaler of the loop's own.
         is_bound = "clamp" in shrinking.by or "clip" in shrinking.by
-        if is_always and moves and (is_bound or median(moves) <= _SMALL):
+        if is_always and moves and not falls and (is_bound or is_still):
             return _shrunk(shrinking, factors, course, median(moves))
     return None
 
@@ -50,7 +54,7 @@ def _shrunk(
     text = line.site.text if line.site else "the line that writes gradients"
     return Finding(
         summary=f"between backward and step, the loop makes the gradients {median(factors):.0f} "
-        "times smaller; SGD's steps shrink by this factor, and the loss does not fall: "
+        "times smaller; SGD's steps shrink by this factor, and the loss hardly falls: "
         f"{course[0]:.3g} at first, {course[1]:.3g} at the end",
         facts=(
             f"in {counted(len(factors), 'sampled step')}, {min(factors):.3g} times or more",
@@ -72,7 +76,7 @@ def _finding(line: ClippingLine, norms: list[float], course: tuple[float, float]
     changed = with_argument(text, "clip_grad_norm_", "max_norm", limit, position=1)
     return Finding(
         summary=f"the gradients are clipped to a norm of {line.limit:g}, {usual / line.limit:.0f} "
-        "times less than they have; SGD's steps shrink by this factor, and the loss does not fall: "
+        "times less than they have; SGD's steps shrink by this factor, and the loss hardly falls: "
         f"{course[0]:.3g} at first, {course[1]:.3g} at the end",
         facts=(
             (
