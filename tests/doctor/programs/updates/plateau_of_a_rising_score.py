@@ -43,6 +43,10 @@ def broken_by_a_score() -> None:
     train(None, metrics=[0.11 + 0.02 * epoch**0.7 for epoch in range(10)])
 
 
+def broken_by_a_score_above_the_last_losses() -> None:
+    train(None, metrics=[0.1 + 0.4 * epoch**0.3 for epoch in range(10)], rate=0.5)
+
+
 def broken_by_a_loss() -> None:
     train(lambda loss, right: loss, mode="max")
 
@@ -93,6 +97,11 @@ def healthy_share_of_errors() -> None:
 def healthy_loss_that_rises_from_the_beginning() -> None:
     """The validation loss of a model that learns its training data by heart."""
     train(None, metrics=[1.2 + 0.1 * epoch**0.7 for epoch in range(10)])
+
+
+def healthy_small_loss_that_rises_from_the_beginning() -> None:
+    """The validation loss begins a little below that of the training, which has dropout."""
+    train(None, metrics=[0.75 + 0.1 * epoch**0.3 for epoch in range(10)], rate=0.5)
 
 
 def healthy_accuracy_that_falls() -> None:

@@ -19,6 +19,7 @@ _FEWEST = 4  # metrics
 _LOSSES = 5
 _FALLS = 0.95  # of the first losses
 _LIKE = 5.0  # times: a metric as large as the loss may be a loss
+_BELOW = 0.5  # of the losses: a metric that begins below is no loss
 _MOST = 20_000  # samples of an evaluation
 _CHANCE = 1e-3
 _ROUNDING = 2e-7  # of an fp32 number
@@ -45,7 +46,8 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         if each.mode == "min" and _mirrors(evidence, each):
             return _finding(each, values, (first, last), rates.last, LIKELY, _NEGATIVE)
-        confidence = _confidence(each.mode, values, first, last)
+        is_below = 0 < values[-1] < last or _starts_below(evidence, each, values)
+        confidence = _confidence(each.mode, values, first, is_below=is_below)
         if confidence:
             what = _KINDS["max" if each.mode == "min" else "min", confidence]
             return _finding(each, values, (first, last), rates.last, confidence, what)
@@ -85,15 +87,31 @@ def _mirrors(evidence: Evidence, schedule: Schedule) -> bool:
     return is_close and sum(differences) > _APART * sum(sums)
 
 
-def _confidence(mode: str, values: list[float], first: float, last: float) -> str:
+def _starts_below(evidence: Evidence, schedule: Schedule, values: list[float]) -> bool:
+    """Return whether metrics up to 1 begin far below the losses of the steps before them."""
+    for each in evidence.of(Plateaus).schedulers:
+        if (each.optimizer, each.mode) == (schedule.optimizer, schedule.mode):
+            losses = [
+                step.loss
+                for step in evidence.numbers.steps
+                if step.optimizer == each.optimizer
+                and step.iteration < each.iterations[0]
+                and step.loss is not None
+            ]
+            then = mean(losses[-_LOSSES:]) if losses else 0.0
+            return 0 <= values[0] < _BELOW * then and max(values) <= 1
+    return False
+
+
+def _confidence(mode: str, values: list[float], first: float, *, is_below: bool) -> str:
     """Return how certain it is that larger values are better, or smaller ones in mode "max".
 
     A validation loss that rises from its beginning is a reason to lower the rate, and so is an
-    accuracy that falls. A validation loss that rises is at least as large as the training loss.
+    accuracy that falls. A validation loss is hardly far below the training loss of its time, and
+    one that rises is at least as large as it is at the end.
     """
     if mode == "min":
-        is_score = 0 < values[-1] < last
-        return LIKELY if _are_shares(values) else POSSIBLE if is_score else ""
+        return LIKELY if _are_shares(values) else POSSIBLE if is_below else ""
     is_loss = min(values) > 0 and first / _LIKE <= values[0] <= first * _LIKE
     return LIKELY if is_loss and not _are_shares(values) else ""
 
