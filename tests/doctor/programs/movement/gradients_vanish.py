@@ -16,8 +16,8 @@ def net(activation, *, depth: int = 12, norms: bool = False) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(16, 3))
 
 
-def train(model: nn.Module, *, rate: float = 0.05, steps: int = 34) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+def train(model: nn.Module, *, rate: float = 0.05, steps: int = 34, make=None) -> None:
+    optimizer = (make or (lambda weights: torch.optim.SGD(weights, lr=rate)))(model.parameters())
     for images, labels in batches(steps):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
@@ -38,6 +38,10 @@ def broken_by_small_weights() -> None:
         for each in model.parameters():
             each.mul_(0.05)
     train(model)
+
+
+def broken_while_adam_moves_the_weights() -> None:
+    train(net(nn.Sigmoid), make=lambda weights: torch.optim.Adam(weights, lr=1e-3))
 
 
 def broken_by_dead_units() -> None:

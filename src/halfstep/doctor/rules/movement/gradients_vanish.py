@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.influence import Influence
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 _FEWEST = 4  # sampled steps
 _PARAMETERS = 4
 _FAR = 1e4  # times: the gradients of the last layers are larger
+_BY_A_LAYER = 100.0  # times: one layer that saturates does more
 _FROM_ZERO = 100.0
 """A gradient so many times its weight is that of a layer that begins at 0, as a head may."""
 _MOVES = 1e-3  # of a weight's norm, in all steps together
@@ -35,14 +38,23 @@ def judge(evidence: Evidence) -> Finding | None:
         steps = sorted({each.iteration for each in mine})
         if len(steps) < _FEWEST:
             continue
-        finding = _dead(mine, steps, course, evidence) or _small(mine, course, optimizer.steps)
+        is_lost = evidence.of(Influence).lost is not None
+        finding = _dead(mine, steps, course, evidence) or _small(
+            mine, course, optimizer.steps, is_lost=is_lost
+        )
         if finding is not None:
             return finding
     return None
 
 
-def _small(samples: list[Sample], course: tuple[float, float], made: int) -> Finding | None:
-    """Find a first half of the layers that hardly moves, by gradients far below the last ones."""
+def _small(
+    samples: list[Sample], course: tuple[float, float], made: int, *, is_lost: bool
+) -> Finding | None:
+    """Find a first half of the layers that hardly moves, by gradients far below the last ones.
+
+    Optimizers such as Adam move weights all the same. There, it counts that no prediction depends
+    on the input, and that each layer makes the gradients a little smaller.
+    """
     slopes: dict[str, list[float]] = {}
     updates: dict[str, float] = {}
     for each in samples:
@@ -54,12 +66,16 @@ def _small(samples: list[Sample], course: tuple[float, float], made: int) -> Fin
     half = len(names) // 2
     first, last = max(usual[: half // 2 + 1]), median(usual[-max(1, half // 2) :])
     still = all(updates[name] * made < _MOVES for name in names[: half // 2 + 1])
+    then = "the first layers do not move"
+    if is_lost and not still and all(a < b < _BY_A_LAYER * a for a, b in pairwise(usual)):
+        first, last, still = usual[0], usual[-1], True
+        then = "no prediction depends on the input"
     if not still or not 0 < first * _FAR < last:
         return None
     place = next(place for place in range(len(usual) - 1, -1, -1) if usual[place] * _FAR < last)
     return _finding(
         f"the gradients vanish on their way back: that of {names[0]} is {usual[0]:.1e} of its "
-        f"norm, that of the last layers {last:.1e}, and the first layers do not move",
+        f"norm, that of the last layers {last:.1e}, and {then}",
         (f"{names[place]} is the last sampled parameter whose gradient is {_FAR:g} times smaller",),
         course,
         names[place],
@@ -125,6 +141,7 @@ RULE = Rule(
     rows=(11,),
     citations=("shidi1985/L2RPN#6", "lucidrains/deep-cross-attention#2"),
     needs=frozenset({"numbers", "samples", "static", "precision"}),
+    also=frozenset({"influence"}),
     judge=judge,
     explains=("INPUT_LOST", "LEARNING_RATE_TOO_LOW"),
     harmless=True,
