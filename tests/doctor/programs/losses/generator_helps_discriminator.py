@@ -29,6 +29,17 @@ def hinge(scores: torch.Tensor, label: float) -> torch.Tensor:
     return torch.relu(1 - (2 * label - 1) * scores).mean()
 
 
+class Drawing(nn.Module):
+    """A generator that is given the number of its samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = network(3, 2)
+
+    def forward(self, count: int) -> torch.Tensor:
+        return self.layers(torch.randn(count, 3))
+
+
 def penalty(discriminator, data: torch.Tensor) -> torch.Tensor:
     """The squared gradient of the scores of data."""
     data = data.clone().requires_grad_()
@@ -43,6 +54,8 @@ def train(
     joined: bool = False,
     every: int = 1,
     of_gradients=lambda discriminator, data: 0.0,
+    steps: int = 12,
+    draws: bool = False,
 ) -> None:
     """Train both in turn.
 
@@ -52,14 +65,16 @@ def train(
         joined: Whether the discriminator is called once for data and samples.
         every: Number of steps of the discriminator for each one of the generator.
         of_gradients: The discriminator's loss of its own gradients.
+        steps: Number of steps.
+        draws: Whether the generator draws its noise itself.
     """
     torch.manual_seed(0)
-    generator, discriminator = network(3, 2), network(2, 1)
+    generator, discriminator = Drawing() if draws else network(3, 2), network(2, 1)
     ours = torch.optim.Adam(generator.parameters(), lr=1e-3)
     theirs = torch.optim.Adam(discriminator.parameters(), lr=1e-3)
-    for number in range(12):
+    for number in range(steps):
         data = torch.randn(COUNT, 2) + 2
-        samples = generator(torch.randn(COUNT, 3))
+        samples = generator(COUNT if draws else torch.randn(COUNT, 3))
         if joined:
             scores = discriminator(torch.cat([data, samples.detach()]))
             of_data, of_samples = scores[:COUNT], scores[COUNT:]
@@ -89,6 +104,23 @@ def broken_squared_errors() -> None:
 
 def broken_sign_of_a_critic_in_one_call() -> None:
     train(wasserstein, lambda scores: scores.mean(), joined=True, every=2)
+
+
+def smooth(scores: torch.Tensor, label: float) -> torch.Tensor:
+    return cross_entropy(scores, 0.55 * label)
+
+
+def broken_smooth_labels() -> None:
+    """The discriminator moves the scores of the data to a label, from both sides."""
+    train(smooth, lambda scores: smooth(scores, 0.0), steps=30)
+
+
+def healthy_smooth_labels() -> None:
+    train(smooth, lambda scores: smooth(scores, 1.0), steps=30)
+
+
+def broken_generator_that_is_given_a_number() -> None:
+    train(cross_entropy, lambda scores: cross_entropy(scores, 0.0), draws=True)
 
 
 def healthy_squared_errors() -> None:

@@ -4,9 +4,9 @@ A discriminator gives one number for each sample. Its own step moves the numbers
 way, and those of the generator's samples another way. The step of the generator must move the
 numbers of its samples back. In some steps, a few of these numbers and their gradients are kept;
 they are read at the end of the program. They tell where a loss moves the numbers: up, down, or, for
-squared errors, to a label. Whose samples they are is followed by their memory, so it does not
-matter whether they are detached. A generator whose loss opposes the network, but only ever gives it
-samples without their graph, gets nothing from it.
+squared errors and cross entropies, to a label. Whose samples they are is followed by their memory,
+so it does not matter whether they are detached. A generator whose loss opposes the network, but
+only ever gives it samples without their graph, gets nothing from it.
 """
 
 from __future__ import annotations
@@ -122,10 +122,11 @@ class AdversarySignal(Signal):
         self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
     ) -> None:
         """Note who made the input of a network, and what it gives."""
-        if not self._looks or is_loss(module) or not given or not all(map(_is_plain, made)):
+        if not self._looks or is_loss(module) or not all(map(_is_plain, made)):
             return
         number = self.watched.registry.models.number(module)
-        if len(made) == 1 and _is_score(made[0], given[0]) and len(self._pending) < _KEPT:
+        is_score = len(made) == 1 and bool(given) and _is_score(made[0], given[0])
+        if is_score and len(self._pending) < _KEPT:
             self._note(number, given, made[0])
         for each in made:
             self._made.append((StorageWeakRef(each.untyped_storage()), number))
@@ -233,10 +234,11 @@ def _agreement(
     Returns:
         Whether they do, and whether both raise these numbers.
     """
-    labels = [_label(each) for each in (generator, alike, other)]
-    if not any(map(math.isnan, labels)):
-        near = _NEAR * abs(labels[2] - labels[1])
-        return abs(labels[0] - labels[1]) < near, labels[0] > labels[2]
+    for probabilities in (False, True):
+        labels = [_label(each, probabilities) for each in (generator, alike, other)]
+        if not any(map(math.isnan, labels)):
+            near = _NEAR * abs(labels[2] - labels[1])
+            return abs(labels[0] - labels[1]) < near, labels[0] > labels[2]
     signs = [_sign(each) for each in (generator, alike, other)]
     # A positive gradient lowers the numbers.
     return signs[0] != 0 and signs[0] == signs[1] == -signs[2], signs[0] < 0
@@ -249,17 +251,24 @@ def _sign(scores: Sequence[_Score]) -> int:
     return signs.pop() if len(signs) == 1 else 0
 
 
-def _label(scores: Sequence[_Score]) -> float:
-    """Return the label to which squared errors move numbers; NaN if the losses are others."""
-    labels = [_zero(each.values) for each in scores if each.values is not None]
+def _label(scores: Sequence[_Score], probabilities: bool) -> float:
+    """Return the label to which losses move numbers; NaN if the losses are others.
+
+    Args:
+        scores: The numbers and their gradients.
+        probabilities: Whether a cross entropy moves the sigmoid of the numbers to the label, in
+            place of a squared error that moves the numbers.
+    """
+    labels = [_zero(each.values, probabilities) for each in scores if each.values is not None]
     if not labels or not max(labels) - min(labels) <= _NEAR * (1 + abs(labels[0])):
         return math.nan
     return median(labels)
 
 
-def _zero(values: torch.Tensor) -> float:
+def _zero(values: torch.Tensor, probabilities: bool) -> float:
     """Return where gradients are zero that lie on a rising line; NaN if they do not."""
     numbers, gradients = values.double()
+    numbers = numbers.sigmoid() if probabilities else numbers
     numbers_apart, gradients_apart = numbers - numbers.mean(), gradients - gradients.mean()
     size = float(numbers_apart.square().sum())
     slope = float((numbers_apart * gradients_apart).sum()) / size if size else 0.0
