@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _FEWEST = 4  # sampled steps
 _FACTOR, _STILL_FACTOR = 1000.0, 100.0  # the latter where the parameters hardly move
 _FALLS = 0.95  # of the first losses
-_LITTLE = 0.85  # the same, where the parameters hardly move
-_SMALL = 1e-4  # change of a parameter in a step, relative to its size
+_LITTLE = 0.9  # the same, where the parameters hardly move
+_SMALL, _STILL = 1e-4, 5e-5  # change of a parameter in a step, relative to its size
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -31,8 +31,10 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     falls = course[1] < _FALLS * course[0]
     number = evidence.static.optimizers.index(optimizers[0])
-    moves = [each.relative_update for each in evidence.samples if each.optimizer == number]
-    is_still = bool(moves) and median(moves) <= _SMALL
+    samples = [each for each in evidence.samples if each.optimizer == number]
+    moves = [each.relative_update for each in samples]
+    # Loaded weights may be meant to stay nearly as they are.
+    is_still = bool(moves) and median(moves) <= _STILL and not any(each.loaded for each in samples)
     for line in evidence.of(ClippingLines).lines:
         norms = [each for each in line.norms if math.isfinite(each)]
         least = _STILL_FACTOR if is_still else math.inf if falls else _FACTOR
@@ -40,10 +42,11 @@ def judge(evidence: Evidence) -> Finding | None:
             return _finding(line, norms, course)
     for shrinking in evidence.of(ClippingLines).shrinking:
         factors = [before / now for before, now in shrinking.norms if 0 < now < before < math.inf]
-        is_always = len(factors) == len(shrinking.norms) >= _FEWEST and min(factors) >= _FACTOR
         # A product may only undo that of the loss, as in a scaler of the loop's own.
         is_bound = "clamp" in shrinking.by or "clip" in shrinking.by
-        if is_always and moves and not falls and (is_bound or is_still):
+        least = _STILL_FACTOR if is_bound and is_still else math.inf if falls else _FACTOR
+        is_always = len(factors) == len(shrinking.norms) >= _FEWEST and min(factors) >= least
+        if is_always and moves and (is_bound or median(moves) <= _SMALL):
             return _shrunk(shrinking, factors, course, median(moves))
     return None
 
