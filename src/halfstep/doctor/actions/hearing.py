@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from halfstep.doctor.actions.scaling import Scaling
+from halfstep.doctor.internals import is_tracing
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.program.calls import Calls
 from halfstep.doctor.signals.program.routine import Routine
@@ -80,13 +81,17 @@ class Hearing(Signal):
         watched.listener.heard, watched.listener.about = self._heard, self._about
 
     def _heard(self, call: Call, result: Any) -> None:
-        if self.watched.is_outside():
+        is_outside = self.watched.is_outside()
+        if is_outside or (self.watched.guard.is_in_loss and not is_tracing()):
             if self._routine.covers(call.function, self._grammar.made):
                 self._routine.leave_out(result)
                 self._origins.miss(result)
                 return
             with self.watched.guard.own():
-                self.take(call, result)
+                if is_outside:
+                    self.take(call, result)
+                else:
+                    self._take_in_loss(call, result)
 
     def _about(self, function: Any, name: str, args: tuple[Any, ...]) -> None:
         if name == READS and isinstance(args[0], nn.Parameter):
@@ -107,6 +112,17 @@ class Hearing(Signal):
         given, made = tensors_in((call.args, call.kwargs)), tensors_in(result)
         self._note_gradients(name, call, given, made)
         self.record(call, given, made)
+        self._tell(call, result, given, made)
+
+    def _take_in_loss(self, call: Call, result: Any) -> None:
+        """Process a call by a loss that is a module; a replay calls the whole module."""
+        self._tell(call, result, tensors_in((call.args, call.kwargs)), tensors_in(result))
+
+    def _tell(
+        self, call: Call, result: Any, given: list[torch.Tensor], made: list[torch.Tensor]
+    ) -> None:
+        """Pass a call on to the signals."""
+        name = call.function.__name__
         filled = [] if name in ALLOCATING else made if result is not None else call.args[:1]
         halves = [each for each in tensors_in(filled) if each.dtype in HALVES]
         changed = made if result is not None else given

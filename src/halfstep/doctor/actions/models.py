@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
 
 from halfstep.doctor.actions.hearing import Hearing, scores_of
 from halfstep.doctor.internals import is_functorch_tensor, is_loss
-from halfstep.doctor.record.sites import calling_line
+from halfstep.doctor.record.classes import file_of
+from halfstep.doctor.record.sites import calling_line, is_of_user
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.program.calls import Calls
 from halfstep.doctor.signals.program.threads import Elsewhere
@@ -20,7 +22,7 @@ from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.tape.listener import Call
 from halfstep.doctor.tape.tape import Copies, Entry, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
-from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
 from halfstep.formats import format_name
 from halfstep.formats.dtypes import HALVES
 
@@ -39,6 +41,7 @@ class Models(Signal):
         self._hearing, self._elsewhere = watched[Hearing], watched[Elsewhere]
         self._calls, self._origins = watched[Calls], watched[Origins]
         self._ran: list[nn.Module] | None = None  # the modules that run inside an examined call
+        self._losses: WeakSet[nn.Module] = WeakSet()
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hook of the call of a module."""
@@ -53,13 +56,16 @@ class Models(Signal):
         )
         is_here, is_outside = self.watched.is_here, self.watched.is_outside
 
-        def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:  # noqa: PLR0911
             # The first check: torch.compile recompiles if a value that was read before changes.
             if is_compiling():
                 return original(module, *args, **kwargs)
             if guard.is_inside:
                 if self._ran is not None:
                     self._ran.append(module)
+                if guard.is_in_loss and next(module.parameters(), None) is not None:
+                    with guard.inside():
+                        return original(module, *args, **kwargs)
                 return original(module, *args, **kwargs)
             if not is_here():
                 with self._elsewhere.call(module):
@@ -90,7 +96,7 @@ class Models(Signal):
                 before = notes.versions(module)
             self._ran = [] if notes.is_looked_at else None
         try:
-            with watched.guard.inside():
+            with watched.guard.inside(heard=module in self._losses):
                 result = original(module, *args, **kwargs)
         finally:
             ran, self._ran = self._ran, None
@@ -126,6 +132,8 @@ class Models(Signal):
                 halves = [each for each in made if each.dtype in HALVES]
                 call = Call(again, args, kwargs, None)
                 watched.tell("on_call", Heard(name, call, given, halves, result, module))
+            elif notes.calls == 1 and _is_own_loss(module, given, made):
+                self._losses.add(module)
         return result
 
     def _open(self, module: nn.Module, notes: ModelNotes, args: Any, kwargs: Any) -> Entry:
@@ -161,6 +169,20 @@ def _is_code_of_loop(module: nn.Module, args: Any, kwargs: Any) -> bool:
     return (
         any(isinstance(each, nn.Module) for each in given)
         and not tensors_in(given)
+        and not any(each.requires_grad for each in module.parameters())
+    )
+
+
+def _is_own_loss(module: nn.Module, given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
+    """Return whether a module of the program trains nothing itself, and has made a loss.
+
+    Signals hear its later calls of torch, as they do where a loss is a function of the program.
+    """
+    return (
+        bool(made)
+        and all(each.ndim == 0 and each.requires_grad for each in made)
+        and any(map(is_in_graph, given))
+        and is_of_user(file_of(type(module)))
         and not any(each.requires_grad for each in module.parameters())
     )
 

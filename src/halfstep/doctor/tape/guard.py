@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.tape.listener import Listener
 
 TROUBLES = 20
+_HEARD = 2
 _identity = threading.get_ident
 
 
@@ -70,9 +71,18 @@ class Guard:
             said = traceback.format_exception(type(error), error, error.__traceback__)
             self.troubles.append("".join(said))
 
-    def inside(self) -> Inside:
-        """Return a context for a model or for torch, whose calls are not calls of the loop."""
-        return Inside(self)
+    @property
+    def is_in_loss(self) -> bool:
+        """Whether a loss of the program runs, whose calls are heard."""
+        return self._inside == _HEARD and not self._own
+
+    def inside(self, *, heard: bool = False) -> Inside:
+        """Return a context for a model or for torch, whose calls are not calls of the loop.
+
+        Args:
+            heard: Whether they are heard all the same.
+        """
+        return Inside(self, heard=heard)
 
     @contextmanager
     def outside(self) -> Iterator[None]:
@@ -100,7 +110,7 @@ class Guard:
         return before
 
     def set_inside(self, inside: int) -> int:
-        """Set whether a model or optimizer runs (1 or 0), and return the previous value."""
+        """Set whether a model or optimizer runs (1, or 2 if it is heard), and return what was."""
         before, self._inside = self._inside, inside
         return before
 
@@ -141,15 +151,15 @@ class _Own:
 class Inside:
     """The context manager that `Guard.inside` returns."""
 
-    __slots__ = ("_before", "_guard", "_muted")
+    __slots__ = ("_before", "_guard", "_heard", "_muted")
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, guard: Guard, *, heard: bool = False) -> None:
+        self._guard, self._heard = guard, heard
 
     def __enter__(self) -> None:
         guard = self._guard
-        self._before = guard.set_inside(1)
-        self._muted = guard.listener.mute()
+        self._before = guard.set_inside(_HEARD if self._heard else 1)
+        self._muted = None if self._heard else guard.listener.mute()
 
     def __exit__(self, *_: object) -> None:
         self._guard.listener.unmute(self._muted)

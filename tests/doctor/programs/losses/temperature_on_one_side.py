@@ -151,3 +151,34 @@ def healthy_temperature_of_one() -> None:
         return divergence(made, wanted / 1.0) * 1.0 + functional.cross_entropy(made, labels)
 
     distil(loss)
+
+
+class Distillation(nn.Module):
+    """A loss that calls the teacher itself."""
+
+    def __init__(self, teacher: nn.Module, *, both: bool) -> None:
+        super().__init__()
+        self.teacher, self.both = teacher.eval().requires_grad_(requires_grad=False), both
+
+    def forward(self, images, scores, labels):
+        with torch.no_grad():
+            wanted = self.teacher(images)
+        scores = scores / T if self.both else scores
+        return T * T * divergence(scores, wanted / T) + functional.cross_entropy(scores, labels)
+
+
+def distil_by_a_module(*, both: bool) -> None:
+    model, loss_of = classifier(), Distillation(classifier(), both=both)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        loss_of(images, model(images), labels).backward()
+        optimizer.step()
+
+
+def broken_in_a_loss_that_is_a_module() -> None:
+    distil_by_a_module(both=False)
+
+
+def healthy_loss_that_is_a_module() -> None:
+    distil_by_a_module(both=True)
