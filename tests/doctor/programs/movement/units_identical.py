@@ -78,6 +78,12 @@ def broken_by_two_factors_of_zero() -> None:
     train(Adapted(both=True))
 
 
+def broken_by_two_factors_of_zero_that_are_all_that_is_trained() -> None:
+    model = Adapted(both=True)
+    model.head.requires_grad_(requires_grad=False)
+    train(model, steps=10)
+
+
 def broken_by_zeros_everywhere() -> None:
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2))
     for each in model.parameters():

@@ -95,5 +95,6 @@ RULE = Rule(
     ),
     needs=frozenset({"parameters", "units"}),
     judge=judge,
+    explains=("NO_GRADIENTS",),
     harmless=True,
 )
