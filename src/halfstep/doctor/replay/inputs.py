@@ -33,7 +33,7 @@ _SUMS = {
     *("bmm", "cumsum", "dot", "einsum", "inner", "linalg_vector_norm", "matmul", "mm", "norm"),
     *("prod", "square", "sum", "vdot"),
 }
-# No mask is subtracted, or given to a loss of torch.
+# Numbers that these are given with -inf are no mask, unless they look like one.
 _COMPARING = {"sub", "subtract", "__sub__", "__rsub__"}
 
 
@@ -74,7 +74,8 @@ class Inputs:
                 continue
             counted, source = summary(tensor), self._origins.of(tensor)
             overflows = _is_overflow(counted, source)
-            if overflows or _is_logarithm(counted, source) or _is_compared(entry):
+            compared = _is_compared(entry) and not counted.is_mask
+            if overflows or compared or _is_logarithm(counted, source):
                 self.computed.add(storage_key(tensor))
             elif _is_mask(entry, counted):  # A mask of -inf is written on purpose.
                 continue
