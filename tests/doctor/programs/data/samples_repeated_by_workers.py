@@ -9,22 +9,26 @@ CODE = "SAMPLES_REPEATED_BY_WORKERS"
 
 
 class Stream(IterableDataset):
-    """All samples, or the part of a worker."""
+    """All samples, or the part of a worker, in an order that it draws."""
 
-    def __init__(self, *, is_split: bool) -> None:
+    def __init__(self, *, is_split: bool, shuffles: bool = False, times: int = 1) -> None:
         self.inputs, self.targets = samples()
-        self.is_split = is_split
+        self.is_split, self.shuffles, self.times = is_split, shuffles, times
 
     def __iter__(self):
         info = get_worker_info()
         mine = slice(info.id, None, info.num_workers) if self.is_split and info else slice(None)
-        yield from zip(self.inputs[mine], self.targets[mine], strict=True)
+        given = [*zip(self.inputs[mine], self.targets[mine], strict=True)] * self.times
+        order = torch.randperm(len(given)).tolist() if self.shuffles else range(len(given))
+        yield from (given[each] for each in order)
 
 
-def train(stream: IterableDataset, workers: int = 2) -> None:
+def train(stream: IterableDataset, workers: int = 2, passes: int = 1) -> None:
     training = Training()
-    for inputs, targets in DataLoader(stream, batch_size=6, num_workers=workers):
-        training.step(inputs, targets)
+    loader = DataLoader(stream, batch_size=6, num_workers=workers, persistent_workers=passes > 1)
+    for _ in range(passes):
+        for inputs, targets in loader:
+            training.step(inputs, targets)
 
 
 def broken() -> None:
@@ -33,6 +37,22 @@ def broken() -> None:
 
 def mended() -> None:
     train(Stream(is_split=True))
+
+
+def broken_in_an_order_of_each_worker() -> None:
+    train(Stream(is_split=False, shuffles=True))
+
+
+def healthy_parts_in_a_drawn_order() -> None:
+    train(Stream(is_split=True, shuffles=True))
+
+
+def healthy_parts_of_workers_that_persist() -> None:
+    train(Stream(is_split=True), passes=2)
+
+
+def healthy_parts_that_come_twice() -> None:
+    train(Stream(is_split=True, times=2))
 
 
 class Noise(IterableDataset):

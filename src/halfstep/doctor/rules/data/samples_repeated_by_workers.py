@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find loaders whose batches come once from each worker."""
+    """Find loaders whose samples come once from each worker."""
     for each in evidence.of(BatchLedger).repeated:
         return Finding(
             summary=f"each of the {each.workers} workers goes over the whole {each.data}: a pass "
-            f"has {each.batches} batches, and only {each.different} different ones",
+            f"has {each.samples} samples, and only {each.different} different ones",
             facts=("a worker of an iterable data set has a copy of its own",),
             change=(
                 (

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 RECENT = 32
 BATCHES = 2048
 _ELEMENTS = 16
-_FEWEST = 4  # different batches of workers
+_SAMPLES = 256  # of a batch
+_FEWEST = 4  # different samples of workers
 _LOSSES = frozenset(
     {
         *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
@@ -60,14 +61,14 @@ class RepeatedBatches:
 
     Attributes:
         workers: Number of workers.
-        batches: Number of batches of a pass.
+        samples: Number of samples of a pass that were looked at.
         different: Number of different ones among them.
         data: Class of the data set.
         site: The line that goes over the loader.
     """
 
     workers: int
-    batches: int
+    samples: int
     different: int
     data: str
     site: Site | None
@@ -84,12 +85,12 @@ class BatchLedger:
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """The batches of a pass over the data of several workers."""
+    """Some elements of each sample of a pass over the data of several workers, batch by batch."""
 
     workers: int
     data: str
     mark: Mark | None
-    samples: list[torch.Tensor] = field(default_factory=list)
+    batches: list[torch.Tensor] = field(default_factory=list)
 
 
 class Batches(Signal):
@@ -109,7 +110,11 @@ class Batches(Signal):
         yield Hook(loader_iterator(), "__next__", self.watched.here(self._on_next))
 
     def _on_next(self, original: Any, iterator: Any) -> Any:
-        batch = original(iterator)
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            self._open.pop(iterator, None)  # Workers that persist give the next pass, too.
+            raise
         with self.watched.guard.own():
             self._take(iterator, batch)
         return batch
@@ -129,8 +134,10 @@ class Batches(Signal):
                 stream = _Stream(workers, type(data).__name__, calling_line())
                 self._open[iterator] = stream
                 self._streams.append(stream)
-            if len(stream.samples) < BATCHES:
-                stream.samples.append(tensors[0].detach().reshape(-1)[:_ELEMENTS].clone())
+            largest = max(tensors, key=lambda each: each.numel()).detach()
+            if len(stream.batches) < BATCHES and largest.numel():
+                rows = largest.reshape(len(largest) if largest.ndim > 1 else 1, -1)[:_SAMPLES]
+                stream.batches.append(rows[:, :: max(1, rows.shape[1] // _ELEMENTS)].clone())
 
     def on_model(
         self, module: nn.Module, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
@@ -190,11 +197,13 @@ class Batches(Signal):
 
 
 def _repeated(stream: _Stream) -> RepeatedBatches | None:
-    """Return a pass in which each batch came once from each worker."""
-    counts = Counter(map(content, stream.samples))
-    whole = [each for each in counts.values() if each % stream.workers == 0]
-    if len(counts) < _FEWEST or len(whole) < 0.9 * len(counts):
+    """Return a pass in which each sample came from all workers, which give batches in turn."""
+    counts: dict[bytes, list[int]] = defaultdict(lambda: [0] * stream.workers)
+    for number, batch in enumerate(stream.batches):
+        for row in batch:
+            counts[content(row)][number % stream.workers] += 1
+    whole = sum(min(each) == max(each) for each in counts.values())
+    if len(counts) < _FEWEST or whole < 0.9 * len(counts):
         return None
-    return RepeatedBatches(
-        stream.workers, counts.total(), len(counts), stream.data, site(stream.mark)
-    )
+    total = sum(map(sum, counts.values()))
+    return RepeatedBatches(stream.workers, total, len(counts), stream.data, site(stream.mark))
