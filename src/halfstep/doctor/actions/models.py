@@ -17,6 +17,7 @@ from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.program.calls import Calls
 from halfstep.doctor.signals.program.threads import Elsewhere
 from halfstep.doctor.signals.signal import Heard, Hook, Signal
+from halfstep.doctor.signals.state.registry import EVERY
 from halfstep.doctor.signals.values.evaluations import Evaluations
 from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.tape.listener import Call
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.signals.state.registry import ModelNotes
     from halfstep.doctor.signals.watched import Watched
+
+_HEARD = 32  # calls of a loss, and later one in EVERY
 
 
 class Models(Signal):
@@ -96,7 +99,8 @@ class Models(Signal):
                 before = notes.versions(module)
             self._ran = [] if notes.is_looked_at else None
         try:
-            with watched.guard.inside(heard=module in self._losses):
+            is_soon = notes.calls <= _HEARD or notes.calls % EVERY == 0
+            with watched.guard.inside(heard=is_soon and module in self._losses):
                 result = original(module, *args, **kwargs)
         finally:
             ran, self._ran = self._ran, None
@@ -176,7 +180,7 @@ def _is_code_of_loop(module: nn.Module, args: Any, kwargs: Any) -> bool:
 def _is_own_loss(module: nn.Module, given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
     """Return whether a module of the program trains nothing itself, and has made a loss.
 
-    Signals hear its later calls of torch, as they do where a loss is a function of the program.
+    Signals hear some of its later calls, as they do where a loss is a function of the program.
     """
     return (
         bool(made)
