@@ -100,6 +100,18 @@ def _of_shuffles(pair: ShuffledApart) -> Finding:
 
 
 def _of_batches(batch: CrossedBatches) -> Finding:
+    if batch.collate:
+        return Finding(
+            summary=f"{batch.collate}() gives the rows of inputs and targets in different orders: "
+            f"they do not belong together in {batch.crossed} of {batch.calls} calls of the loss",
+            facts=("the rows were compared with the samples that it was given",),
+            change=(
+                "+ # sort or permute the samples in the collate function, not a part of each:",
+                "+ samples = sorted(samples, key=lambda each: len(each[0]), reverse=True)",
+            ),
+            confidence=LIKELY,
+            site=batch.site,
+        )
     return Finding(
         summary=f"in {batch.crossed} of {batch.calls} calls of the loss, the targets are from "
         "another batch of the loader than the inputs",
