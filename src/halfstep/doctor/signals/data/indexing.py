@@ -18,7 +18,7 @@ from halfstep.doctor.internals import is_loss, version_of
 from halfstep.doctor.record.passes import Overlap  # noqa: TC001  # pydantic reads it at run time
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.data.overlap import mixed
-from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tensors.makers import Makers, compared
 from halfstep.doctor.tensors.nesting import is_in_graph
 from halfstep.lazy_dataclass import dataclass
@@ -162,6 +162,9 @@ class Indexing(Signal):
         self._kept: dict[int, tuple[Any, _Taken]] = {}  # permuted as a whole
         self._sources: dict[int, tuple[Any, int]] = {}
         self._born: dict[int, tuple[Any, int]] = {}
+        self._arrays: OrderedDict[int, tuple[Any, Any]] = (
+            OrderedDict()
+        )  # of tensors in their memory
         self._births: list[int | None] = []  # of the sources
         # Rows that a model is given, whether for training, and the number of the model.
         self._given: list[tuple[_Taken, bool, int]] = []
@@ -171,6 +174,19 @@ class Indexing(Signal):
         self._room = INDICES
         self._takes = 0
         self._heard = 0
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hook of the function that makes a tensor in the memory of an array."""
+        yield Hook(torch, "from_numpy", self.watched.here(self._on_array))
+
+    def _on_array(self, original: Any, array: Any, /) -> Any:
+        tensor = original(array)
+        with self.watched.guard.own():
+            if _count(array, 0):
+                self._arrays[id(tensor)] = _weak(tensor), array
+                if len(self._arrays) > RECENT:
+                    self._arrays.popitem(last=False)
+        return tensor
 
     def on_call(self, heard: Heard) -> None:
         """Note rows that are taken, and the targets of a loss."""
@@ -206,8 +222,10 @@ class Indexing(Signal):
             return
         self._takes += 1
         is_slice = isinstance(index, slice)
-        base = getattr(index, "_base", getattr(index, "base", None))
-        owner = None if is_slice else index if base is None else base
+        known = self._arrays.get(id(index))
+        whole = known[1] if known is not None and known[0]() is index else index
+        base = getattr(whole, "_base", getattr(whole, "base", None))
+        owner = None if is_slice else whole if base is None else base
         self._room -= 0 if is_slice else count
         taken = _Taken(
             self._number(source),
