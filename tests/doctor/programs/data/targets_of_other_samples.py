@@ -177,6 +177,38 @@ def broken_by_a_permutation_of_the_inputs_alone() -> None:
         training.step(inputs[start : start + 8], targets[start : start + 8])
 
 
+def split(order_of) -> None:
+    """Train on the first samples of an order of the inputs, and of one of the targets."""
+    inputs, targets = samples()
+    order = order_of()
+    inputs, targets = inputs[order], targets[order if order_of is same_for_both else order_of()]
+    training = Training()
+    data = TensorDataset(inputs[:40], targets[:40])
+    for inputs, targets in DataLoader(data, batch_size=8, shuffle=True):
+        training.step(inputs, targets)
+
+
+def same_for_both() -> torch.Tensor:
+    return torch.randperm(COUNT)
+
+
+def broken_by_two_orders_in_a_data_set() -> None:
+    split(lambda: torch.randperm(COUNT))
+
+
+def healthy_order_of_both_in_a_data_set() -> None:
+    split(same_for_both)
+
+
+def healthy_unpaired_samples_of_two_domains() -> None:
+    one, _ = samples()
+    other = one.flip(0) + 1
+    data = TensorDataset(one[torch.randperm(COUNT)], other[torch.randperm(COUNT)])
+    training = Training()
+    for inputs, others in DataLoader(data, batch_size=8):
+        training.step(torch.cat([inputs, others]), torch.arange(16) // 8)
+
+
 def broken_by_slices_of_the_targets() -> None:
     inputs, targets = samples()
     training = Training()

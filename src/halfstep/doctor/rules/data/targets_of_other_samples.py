@@ -9,7 +9,7 @@ from halfstep.doctor.signals.data.batches import BatchLedger, CrossedBatches
 from halfstep.doctor.signals.data.indexing import RowLedger, TwoOrders
 from halfstep.doctor.signals.data.pairs import PairLedger
 from halfstep.doctor.signals.data.shuffles import ShuffledApart, Shuffles
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -26,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
     for pair in evidence.of(Shuffles).found:
         return _of_shuffles(pair)
     for order in evidence.of(RowLedger).orders:
-        if order.batches >= _FEWEST and order.alike <= _ALIKE:
+        if not 0 < order.batches < _FEWEST and order.alike <= _ALIKE:
             return _of_orders(order)
     for each in evidence.of(PairLedger).lines:
         return Finding(
@@ -71,7 +71,8 @@ def _of_predictions(found: Reordered) -> Finding:
 
 def _of_orders(order: TwoOrders) -> Finding:
     return Finding(
-        summary=f"inputs and targets are taken with different indices: in {order.batches} batches, "
+        summary="inputs and targets are taken with different indices: in "
+        f"{f'{order.batches} batches' if order.batches else 'a data set of them'}, "
         f"{order.alike:.0%} of the rows have the target of their own sample",
         facts=(
             f"both are taken from tensors of {order.rows} rows",
@@ -81,6 +82,7 @@ def _of_orders(order: TwoOrders) -> Finding:
             "+ # take inputs and targets with the same permutation",
             *((f"  {order.site.text}",) if order.site else ()),
         ),
+        confidence=CERTAIN if order.batches else LIKELY,
         site=order.site,
     )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from torch.utils.data import TensorDataset
 
 from halfstep.doctor.internals import is_loss, version_of
 from halfstep.doctor.record.passes import Overlap  # noqa: TC001  # pydantic reads it at run time
@@ -72,7 +73,7 @@ class TwoOrders:
     """Inputs and targets that are taken with different indices.
 
     Attributes:
-        batches: Number of such batches.
+        batches: Number of such batches; 0 for a data set that pairs them as a whole.
         rows: Number of rows of both tensors.
         alike: Share of the rows of these batches with the same index.
         inputs: The line that takes the inputs.
@@ -169,6 +170,7 @@ class Indexing(Signal):
         # Rows that a model is given, whether for training, and the number of the model.
         self._given: list[tuple[_Taken, bool, int]] = []
         self._pairs: list[tuple[_Taken, _Taken]] = []
+        self._sets: list[tuple[_Taken, _Taken]] = []
         self._inputs = Makers[_Taken | None]()
         self._whole: set[int] = set()  # tensors that are given to a model as they are
         self._room = INDICES
@@ -176,8 +178,18 @@ class Indexing(Signal):
         self._heard = 0
 
     def hooks(self) -> Iterator[Hook]:
-        """Yield the hook of the function that makes a tensor in the memory of an array."""
+        """Yield the hooks of what makes a tensor in the memory of an array, and a data set."""
         yield Hook(torch, "from_numpy", self.watched.here(self._on_array))
+        yield Hook(TensorDataset, "__init__", self.watched.afterwards(self._on_set))
+
+    def _on_set(self, data: TensorDataset, *tensors: torch.Tensor) -> None:
+        del data
+        with self.watched.guard.own():
+            # Targets have fewer dimensions; the samples of two domains may be unpaired on purpose.
+            if len(self._sets) < RECENT and tensors and tensors[-1].dim() < tensors[0].dim():
+                inputs, targets = self._of(tensors[0]), self._of(tensors[-1])
+                if inputs is not None and targets is not None:
+                    self._sets.append((inputs, targets))
 
     def _on_array(self, original: Any, array: Any, /) -> Any:
         tensor = original(array)
@@ -338,12 +350,13 @@ class Indexing(Signal):
 
     def _orders(self) -> list[TwoOrders]:
         lines: defaultdict[Any, list[tuple[_Taken, _Taken]]] = defaultdict(list)
-        for inputs, targets in self._pairs:
-            roots = inputs.root(), targets.root()
-            if roots[0][0] != roots[1][0] and roots[0][1] == roots[1][1]:
-                lines[inputs.mark, targets.mark].append((inputs, targets))
+        for is_set, those in enumerate((self._pairs, self._sets)):
+            for inputs, targets in those:
+                roots = inputs.root(), targets.root()
+                if roots[0][0] != roots[1][0] and roots[0][1] == roots[1][1]:
+                    lines[inputs.mark, targets.mark, is_set].append((inputs, targets))
         found = []
-        for (mark, other), pairs in lines.items():
+        for (mark, other, is_set), pairs in lines.items():
             known = [(a, b) for a, b in pairs if a.is_known() and b.is_known()]
             if not all(self._is_older(b, a) and self._is_older(a, b) for a, b in known):
                 continue  # Targets that are computed from permuted inputs have their order.
@@ -357,7 +370,8 @@ class Indexing(Signal):
             apart = [not (a == b).all() for a, b in numbers]
             if all(apart):
                 rows = known[0][0].root()[1]
-                found.append(TwoOrders(len(numbers), rows, alike, site(mark), site(other)))
+                count = 0 if is_set else len(numbers)
+                found.append(TwoOrders(count, rows, alike, site(mark), site(other)))
         return found
 
     def _same(self) -> Iterator[SameOrder]:
