@@ -13,7 +13,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MOST = 64  # samples
+_MOST, _FIRST = 64, 64  # samples, and elements of each that are compared
 
 
 def in_another_order(samples: Sequence[Any], tensors: Sequence[torch.Tensor]) -> frozenset[int]:
@@ -84,7 +84,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _holds(row: torch.Tensor, value: torch.Tensor) -> bool:
-    """Return whether a row consists of a value and padding."""
-    rest = row[len(value) :]
+    """Return whether a row consists of a value and padding, by its first elements."""
+    rest = row[len(value) : len(value) + _FIRST]
     is_padded = len(rest) == 0 or bool((rest == rest[0]).all())
-    return len(value) > 0 and is_padded and torch.equal(row[: len(value)], value)
+    return len(value) > 0 and is_padded and torch.equal(row[: len(value)][:_FIRST], value[:_FIRST])
