@@ -45,7 +45,11 @@ def in_another_order(samples: Sequence[Any], tensors: Sequence[torch.Tensor]) ->
             if all(map(_holds, mine, field)):
                 kept.append((at, number))
                 continue
-            sources = [[n for n in places if _holds(row, field[n])] for row in mine]
+            sources = []
+            for row in mine:
+                sources.append([n for n in places if _holds(row, field[n])])
+                if not sources[-1]:
+                    break
             if all(sources) and {n for each in sources for n in each} == {*places}:
                 moved[at, number] = sources
     orders = {number for _, number in kept}
