@@ -489,9 +489,9 @@ def padded(sequences):
 
 def train_on_sequences(collate) -> None:
     training = Training()
-    for _ in range(2):
-        for inputs, targets, *order in DataLoader(Sequences(), 8, shuffle=True, collate_fn=collate):
-            training.step(inputs, targets[order[0]] if order else targets)
+    loader = DataLoader(Sequences(), 8, shuffle=True, collate_fn=collate)
+    for inputs, targets, *order in loader:
+        training.step(inputs, targets[order[0]] if order else targets)
 
 
 def broken_by_a_collate_function_that_sorts_the_inputs() -> None:

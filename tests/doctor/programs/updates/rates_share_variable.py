@@ -18,7 +18,8 @@ def shape(step: int) -> float:
 
 def train(functions, kind=LambdaLR) -> None:
     model = classifier()
-    first = [model[:3]] if len(functions) < 3 else [model[0], model[1]]
+    is_short = callable(functions) or len(functions) < 3
+    first = [model[:3]] if is_short else [model[0], model[1]]
     groups = [{"params": each.parameters()} for each in (*first, model[3])]
     optimizer = torch.optim.SGD(groups, lr=0.02)
     scheduler = kind(optimizer, functions)
