@@ -319,6 +319,11 @@ def fetchers() -> tuple[type[Any], ...]:
     return fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
 
 
+def fetcher_of(iterator: Any) -> Any:
+    """Return what fetches the batches for the iterator of a data loader without workers."""
+    return getattr(iterator, "_dataset_fetcher", None)
+
+
 def base_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor of which a tensor is a view; the tensor itself if it is none."""
     return tensor if tensor._base is None else tensor._base

@@ -62,6 +62,7 @@ def test_what_only_looks_like_the_cause_gets_none(code: str, name: str) -> None:
         ("OUTSIDE_DOMAIN", "powers_of_a_negative_fraction", "NOT_FINITE"),
         ("CTC_TARGET_TOO_LONG", "label_that_is_masked", "SCALE_COLLAPSED"),
         ("UPDATE_SKIPPED", "drops_gradients_that_no_scale_would_help", "NOT_FINITE"),
+        ("FOUND_INF_IGNORED", "weights_of_which_one_is_nan", "PARAMETERS_NOT_FINITE"),
     ],
 )
 def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> None:

@@ -42,6 +42,11 @@ class StepNumbers:
     skipped: bool
     learning_rate: float
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether the loss is known and finite."""
+        return self.loss is not None and math.isfinite(self.loss)
+
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
@@ -79,7 +84,7 @@ class Numbers:
         losses = [
             each.loss
             for each in self.steps
-            if each.optimizer == optimizer and each.loss is not None and math.isfinite(each.loss)
+            if each.optimizer == optimizer and each.loss is not None and each.is_finite
         ]
         if len(losses) < _FEWEST:
             return None

@@ -117,6 +117,24 @@ def broken_by_a_generator_of_numpy_in_each_epoch() -> None:
             training.step(inputs[batch], targets[batch])
 
 
+def train_on_tensors_of_orders(seed_of) -> None:
+    inputs, targets = samples()
+    training = Training()
+    for epoch in range(4):
+        order = np.random.RandomState(seed_of(epoch)).permutation(COUNT)
+        for start in range(0, COUNT, 8):
+            batch = torch.from_numpy(order[start : start + 8])
+            training.step(inputs[batch], targets[batch])
+
+
+def broken_by_orders_of_numpy_as_tensors() -> None:
+    train_on_tensors_of_orders(lambda epoch: 3)
+
+
+def healthy_orders_of_numpy_as_tensors() -> None:
+    train_on_tensors_of_orders(lambda epoch: 3 + epoch)
+
+
 def healthy_one_permutation_for_all_epochs() -> None:
     order = torch.randperm(COUNT)
     permuted(lambda _: order)

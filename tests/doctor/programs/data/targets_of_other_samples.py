@@ -177,6 +177,38 @@ def broken_by_a_permutation_of_the_inputs_alone() -> None:
         training.step(inputs[start : start + 8], targets[start : start + 8])
 
 
+def split(order_of) -> None:
+    """Train on the first samples of an order of the inputs, and of one of the targets."""
+    inputs, targets = samples()
+    order = order_of()
+    inputs, targets = inputs[order], targets[order if order_of is same_for_both else order_of()]
+    training = Training()
+    data = TensorDataset(inputs[:40], targets[:40])
+    for inputs, targets in DataLoader(data, batch_size=8, shuffle=True):
+        training.step(inputs, targets)
+
+
+def same_for_both() -> torch.Tensor:
+    return torch.randperm(COUNT)
+
+
+def broken_by_two_orders_in_a_data_set() -> None:
+    split(lambda: torch.randperm(COUNT))
+
+
+def healthy_order_of_both_in_a_data_set() -> None:
+    split(same_for_both)
+
+
+def healthy_unpaired_samples_of_two_domains() -> None:
+    one, _ = samples()
+    other = one.flip(0) + 1
+    data = TensorDataset(one[torch.randperm(COUNT)], other[torch.randperm(COUNT)])
+    training = Training()
+    for inputs, others in DataLoader(data, batch_size=8):
+        training.step(torch.cat([inputs, others]), torch.arange(16) // 8)
+
+
 def broken_by_slices_of_the_targets() -> None:
     inputs, targets = samples()
     training = Training()
@@ -432,3 +464,65 @@ def healthy_model_that_sorts_and_puts_back() -> None:
 
 def healthy_targets_that_are_sorted_as_well() -> None:
     sort(torch.argsort)
+
+
+class Sequences(Dataset):
+    """Sequences of some numbers, and the class of each."""
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, index: int):
+        generator = torch.Generator().manual_seed(index)
+        length = int(torch.randint(2, 7, (), generator=generator))
+        sequence = torch.randn(length, generator=generator)
+        return sequence, int(sequence.sum() > 0) + int(sequence.sum() > 1)
+
+
+def longest_first(samples):
+    return sorted(samples, key=lambda each: -len(each[0]))
+
+
+def padded(sequences):
+    return torch.stack([functional.pad(each, (0, 6 - len(each))) for each in sequences])
+
+
+def train_on_sequences(collate) -> None:
+    training = Training()
+    loader = DataLoader(Sequences(), 8, shuffle=True, collate_fn=collate)
+    for inputs, targets, *order in loader:
+        training.step(inputs, targets[order[0]] if order else targets)
+
+
+def broken_by_a_collate_function_that_sorts_the_inputs() -> None:
+    def collate(samples):
+        inputs = padded([each for each, _ in longest_first(samples)])
+        return inputs, torch.tensor([label for _, label in samples])
+
+    train_on_sequences(collate)
+
+
+def healthy_collate_function_that_sorts_samples() -> None:
+    def collate(samples):
+        samples = longest_first(samples)
+        return padded([each for each, _ in samples]), torch.tensor([each for _, each in samples])
+
+    train_on_sequences(collate)
+
+
+def healthy_collate_function_that_returns_the_order() -> None:
+    def collate(samples):
+        order = sorted(range(len(samples)), key=lambda each: -len(samples[each][0]))
+        inputs = padded([samples[each][0] for each in order])
+        return inputs, torch.tensor([label for _, label in samples]), torch.tensor(order)
+
+    train_on_sequences(collate)
+
+
+def healthy_collate_function_that_pairs_samples() -> None:
+    def collate(samples):
+        inputs = padded([each for each, _ in samples])
+        labels = torch.tensor([label for _, label in samples])
+        return torch.where(torch.rand(8, 1) < 0.5, inputs, inputs.roll(1, 0)), labels
+
+    train_on_sequences(collate)

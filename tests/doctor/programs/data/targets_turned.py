@@ -62,8 +62,18 @@ def together(images: torch.Tensor, masks: torch.Tensor):
     return mirrored(images, which), mirrored(masks, which)
 
 
+def flipped(each: torch.Tensor) -> torch.Tensor:
+    """Mirror each image along both of its sides, or along one, or along none."""
+    wide = functional.pad(each, (0, 4, 0, 4))
+    return mirrored(mirrored(wide, draw()).mT, draw()).mT
+
+
 def broken() -> None:
     train(apart, of_pixels)
+
+
+def broken_along_both_sides() -> None:
+    train(lambda images, masks: (flipped(images), flipped(masks)), of_pixels, count=120)
 
 
 def mended() -> None:

@@ -49,6 +49,27 @@ def broken() -> None:
     train(own)
 
 
+def chosen(model, fixed, rewards, following, done):
+    """Choose the reward alone at the last state of an episode."""
+    values = model(following).max(1).values
+    return torch.where(done > 0, rewards, rewards + 0.99 * values)
+
+
+def broken_target_that_is_chosen_by_the_end_of_an_episode() -> None:
+    train(chosen)
+
+
+def healthy_choice_of_values_of_a_copy() -> None:
+    train(lambda model, fixed, *others: chosen(fixed, fixed, *others))
+
+
+def broken_values_that_are_masked() -> None:
+    def target_of(model, fixed, rewards, following, done):
+        return rewards + (0.99 * model(following).max(1).values).masked_fill(done > 0, 0.0)
+
+    train(target_of)
+
+
 def mended() -> None:
     train(detached)
 

@@ -9,11 +9,11 @@ from doctor.loops import batches
 CODE = "ONLY_MASKED_FOUND"
 
 
-def train(loss_of) -> None:
+def train(loss_of, count: int = 6) -> None:
     torch.manual_seed(0)
     model = nn.Linear(6, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for images, labels in batches(6):
+    for images, labels in batches(count):
         optimizer.zero_grad()
         kinds = labels.clone()
         kinds[:4] = torch.tensor([0, 0, 1, 1])
@@ -49,6 +49,11 @@ def broken() -> None:
 
 def mended() -> None:
     train(triplets(farthest, nearest))
+
+
+def broken_without_another_term() -> None:
+    """No parameter gets a gradient."""
+    train(lambda codes, same: 1 - (distances(codes) * ~same).amin(1).mean(), count=40)
 
 
 def broken_by_a_fill() -> None:

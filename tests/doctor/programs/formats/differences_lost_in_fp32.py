@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from doctor.loops import batches
 
@@ -188,6 +188,36 @@ def train_on(data) -> None:
 def broken_in_batches_of_a_loader() -> None:
     data = TensorDataset(all_times(60).float(), torch.arange(48) % 3)
     train_on(Subset(data, range(40)))
+
+
+class Rows(Dataset):
+    """Casts each row when it is read.
+
+    Args:
+        times: The rows, before the cast.
+    """
+
+    def __init__(self, times) -> None:
+        self.times = times
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __getitem__(self, index):
+        return torch.tensor(self.times[index].tolist(), dtype=torch.float32), index % 3
+
+
+def broken_in_rows_that_a_data_set_casts() -> None:
+    train_on(Rows(all_times(60)))
+
+
+def healthy_rows_with_long_pauses() -> None:
+    train_on(Rows(all_times(90000)))
+
+
+def healthy_rows_of_counts_that_seldom_change() -> None:
+    counts = START + (all_times(60) % 10 == 0).cumsum(1) * 10**7
+    train_on(Rows(counts))
 
 
 def healthy_batches_with_long_pauses() -> None:

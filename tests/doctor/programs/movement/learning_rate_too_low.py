@@ -23,6 +23,11 @@ def broken() -> None:
     train(lambda weights: torch.optim.Adam(weights, lr=1e-8))
 
 
+def broken_by_a_rate_of_which_thirty_times_as_much_is_too_low() -> None:
+    torch.manual_seed(0)
+    train(lambda weights: torch.optim.Adam(weights, lr=1e-5), steps=120)
+
+
 def mended() -> None:
     train(lambda weights: torch.optim.Adam(weights, lr=1e-3))
 

@@ -30,22 +30,27 @@ class Fused(torch.optim.Optimizer):
                 each.sub_(each.grad / self.grad_scale, alpha=group["lr"])
 
 
-def train(make) -> None:
+def train(make, *, worst: int = 3, weight: float = 0.1) -> None:
     torch.manual_seed(0)
     model = nn.Linear(6, 3)
+    nn.init.constant_(model.weight[0, :1], weight)
     optimizer = make(model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     for number, (images, labels) in enumerate(batches(5)):
         optimizer.zero_grad()
         with half_autocast():
             loss = nn.functional.cross_entropy(model(images), labels)
-        scaler.scale(loss * (1e9 if number == 3 else 1)).backward()
+        scaler.scale(loss * (1e9 if number == worst else 1)).backward()
         scaler.step(optimizer)
         scaler.update()
 
 
 def broken() -> None:
     train(lambda parameters: Fused(parameters, reads=False))
+
+
+def broken_in_the_first_step() -> None:
+    train(lambda parameters: Fused(parameters, reads=False), worst=0)
 
 
 def mended() -> None:
@@ -126,3 +131,7 @@ def broken_with_weights_that_stay_finite() -> None:
 
 def healthy_signs() -> None:
     train(lambda parameters: Signs(parameters, reads=True))
+
+
+def weights_of_which_one_is_nan() -> None:
+    train(lambda parameters: torch.optim.AdamW(parameters, fused=True), weight=float("nan"))

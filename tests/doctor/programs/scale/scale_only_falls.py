@@ -8,7 +8,9 @@ from doctor.loops import batches, half_autocast
 CODE = "SCALE_ONLY_FALLS"
 
 
-def train(*, grows: bool, start: float = 64.0, rate: int = 4, weight: float = 0.0) -> None:
+def train(
+    *, grows: bool, start: float = 64.0, rate: int = 4, weight: float = 0.0, floor: float = 0.0
+) -> None:
     torch.manual_seed(0)
     model = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -31,11 +33,15 @@ def train(*, grows: bool, start: float = 64.0, rate: int = 4, weight: float = 0.
             if grows and good % 3 == 0:
                 scale *= 2
         else:
-            scale /= 2
+            scale = max(scale / 2, floor)
 
 
 def broken() -> None:
     train(grows=False)
+
+
+def broken_at_a_floor_of_one() -> None:
+    train(grows=False, floor=1.0)
 
 
 def mended() -> None:

@@ -18,7 +18,9 @@ def shape(step: int) -> float:
 
 def train(functions, kind=LambdaLR) -> None:
     model = classifier()
-    groups = [{"params": model[:3].parameters()}, {"params": model[3].parameters()}]
+    is_short = callable(functions) or len(functions) < 3
+    first = [model[:3]] if is_short else [model[0], model[1]]
+    groups = [{"params": each.parameters()} for each in (*first, model[3])]
     optimizer = torch.optim.SGD(groups, lr=0.02)
     scheduler = kind(optimizer, functions)
     for images, labels in batches(40):
@@ -40,6 +42,10 @@ def mended() -> None:
 
 def broken_in_an_argument() -> None:
     train([lambda step: FACTORS[number] * shape(step) for number in (0, 1)])
+
+
+def broken_beside_the_function_of_another_group() -> None:
+    train([shape, *(lambda step: factor * shape(step) for factor in FACTORS)])
 
 
 def broken_in_a_loop_with_a_condition() -> None:

@@ -88,13 +88,13 @@ def broken_by_other_names() -> None:
     train(model)
 
 
-def filtered(checkpoint) -> nn.Module:
-    """Return a classifier with the weights of a file whose names it knows."""
+def filtered(checkpoint, make=classifier) -> nn.Module:
+    """Return a model with the weights of a file whose names it knows."""
     file = io.BytesIO()
     torch.save(checkpoint, file)
     file.seek(0)
     loaded = torch.load(file)["model"]
-    model = classifier()
+    model = make()
     state = model.state_dict()
     state.update({name: each for name, each in loaded.items() if name in state})
     model.load_state_dict(state)
@@ -103,6 +103,13 @@ def filtered(checkpoint) -> nn.Module:
 
 def broken_by_a_filter() -> None:
     train(filtered({"model": pretrained()}))
+
+
+def broken_by_a_filter_for_a_model_without_buffers() -> None:
+    def make() -> nn.Module:
+        return nn.Linear(6, 3)
+
+    train(filtered({"model": train(Wrapper(make())).state_dict()}, make))
 
 
 def healthy_filter() -> None:

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from halfstep.doctor.replay.influence.forwards import Forwards
 
 _DIFFERENCES = frozenset({"sub", "rsub", "mse_loss", "smooth_l1_loss", "huber_loss"})
-_SHAPES = frozenset({"view", "unsqueeze", "squeeze", "_to_copy", "clone", "expand", "alias"})
+_SHAPES = frozenset(
+    {
+        *("view", "unsqueeze", "squeeze", "_to_copy", "clone", "expand", "alias"),
+        *("where", "masked_fill", "index_put", "index", "clamp"),  # the last states of episodes
+    }
+)
 _STACKS = frozenset({"stack", "cat"})
 """Returns that were computed state by state; the first of them stands for all."""
 _LOWEST = 0.5
@@ -56,7 +61,7 @@ def _target(
 ) -> tuple[Operator, float] | None:
     """Return the sum of a reward and a discounted value, and the discount."""
     while number != OUTSIDE and operators[number].name in _SHAPES | _STACKS:
-        number = operators[number].makers[0]
+        number = _needed_maker(operators[number])
     if number == OUTSIDE or operators[number].name != "add":
         return None
     operator = operators[number]
@@ -87,8 +92,13 @@ def _discount(operators: Sequence[Operator], number: int) -> float | None:
         found = next((each for each in factors if _LOWEST <= each < 1), None)
         if found is not None:
             return found
-        number = operator.makers[operator.needed.index(True)] if any(operator.needed) else OUTSIDE
+        number = _needed_maker(operator)
     return None
+
+
+def _needed_maker(operator: Operator) -> int:
+    """Return the number of the operator that made the first operand that requires gradients."""
+    return operator.makers[operator.needed.index(True)] if any(operator.needed) else OUTSIDE
 
 
 def _parameters(operators: Sequence[Operator], number: int) -> set[int]:

@@ -143,7 +143,7 @@ class Influences(Signal):
                 contracts.take(name, torch_call(name, each.args, {}), each.caller.user_line)
 
     def _examine_whole_numbers(self, forwards: Forwards) -> None:
-        """Examine the whole numbers that modules make fp32."""
+        """Examine the whole numbers that modules make fp32, and those of the data."""
         numbers = self.watched[WholeNumbers]
         for each in forwards.base:
             if not (each.caller.module_kind and each.made and each.given):
@@ -152,6 +152,9 @@ class Influences(Signal):
                 numbers.cast(each.given[0], each.made[0], each.caller.user_line)
             elif each.name in USES:
                 numbers.used(each.name, each.args, each.values[0], each.caller.user_line)
+        for each in forwards.base:
+            if each.name in {"sub", "rsub"} and len(each.given) == 2 and not any(each.needed):
+                numbers.in_steps(each.name, each.given, each.values[0], each.caller.user_line)
 
     def _correspond(self, inputs: torch.Tensor, targets: torch.Tensor) -> bool:
         """Return whether inputs and targets are known to have their samples in the same order."""

@@ -2,8 +2,8 @@
 
 After training, a prediction fits the target of its own sample better than the mirrored target, even
 if the model knows little. If the mirrored one fits far better for a good part of the samples, then
-these have a target of another orientation than their input. Targets of other samples show whether
-the model has learned anything at all.
+these have a target of another orientation than their input. Targets of other samples, each turned
+as it fits best, show whether the model has learned anything at all.
 
 A model that only sees such pairs learns the mean of both orientations, which fits both. Therefore
 inputs and targets are also compared with each other: where they are correlated, such as a bright
@@ -22,21 +22,23 @@ from halfstep.doctor.record.answers import Turned
 from halfstep.doctor.replay.influence.losses import losses, overlaps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from halfstep.doctor.replay.influence.forwards import Forwards
     from halfstep.doctor.replay.influence.losses import Loss
+
+    _Turn = tuple[str, Callable[[torch.Tensor], torch.Tensor]]
 
 _FEWEST, _SIDE = 8, 6
 """Samples, and positions along a side, from which on a batch is examined."""
 _ELEMENTS = 4_000_000
 _BETTER = 0.7  # of the loss of a sample with its own target
 _MANY = 0.15  # of the samples
-_LEARNED = 0.6  # of the loss with targets of other samples
+_LEARNED = 0.7  # of the loss with targets of other samples, turned as they fit best
 _CORRELATED, _MORE = 0.4, 0.2
 """A correlation of an input with a target from which on it is clear, and by which it is higher."""
 _SEVERAL = 3  # samples
-_TURNS: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+_TURNS: tuple[_Turn, ...] = (
     ("mirrored along the last dimension", lambda each: each.flip(-1)),
     ("mirrored along the last dimension but one", lambda each: each.flip(-2)),
     ("turned by half a turn", lambda each: each.flip((-1, -2))),
@@ -55,19 +57,29 @@ def turned(forwards: Forwards) -> Iterator[Turned]:
             continue
         if not loss.is_of_classes and loss.predictions.shape != targets.shape:
             continue
-        own, other = _each(loss, targets), _each(loss, targets.roll(1, 0))
+        is_square = targets.shape[-1] == targets.shape[-2]
+        turns = _TURNS if is_square else _TURNS[:_OF_SQUARES]
+        own, best, its = _fits(loss, targets, turns)
         if own.min() < 0:  # Targets that are no probabilities: shares of such a loss say nothing.
             continue
-        is_square = targets.shape[-1] == targets.shape[-2]
-        for how, turn in _TURNS if is_square else _TURNS[:_OF_SQUARES]:
-            its = _each(loss, turn(targets))
-            count = int((its < _BETTER * own).sum())
-            is_learned = float(torch.minimum(own, its).mean()) < _LEARNED * float(other.mean())
-            if is_learned and count >= _MANY * len(own):
-                means = float(own.mean()), float(torch.minimum(own, its).mean())
-                yield Turned(how, count, len(own), "mean loss", *means, loss.site)
-                return
+        better = [int((each < _BETTER * own).sum()) for each in its]
+        count = max(better)
+        other = _fits(loss, targets.roll(1, 0), turns)[1]
+        if count >= _MANY * len(own) and best.mean() < _LEARNED * other.mean():
+            how, _ = turns[better.index(count)]
+            means = float(own.mean()), float(best.mean())
+            yield Turned(how, count, len(own), "mean loss", *means, loss.site)
+            return
         yield from _against(forwards.inputs.values(), loss)
+
+
+def _fits(
+    loss: Loss, targets: torch.Tensor, turns: Sequence[_Turn]
+) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """Return the loss of each sample with its target, with the best turn of it, and with each."""
+    own = _each(loss, targets)
+    its = [_each(loss, turn(targets)) for _, turn in turns]
+    return own, torch.stack([own, *its]).amin(0), its
 
 
 def _against(inputs: Iterable[torch.Tensor], loss: Loss) -> Iterator[Turned]:

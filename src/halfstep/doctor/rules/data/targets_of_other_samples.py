@@ -9,7 +9,7 @@ from halfstep.doctor.signals.data.batches import BatchLedger, CrossedBatches
 from halfstep.doctor.signals.data.indexing import RowLedger, TwoOrders
 from halfstep.doctor.signals.data.pairs import PairLedger
 from halfstep.doctor.signals.data.shuffles import ShuffledApart, Shuffles
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -26,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
     for pair in evidence.of(Shuffles).found:
         return _of_shuffles(pair)
     for order in evidence.of(RowLedger).orders:
-        if order.batches >= _FEWEST and order.alike <= _ALIKE:
+        if not 0 < order.batches < _FEWEST and order.alike <= _ALIKE:
             return _of_orders(order)
     for each in evidence.of(PairLedger).lines:
         return Finding(
@@ -71,7 +71,8 @@ def _of_predictions(found: Reordered) -> Finding:
 
 def _of_orders(order: TwoOrders) -> Finding:
     return Finding(
-        summary=f"inputs and targets are taken with different indices: in {order.batches} batches, "
+        summary="inputs and targets are taken with different indices: in "
+        f"{f'{order.batches} batches' if order.batches else 'a data set of them'}, "
         f"{order.alike:.0%} of the rows have the target of their own sample",
         facts=(
             f"both are taken from tensors of {order.rows} rows",
@@ -81,6 +82,7 @@ def _of_orders(order: TwoOrders) -> Finding:
             "+ # take inputs and targets with the same permutation",
             *((f"  {order.site.text}",) if order.site else ()),
         ),
+        confidence=CERTAIN if order.batches else LIKELY,
         site=order.site,
     )
 
@@ -100,6 +102,18 @@ def _of_shuffles(pair: ShuffledApart) -> Finding:
 
 
 def _of_batches(batch: CrossedBatches) -> Finding:
+    if batch.collate:
+        return Finding(
+            summary=f"{batch.collate}() gives the rows of inputs and targets in different orders: "
+            f"they do not belong together in {batch.crossed} of {batch.calls} calls of the loss",
+            facts=("the rows were compared with the samples that it was given",),
+            change=(
+                "+ # sort or permute the samples in the collate function, not a part of each:",
+                "+ samples = sorted(samples, key=lambda each: len(each[0]), reverse=True)",
+            ),
+            confidence=LIKELY,
+            site=batch.site,
+        )
     return Finding(
         summary=f"in {batch.crossed} of {batch.calls} calls of the loss, the targets are from "
         "another batch of the loader than the inputs",

@@ -41,5 +41,6 @@ RULE = Rule(
     citations=("jinnnju/PaAno#1",),
     needs=frozenset({"influence"}),
     judge=judge,
+    explains=("GRADIENTS_VANISH", "NO_GRADIENTS"),
     harmless=True,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.signals.values.whole_numbers import COMPARISONS, LostDifferences
+from halfstep.doctor.signals.values.whole_numbers import COMPARISONS, STEPS, LostDifferences
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -26,12 +26,15 @@ def judge(evidence: Evidence) -> Finding | None:
         wrong = "of the results are wrong by more than a tenth, and so mostly rounding"
         if found.op in COMPARISONS:
             wrong = f"of the {'equal pairs' if is_equality else 'results'} are wrong"
+        elif not found.exact:
+            wrong = f"of the results are at most {STEPS} such steps, and so mostly rounding"
         line = found.site.text if found.site else ""
+        exact = f" in place of {found.exact}" if found.exact else ""
         return Finding(
             summary=f"large numbers are made fp32 before {found.op}, up to {found.largest:.10g}, "
             f"where fp32 has steps of {apart:g}: {found.share:.0%} {wrong}",
             facts=(
-                f"{found.distinct} different results in place of {found.exact}, of {found.count}",
+                f"{found.distinct} different results{exact}, of {found.count}",
                 f"made fp32 at {found.cast or 'an unknown line'}",
             ),
             change=(

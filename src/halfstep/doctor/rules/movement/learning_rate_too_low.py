@@ -55,7 +55,12 @@ def _trial(evidence: Evidence) -> tuple[Variation, Variation] | None:
     if found is None or found.slope < _SLOPE or found.path > _TRIED or steps < _FEWEST_TRIED:
         return None
     rate = max(found.rates)
-    return (Variation(rate=rate), Variation(rate=_TIMES * rate)) if rate > 0 else None
+    return (Variation(rate=rate), Variation(rate=_higher(found))) if rate > 0 else None
+
+
+def _higher(found: Standstill) -> float:
+    """Return a much higher rate, which moves the weights by far more than usual steps do."""
+    return max(found.rates) * _TIMES * max(1.0, _GOOD / median(found.updates.values()))
 
 
 def _is_better(trial: Trial) -> bool:
@@ -67,10 +72,10 @@ def _is_better(trial: Trial) -> bool:
 
 
 def _tried(optimizer: OptimizerFacts, found: Standstill, trial: Trial) -> Finding:
-    rate = max(found.rates)
+    rate, higher = max(found.rates), _higher(found)
     tried = (
         f"{trial.steps} more steps on the last batches at {rate:.2g} bring the loss from "
-        f"{trial.first:.4g} to {trial.with_cause:.4g}; at {_TIMES * rate:.2g}, to "
+        f"{trial.first:.4g} to {trial.with_cause:.4g}; at {higher:.2g}, to "
         f"{trial.without:.4g}"
     )
     return Finding(
@@ -78,7 +83,7 @@ def _tried(optimizer: OptimizerFacts, found: Standstill, trial: Trial) -> Findin
         f"weights by {found.path:.1%} of their norm in all, and teach little: the loss is "
         f"{found.course[0]:.4g} at first and {found.course[1]:.4g} at the end",
         facts=(tried,),
-        change=(f"+ # a higher learning rate; {_TIMES * rate:.1g}, for example, was tried",),
+        change=(f"+ # a higher learning rate; {higher:.1g}, for example, was tried",),
         confidence=LIKELY,
         site=optimizer.site,
     )

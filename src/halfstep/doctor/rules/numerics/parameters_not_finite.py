@@ -8,7 +8,7 @@ from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, StepNumbers
 
 _PARAMETER = "parameter "
 
@@ -19,7 +19,9 @@ def judge(evidence: Evidence) -> Finding | None:
     if birth is None or not birth.output.name.startswith(_PARAMETER):
         return None
     if any(
-        not each.skipped and each.iteration < birth.iteration for each in evidence.numbers.steps
+        (each.is_finite if _skips_itself(evidence, each) else not each.skipped)
+        and each.iteration < birth.iteration
+        for each in evidence.numbers.steps
     ):
         return None
     backwards = len(evidence.loop.of("backward"))
@@ -43,6 +45,13 @@ def judge(evidence: Evidence) -> Finding | None:
         ),
         module=name.rpartition(".")[0],
     )
+
+
+def _skips_itself(evidence: Evidence, step: StepNumbers) -> bool:
+    """Return whether an optimizer should have skipped a step, and may have applied it."""
+    optimizers = evidence.static.optimizers
+    is_known = step.skipped and 0 <= step.optimizer < len(optimizers)
+    return is_known and optimizers[step.optimizer].skips_itself
 
 
 RULE = Rule(

@@ -16,7 +16,10 @@ def judge(evidence: Evidence) -> Finding | None:
     """Find non-finite weights or moments after a step that a fused optimizer should skip."""
     # Where a wrapper keeps found_inf from the optimizer, the step does not count as skipped.
     bad = [name for model in evidence.static.models for name in model.bad_parameters]
-    told = {each.optimizer for each in evidence.numbers.steps if each.skipped or _applied(each)}
+    steps = evidence.numbers.steps
+    told = {each.optimizer for each in steps if each.skipped or _applied(each)}
+    # Weights with inf or NaN from the start are no effect of a step.
+    told &= {each.optimizer for each in steps if each.is_finite}
     for number in sorted(told):
         optimizer = evidence.static.optimizers[number]
         # Its update may keep parameters finite, for example if it is the sign of a moment.
@@ -27,7 +30,7 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"the optimizer {optimizer.kind} should itself skip steps with inf or NaN, but "
             f"it applied such a step: {'parameters are' if bad else 'its state is'} now non-finite",
             facts=(
-                _seen(evidence.numbers.steps, number),
+                _seen(steps, number),
                 f"not finite: {', '.join(wrong[:3])}",
                 f"torch {evidence.environment.torch}",
             ),

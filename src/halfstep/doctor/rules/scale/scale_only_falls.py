@@ -19,14 +19,14 @@ _CHANGE = (
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a loss scale that the loop lowered below 1 while training continued."""
+    """Find a loss scale that the loop lowered to 1 or less while training continued."""
     return _by_hand(evidence) or _given_to_scaler(evidence)
 
 
 def _by_hand(evidence: Evidence) -> Finding | None:
     """Find such a factor of the loss in the loop's own code."""
     for scale in evidence.own_scales:
-        if scale.rises or scale.drops < DROPS or scale.last >= 1 or scale.steps < scale.drops:
+        if scale.rises or scale.drops < DROPS or scale.last > 1 or scale.steps < scale.drops:
             continue
         return Finding(
             summary=f"the loop's own loss scale fell from {scale.first:g} to {scale.last:g} "
@@ -55,7 +55,7 @@ def _given_to_scaler(evidence: Evidence) -> Finding | None:
         return None
     drops = sum(later < scale for scale, later in pairwise(scales))
     rises = any(later > scale for scale, later in pairwise(scales))
-    if rises or drops < DROPS or scales[-1] >= 1:
+    if rises or drops < DROPS or scales[-1] > 1:
         return None
     first = next(place for place, scale in enumerate(scales) if scale < scales[0])
     made = sum(not each.skipped for each in steps[first:])

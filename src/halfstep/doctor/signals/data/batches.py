@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
-from halfstep.doctor.internals import base_of, is_loss, loader_iterator
+from halfstep.doctor.internals import base_of, fetcher_of, is_loss, loader_iterator
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
+from halfstep.doctor.signals.data.collated import in_another_order
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tensors.elements import content
 from halfstep.doctor.tensors.makers import Makers, compared
@@ -32,6 +33,7 @@ BATCHES = 2048
 _ELEMENTS = 16
 _SAMPLES = 256  # of a batch
 _FEWEST = 4  # different samples of workers
+_LOOKS = 4  # batches of a collate function
 _LOSSES = frozenset(
     {
         *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
@@ -45,14 +47,17 @@ class CrossedBatches:
     """A loss whose inputs and targets come from different batches of one loader.
 
     Attributes:
-        crossed: Number of calls in which they do.
+        crossed: Number of calls in which they do, or in which they are parts of one batch that a
+            collate function has put into different orders.
         calls: Number of calls whose inputs and targets both come from this loader.
         site: The line of the loss.
+        collate: Name of the collate function, if all are such.
     """
 
     crossed: int
     calls: int
     site: Site | None
+    collate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +106,52 @@ class Batches(Signal):
         self._from: OrderedDict[int, tuple[weakref.ref[torch.Tensor], int, int]] = OrderedDict()
         self._number = 0
         self._inputs = Makers[tuple[int, int] | None]()
-        self._calls: defaultdict[Mark | None, Counter[bool]] = defaultdict(Counter)
+        self._calls: defaultdict[Mark | None, Counter[str | None]] = defaultdict(Counter)
         self._streams: list[_Stream] = []
         self._open: WeakKeyDictionary[Any, _Stream] = WeakKeyDictionary()
+        self._moved: defaultdict[str, list[frozenset[int]]] = defaultdict(list)
+        self._collate = ""
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hook of the iterators of data loaders."""
         yield Hook(loader_iterator(), "__next__", self.watched.here(self._on_next))
 
     def _on_next(self, original: Any, iterator: Any) -> Any:
+        given: list[Any] = []
+        fetcher = fetcher_of(iterator)
+        collate = getattr(fetcher, "collate_fn", default_collate)
+        name = "" if collate is default_collate else getattr(collate, "__qualname__", "")
+        looks = bool(name) and len(self._moved[name]) < _LOOKS
+
+        def collated(samples: Any) -> Any:
+            given.extend(samples if isinstance(samples, list) else ())
+            return collate(samples)
+
         try:
+            if looks:
+                fetcher.collate_fn = collated
             batch = original(iterator)
         except StopIteration:
             self._open.pop(iterator, None)  # Workers that persist give the next pass, too.
             raise
+        finally:
+            if looks:
+                fetcher.collate_fn = collate
         with self.watched.guard.own():
-            self._take(iterator, batch)
+            self._take(iterator, batch, given, name)
         return batch
 
-    def _take(self, iterator: Any, batch: Any) -> None:
+    def _take(self, iterator: Any, batch: Any, given: list[Any], name: str) -> None:
         self._number += 1
         tensors = tensors_in(batch)[:4]
         data = getattr(iterator, "_dataset", None)
-        for each in tensors:
-            self._from[id(each)] = weakref.ref(each), id(data), self._number
+        if given:
+            self._moved[name].append(in_another_order(given, tensors))
+            self._collate = name.rpartition(".")[2]
+        moved = self._moved[name][-1] if self._moved.get(name) else ()
+        for place, each in enumerate(tensors):
+            number = -self._number if place in moved else self._number
+            self._from[id(each)] = weakref.ref(each), id(data), number
         while len(self._from) > RECENT:
             self._from.popitem(last=False)
         workers = getattr(iterator, "_num_workers", 0)
@@ -165,7 +192,9 @@ class Batches(Signal):
         mine = self._inputs.take(prediction)
         its = self.batch_of(target) if isinstance(target, torch.Tensor) else None
         if mine is not None and its is not None and its[0] == mine[0]:
-            self._calls[calling_line()][its[1] != mine[1]] += 1
+            is_of_one = abs(its[1]) == abs(mine[1])
+            crossed = (self._collate if is_of_one else "") if its[1] != mine[1] else None
+            self._calls[calling_line()][crossed] += 1
 
     def batch_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Return the data set and the number of the batch that a tensor comes from."""
@@ -188,9 +217,14 @@ class Batches(Signal):
     def freeze(self) -> dict[str, Any]:
         """Return the losses and loaders; reads the samples of batches."""
         crossed = [
-            CrossedBatches(counts[True], counts.total(), site(mark))
+            CrossedBatches(
+                counts.total() - counts[None],
+                counts.total(),
+                site(mark),
+                "" if counts[""] else next(filter(None, counts)),
+            )
             for mark, counts in self._calls.items()
-            if counts[True]
+            if counts.total() > counts[None]
         ]
         repeated = {each.mark: found for each in self._streams if (found := _repeated(each))}
         return {BatchLedger.signal: BatchLedger(tuple(crossed), tuple(repeated.values()))}

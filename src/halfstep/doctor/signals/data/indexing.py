@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from torch.utils.data import TensorDataset
 
 from halfstep.doctor.internals import is_loss, version_of
 from halfstep.doctor.record.passes import Overlap  # noqa: TC001  # pydantic reads it at run time
 from halfstep.doctor.record.sites import Mark, Site, calling_line, site
 from halfstep.doctor.signals.data.overlap import mixed
-from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.data.taken import Taken, count_of, is_mixed, numbers_of
+from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tensors.makers import Makers, compared
 from halfstep.doctor.tensors.nesting import is_in_graph
 from halfstep.lazy_dataclass import dataclass
@@ -72,7 +74,7 @@ class TwoOrders:
     """Inputs and targets that are taken with different indices.
 
     Attributes:
-        batches: Number of such batches.
+        batches: Number of such batches; 0 for a data set that pairs them as a whole.
         rows: Number of rows of both tensors.
         alike: Share of the rows of these batches with the same index.
         inputs: The line that takes the inputs.
@@ -112,65 +114,51 @@ class RowLedger:
     same: tuple[SameOrder, ...] = ()
 
 
-@dataclass(slots=True, eq=False)
-class _Taken:
-    """Rows that were taken from a tensor."""
-
-    source: int
-    rows: int
-    index: Any
-    mark: Mark | None
-    step: int
-    version: int
-    at: int  # number of the call
-    drawn: int | None  # number of the call that has made the indices; None if it is unknown
-    owner: Any  # the indices of which these are a part
-    of: _Taken | None = None  # if the tensor is itself taken from another one
-
-    def numbers(self) -> np.ndarray[Any, Any]:
-        """Return the indices into the outermost tensor."""
-        mine = _numbers(self.index, self.rows)
-        return mine if self.of is None else self.of.numbers()[mine]
-
-    def is_known(self) -> bool:
-        """Return whether the indices are still those that were used."""
-        mine = not isinstance(self.index, torch.Tensor) or version_of(self.index) == self.version
-        return mine and (self.of is None or self.of.is_known())
-
-    def of_step(self) -> tuple[int, int, bytes]:
-        """Return what identifies the rows among those that are taken in one step."""
-        return self.step, self.root()[0], self.numbers().tobytes()
-
-    def is_mixed(self) -> bool:
-        """Return whether the tensor is itself taken from another one, and not by a slice."""
-        part = self.of
-        while part is not None and part.owner is None:
-            part = part.of
-        return part is not None
-
-    def root(self) -> tuple[int, int]:
-        """Return the number of the outermost tensor, and its number of rows."""
-        return (self.source, self.rows) if self.of is None else self.of.root()
-
-
 class Indexing(Signal):
     """Follows the rows that the loop takes."""
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        self._results: OrderedDict[int, tuple[Any, _Taken]] = OrderedDict()
-        self._kept: dict[int, tuple[Any, _Taken]] = {}  # permuted as a whole
+        self._results: OrderedDict[int, tuple[Any, Taken]] = OrderedDict()
+        self._kept: dict[int, tuple[Any, Taken]] = {}  # permuted as a whole
         self._sources: dict[int, tuple[Any, int]] = {}
         self._born: dict[int, tuple[Any, int]] = {}
+        self._arrays: OrderedDict[int, tuple[Any, Any]] = (
+            OrderedDict()
+        )  # of tensors in their memory
         self._births: list[int | None] = []  # of the sources
         # Rows that a model is given, whether for training, and the number of the model.
-        self._given: list[tuple[_Taken, bool, int]] = []
-        self._pairs: list[tuple[_Taken, _Taken]] = []
-        self._inputs = Makers[_Taken | None]()
+        self._given: list[tuple[Taken, bool, int]] = []
+        self._pairs: list[tuple[Taken, Taken]] = []
+        self._sets: list[tuple[Taken, Taken]] = []
+        self._inputs = Makers[Taken | None]()
         self._whole: set[int] = set()  # tensors that are given to a model as they are
         self._room = INDICES
         self._takes = 0
         self._heard = 0
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hooks of what makes a tensor in the memory of an array, and a data set."""
+        yield Hook(torch, "from_numpy", self.watched.here(self._on_array))
+        yield Hook(TensorDataset, "__init__", self.watched.afterwards(self._on_set))
+
+    def _on_set(self, data: TensorDataset, *tensors: torch.Tensor) -> None:
+        del data
+        with self.watched.guard.own():
+            # Targets have fewer dimensions; the samples of two domains may be unpaired on purpose.
+            if len(self._sets) < RECENT and tensors and tensors[-1].dim() < tensors[0].dim():
+                inputs, targets = self._of(tensors[0]), self._of(tensors[-1])
+                if inputs is not None and targets is not None:
+                    self._sets.append((inputs, targets))
+
+    def _on_array(self, original: Any, array: Any, /) -> Any:
+        tensor = original(array)
+        with self.watched.guard.own():
+            if count_of(array, 0):
+                self._arrays[id(tensor)] = _weak(tensor), array
+                if len(self._arrays) > RECENT:
+                    self._arrays.popitem(last=False)
+        return tensor
 
     def on_call(self, heard: Heard) -> None:
         """Note rows that are taken, and the targets of a loss."""
@@ -199,17 +187,19 @@ class Indexing(Signal):
         if not source.dim() or source.requires_grad or len(args) < 2:
             return
         index = args[1][0] if isinstance(args[1], tuple) and args[1] else args[1]
-        count = _count(index, len(source))
+        count = count_of(index, len(source))
         if count < _SHORTEST or count != (len(result) if result.dim() else 0):
             return
         if self._room < count or self._takes >= TAKES:
             return
         self._takes += 1
         is_slice = isinstance(index, slice)
-        base = getattr(index, "_base", getattr(index, "base", None))
-        owner = None if is_slice else index if base is None else base
+        known = self._arrays.get(id(index))
+        whole = known[1] if known is not None and known[0]() is index else index
+        base = getattr(whole, "_base", getattr(whole, "base", None))
+        owner = None if is_slice else whole if base is None else base
         self._room -= 0 if is_slice else count
-        taken = _Taken(
+        taken = Taken(
             self._number(source),
             len(source),
             index,
@@ -238,7 +228,7 @@ class Indexing(Signal):
             return False
         return bool(np.array_equal(taken[0].numbers(), taken[1].numbers()))
 
-    def _of(self, tensor: torch.Tensor) -> _Taken | None:
+    def _of(self, tensor: torch.Tensor) -> Taken | None:
         """Return what is known of a tensor that consists of taken rows."""
         for known in (self._results, self._kept):
             entry = known.get(id(tensor))
@@ -299,19 +289,19 @@ class Indexing(Signal):
 
     def _few(self) -> list[TakenRows]:
         used: defaultdict[int, set[int]] = defaultdict(set)
-        lines: defaultdict[int, list[_Taken]] = defaultdict(list)
+        lines: defaultdict[int, list[Taken]] = defaultdict(list)
         for taken, is_training, _ in self._given:
             if taken.is_known():
-                used[taken.source].update(_numbers(taken.index, taken.rows).tolist())
+                used[taken.source].update(numbers_of(taken.index, taken.rows).tolist())
                 if is_training:
                     lines[taken.source].append(taken)
         return [
             TakenRows(
                 rows=mine[0].rows,
                 taken=len(used[source]),
-                takes=sum(_count(each.index, each.rows) for each in mine),
+                takes=sum(count_of(each.index, each.rows) for each in mine),
                 steps=len({each.step for each in mine}),
-                batches=len({_numbers(each.index, each.rows).tobytes() for each in mine}),
+                batches=len({numbers_of(each.index, each.rows).tobytes() for each in mine}),
                 site=site(mine[-1].mark),
             )
             for source, mine in lines.items()
@@ -319,13 +309,14 @@ class Indexing(Signal):
         ]
 
     def _orders(self) -> list[TwoOrders]:
-        lines: defaultdict[Any, list[tuple[_Taken, _Taken]]] = defaultdict(list)
-        for inputs, targets in self._pairs:
-            roots = inputs.root(), targets.root()
-            if roots[0][0] != roots[1][0] and roots[0][1] == roots[1][1]:
-                lines[inputs.mark, targets.mark].append((inputs, targets))
+        lines: defaultdict[Any, list[tuple[Taken, Taken]]] = defaultdict(list)
+        for is_set, those in enumerate((self._pairs, self._sets)):
+            for inputs, targets in those:
+                roots = inputs.root(), targets.root()
+                if roots[0][0] != roots[1][0] and roots[0][1] == roots[1][1]:
+                    lines[inputs.mark, targets.mark, is_set].append((inputs, targets))
         found = []
-        for (mark, other), pairs in lines.items():
+        for (mark, other, is_set), pairs in lines.items():
             known = [(a, b) for a, b in pairs if a.is_known() and b.is_known()]
             if not all(self._is_older(b, a) and self._is_older(a, b) for a, b in known):
                 continue  # Targets that are computed from permuted inputs have their order.
@@ -333,13 +324,14 @@ class Indexing(Signal):
                 continue  # Targets without meaning are drawn to see what a model can memorise.
             numbers = [(a.numbers(), b.numbers()) for a, b in known]
             numbers = [(a, b) for a, b in numbers if len(a) == len(b)]
-            if not numbers or not any(_is_mixed(a) or _is_mixed(b) for a, b in numbers):
+            if not numbers or not any(is_mixed(a) or is_mixed(b) for a, b in numbers):
                 continue  # Slices that are shifted are meant, as in forecasts.
             alike = float(np.mean(np.concatenate([a == b for a, b in numbers])))
             apart = [not (a == b).all() for a, b in numbers]
             if all(apart):
                 rows = known[0][0].root()[1]
-                found.append(TwoOrders(len(numbers), rows, alike, site(mark), site(other)))
+                count = 0 if is_set else len(numbers)
+                found.append(TwoOrders(count, rows, alike, site(mark), site(other)))
         return found
 
     def _same(self) -> Iterator[SameOrder]:
@@ -350,10 +342,10 @@ class Indexing(Signal):
             if is_training and isinstance(taken.owner, np.ndarray):
                 lines[taken.mark, taken.source, taken.rows][id(taken.owner)] = taken.owner
         for (mark, _, rows), owners in lines.items():
-            orders = [_numbers(each, rows) for each in owners.values() if _count(each, rows)]
+            orders = [numbers_of(each, rows) for each in owners.values() if count_of(each, rows)]
             first = orders[0] if orders else np.arange(1)
             alike = all(np.array_equal(first, each) for each in orders)
-            if len(orders) >= _EPOCHS and len(first) >= _LONGEST and _is_mixed(first) and alike:
+            if len(orders) >= _EPOCHS and len(first) >= _LONGEST and is_mixed(first) and alike:
                 yield SameOrder(len(orders), rows, site(mark))
 
     def _overlaps(self) -> Iterator[Overlap]:
@@ -372,17 +364,17 @@ class Indexing(Signal):
                 trained[key].update(taken.numbers().tolist())
             elif taken.mark in teaching:
                 continue
-            elif key in trained and _count(taken.index, taken.rows) < taken.root()[1]:
+            elif key in trained and count_of(taken.index, taken.rows) < taken.root()[1]:
                 calls[key].append((taken.mark, taken.numbers().tolist()))
         for key, mine in calls.items():
             shared = mixed(trained[key], mine)
             if shared is not None:
                 yield shared
 
-    def _is_older(self, one: _Taken, other: _Taken) -> bool:
+    def _is_older(self, one: Taken, other: Taken) -> bool:
         """Return whether a tensor was made before the order in which another one is taken."""
         birth = self._births[one.root()[0]]
-        part: _Taken | None = other
+        part: Taken | None = other
         while part is not None:
             if part.owner is not None:
                 made = part.drawn if part.drawn is not None or part.step else part.at
@@ -390,33 +382,6 @@ class Indexing(Signal):
                     return False
             part = part.of
         return True
-
-
-def _is_mixed(numbers: np.ndarray[Any, Any]) -> bool:
-    return bool((np.diff(numbers) < 0).any())
-
-
-def _count(index: Any, rows: int) -> int:
-    """Return how many rows an index takes; 0 if it is no index of rows."""
-    if isinstance(index, slice):
-        return len(range(*index.indices(rows)))
-    if isinstance(index, torch.Tensor):
-        is_index = index.dim() == 1 and index.dtype in {torch.int64, torch.int32}
-        return len(index) if is_index else 0
-    if isinstance(index, np.ndarray):
-        return len(index) if index.ndim == 1 and index.dtype.kind in "iu" else 0
-    if isinstance(index, list):
-        return len(index) if index and all(type(each) is int for each in index) else 0
-    return 0
-
-
-def _numbers(index: Any, rows: int) -> np.ndarray[Any, Any]:
-    if isinstance(index, slice):
-        return np.arange(*index.indices(rows))
-    if isinstance(index, torch.Tensor):
-        index = index.cpu().numpy()
-    numbers = np.asarray(index, dtype=np.int64)
-    return np.where(numbers < 0, numbers + rows, numbers)
 
 
 def _weak(tensor: torch.Tensor) -> weakref.ref[torch.Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dis
+from collections import defaultdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -103,15 +104,12 @@ class Lambdas(Signal):
 
 
 def _same(functions: list[Any]) -> list[FunctionType]:
-    """Return the different functions that have all of the first one: code, cells and defaults."""
+    """Return the different functions that have all in common: code, cells and defaults."""
     made = {id(each): each for each in functions if hasattr(each, "__code__")}
-    first = next(iter(made.values()), None)
-    return [
-        each
-        for each in made.values()
-        if each.__code__ is first.__code__  # type: ignore[union-attr]  # there is a first one
-        and _parts(each) == _parts(first)
-    ]
+    alike: defaultdict[Any, list[FunctionType]] = defaultdict(list)
+    for each in made.values():
+        alike[each.__code__, *_parts(each)].append(each)
+    return max(alike.values(), key=len, default=[])
 
 
 def _parts(function: Any) -> list[int]:

@@ -13,7 +13,6 @@ from torch.utils.data import default_collate
 
 from halfstep.doctor.internals import fetchers
 from halfstep.doctor.signals.signal import Hook, Signal
-from halfstep.doctor.signals.values.whole_numbers import WholeNumbers
 from halfstep.doctor.tensors.nesting import tensors_in
 
 if TYPE_CHECKING:
@@ -49,9 +48,7 @@ class Fetches(Signal):
             batch = original(*args, **kwargs)
         finally:
             listener.unmute(muted)
-        fetcher = args[0]  # its second argument are the numbers of the samples
+        fetcher = args[0]
         if fetcher.auto_collation and fetcher.collate_fn is default_collate:
             self._latest.append([weakref.ref(each) for each in tensors_in(batch)])
-            with self.watched.guard.own():
-                self.watched[WholeNumbers].fetched(fetcher.dataset, args[1], batch)
         return batch

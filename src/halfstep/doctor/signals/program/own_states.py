@@ -74,6 +74,7 @@ class KeptStates(Signal):
         )
         self._found: dict[Mark | None, tuple[str, int, int, Mark | None]] = {}
         self._copies: dict[Mark | None, dict[int, list[int]]] = {}  # steps before, by address
+        self._loading = 0
 
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks of the methods that return and load a state."""
@@ -107,13 +108,19 @@ class KeptStates(Signal):
                 line, passed = calling_line(), self._steps() - before
                 count = self._found.get(line, ("", 0))[1] + 1
                 self._found[line] = type(module).__name__, count, passed, kept
-        return original(module, *args, **kwargs)
+        self._loading += 1
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            self._loading -= 1
 
     def before_write(
         self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
     ) -> None:
         """Note the lines that copy parameters from their own memory, and from that alone."""
-        if name != "copy_" or len(written) != 1 or len(values) != 1 or not self._steps():
+        if self._loading or name != "copy_" or len(written) != 1 or len(values) != 1:
+            return
+        if not self._steps():
             return
         copied, key = self._copies.setdefault(calling_line(), {}), address(written[0])
         if 0 in copied or len(copied) >= _MOST:

@@ -2,9 +2,10 @@
 
 fp32 represents every whole number up to 2**24. The numbers are whole ones, or those of fp64. Times
 in seconds since 1970 are rounded to multiples of 128, which does no harm by itself. But the
-difference of two of them may be nothing but rounding. Copies of some of the numbers, such as those
-of a batch, are followed as well. Inside of modules, the operators of the last step's replay are
-examined.
+difference of two of them may be nothing but rounding. Copies of some of the numbers are followed as
+well. Inside of modules, the operators of the last step's replay are examined. In it, numbers of
+which it is not known what they were before count, too, if their differences are only a few of the
+steps that fp32 has there: a data set may have rounded them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch.utils.data import Subset, TensorDataset
 
 from halfstep.doctor.internals import (
     is_functorch_tensor,
@@ -50,6 +50,10 @@ COMPARISONS = frozenset({"eq", "ne", "lt", "gt", "le", "ge"})
 USES = _DIFFERENCES | COMPARISONS
 _WRONG = 0.1
 """A difference is wrong if its error is a larger share of it."""
+STEPS = 4
+"""The most steps of fp32 by which two numbers differ whose difference is wrong, usually."""
+_NOT_ZERO = 1 / 16
+"""The share of the results that are such differences, and not 0, which may be exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class LostDifference:
         count: Number of results.
         share: The share of them that are wrong; of equal pairs for a comparison of equality.
         distinct: Number of different results.
-        exact: Number of different results of the exact whole numbers.
+        exact: Number of different results of the exact whole numbers; 0 if these are unknown.
         cast: The line that makes them fp32.
         site: The line of the function.
     """
@@ -212,22 +216,6 @@ class WholeNumbers(Signal):
         if isinstance(made, torch.Tensor) and made.shape == result.shape:
             self._follow(result, made, source.mark)
 
-    def fetched(self, data: Any, indices: Any, batch: Any) -> None:
-        """Follow the tensors of a batch that a loader has stacked from rows of tensors.
-
-        Args:
-            data: The data set of the loader.
-            indices: The numbers of its samples.
-            batch: The batch.
-        """
-        while self._followed and isinstance(data, Subset) and isinstance(indices, list):
-            data, indices = data.dataset, [data.indices[each] for each in indices]
-        if not self._followed or not isinstance(data, TensorDataset):
-            return
-        if isinstance(indices, list) and isinstance(batch, list | tuple):
-            for each, result in zip(data.tensors, batch, strict=False):
-                self.moved(torch.Tensor.__getitem__, (each, indices), {}, result)
-
     def _follow(self, result: torch.Tensor, exact: torch.Tensor, mark: Mark | None) -> None:
         self._followed = {
             key: each for key, each in self._followed.items() if not each.storage.expired()
@@ -296,6 +284,31 @@ class WholeNumbers(Signal):
                 exact.unique().numel(),
                 site(source.mark),
                 site(mark),
+            )
+
+    def in_steps(
+        self, name: str, numbers: Sequence[torch.Tensor], result: torch.Tensor, mark: Mark | None
+    ) -> None:
+        """Look for differences of large numbers that are only a few steps of fp32.
+
+        Args:
+            name: The function.
+            numbers: Its two operands.
+            result: Its result.
+            mark: The line.
+        """
+        dtypes = {each.dtype for each in numbers}
+        if mark in self._found or dtypes != {torch.float32} or not 1 < result.numel() <= MOST:
+            return
+        size = torch.maximum(*(each.detach().abs() for each in numbers))
+        if not EXACT < float(size.max()) < math.inf:
+            return
+        step = torch.nextafter(size, size.new_tensor(math.inf)) - size
+        near = (size > EXACT) & (result.abs() <= STEPS * step)
+        if float((near & (result != 0)).double().mean()) >= _NOT_ZERO:
+            count, share = result.numel(), float(near.double().mean())
+            self._found[mark] = LostDifference(
+                name, float(size.max()), count, share, result.unique().numel(), 0, None, site(mark)
             )
 
     def _of(self, tensor: Any, *, written: bool) -> _Followed | None:
