@@ -26,7 +26,19 @@ if TYPE_CHECKING:
 
 _LOG, _PLAIN = "_log_softmax", "_softmax"
 _ELEMENTWISE = frozenset(
-    {"_to_copy", "add", "alias", "clamp", "clamp_min", "clone", "detach", "div", "log", "mul", "neg"}
+    {
+        "_to_copy",
+        "add",
+        "alias",
+        "clamp",
+        "clamp_min",
+        "clone",
+        "detach",
+        "div",
+        "log",
+        "mul",
+        "neg",
+    }
 )
 _SUM, _PICKS = "logsumexp", frozenset({"gather", "index"})
 _DIFFERENCES = frozenset({"rsub", "sub"})
