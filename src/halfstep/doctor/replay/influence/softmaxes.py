@@ -2,8 +2,9 @@
 
 A softmax may be computed by hand: the score of the target's class minus a logarithm of the sum of
 exponentials. The dimension of the classes is then the one along which the score was picked, as it
-is where the probability of a class or an action is picked from a softmax. A loss may also multiply the probabilities by targets, as an overlap of regions does: then the dimension of
-the classes is the one along which the targets have a single 1.
+is where the probability of a class or an action is picked. A loss may also multiply the
+probabilities by targets, as an overlap of regions does: then the dimension of the classes is the
+one along which the targets have a single 1.
 """
 
 from __future__ import annotations
@@ -25,21 +26,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.replay.influence.losses import Loss
 
 _LOG, _PLAIN = "_log_softmax", "_softmax"
-_ELEMENTWISE = frozenset(
-    {
-        "_to_copy",
-        "add",
-        "alias",
-        "clamp",
-        "clamp_min",
-        "clone",
-        "detach",
-        "div",
-        "log",
-        "mul",
-        "neg",
-    }
-)
+_COPIES = frozenset({"_to_copy", "alias", "clone", "detach"})
+_ELEMENTWISE = _COPIES | {"add", "clamp", "clamp_min", "div", "log", "mul", "neg"}
 _SUM, _PICKS = "logsumexp", frozenset({"gather", "index"})
 _DIFFERENCES = frozenset({"rsub", "sub"})
 _MEETINGS = frozenset({"binary_cross_entropy", "mse_loss", "mul", *_DIFFERENCES})
