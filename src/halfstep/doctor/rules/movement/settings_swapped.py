@@ -70,7 +70,7 @@ def _dampening(optimizer: OptimizerFacts) -> Finding | None:
             f"{optimizer.kind} has dampening={dampening:g} without a momentum, which has no "
             "effect: a momentum was meant"
         )
-    elif 0 < momentum <= _DECAY and dampening > _NO_EPS:
+    elif 0 < float(momentum) <= _DECAY and dampening > _NO_EPS:
         changed = made
         summary = (
             f"{optimizer.kind} has momentum={momentum:g} and dampening={dampening:g}: the third "
