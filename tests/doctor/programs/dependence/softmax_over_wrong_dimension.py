@@ -254,3 +254,31 @@ def healthy_attention_over_the_samples() -> None:
         return functional.cross_entropy(outputs.softmax(0).T @ outputs, labels[:3])
 
     train(loss_of)
+
+
+def smoothed(dim: int):
+    """Return a loss of labels of which a share goes to the other classes."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        targets = 0.9 * functional.one_hot(labels, 3) + 0.1 / 3
+        return -(targets * outputs.log_softmax(dim)).sum(1).mean()
+
+    return loss_of
+
+
+def broken_smoothed_labels() -> None:
+    train(smoothed(0))
+
+
+def healthy_smoothed_labels() -> None:
+    train(smoothed(1))
+
+
+def healthy_ranking_of_the_samples() -> None:
+    """The samples are a list that is ranked by three criteria."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        wanted = (labels[:, None] - torch.arange(3)).abs().float().softmax(0)
+        return -(wanted * outputs.log_softmax(0)).sum(0).mean()
+
+    train(loss_of)

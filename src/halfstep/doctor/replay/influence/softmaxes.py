@@ -4,7 +4,7 @@ A softmax may be computed by hand: the score of the target's class minus a logar
 exponentials. The dimension of the classes is then the one along which the score was picked, as it
 is where the probability of a class or an action is picked. A loss may also multiply the
 probabilities by targets, as an overlap of regions does: then the dimension of the classes is the
-one along which the targets have a single 1.
+one along which the targets have a single 1, or shares that add up to 1.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.replay.influence.forwards import Forwards
     from halfstep.doctor.replay.influence.losses import Loss
 
+_ROUNDING = 1e-2  # of shares in a half format
 _LOG, _PLAIN = "_log_softmax", "_softmax"
 _COPIES = frozenset({"_to_copy", "alias", "clone", "detach"})
 _ELEMENTWISE = _COPIES | {"add", "clamp", "clamp_min", "div", "log", "mul", "neg"}
@@ -54,13 +55,13 @@ def wrong_softmaxes(forwards: Forwards) -> Iterator[WrongSoftmax]:
 
 
 def _beside_targets(operators: Sequence[Operator]) -> Iterator[WrongSoftmax]:
-    """Yield the softmaxes whose results meet one-hot targets of another dimension."""
+    """Yield the softmaxes whose results meet targets that are shares of another dimension."""
     for each in operators:
         if each.name not in _MEETINGS or len(each.given) != 2 or sum(each.needed) != 1:
             continue
         at = each.needed.index(True)
         targets = each.given[1 - at]
-        if targets.shape != each.given[at].shape or (classes := _one_hot(targets)) is None:
+        if targets.shape != each.given[at].shape or (classes := _shared(targets)) is None:
             continue
         found = _softmax(operators, each.makers[at])
         if found is None:
@@ -70,17 +71,17 @@ def _beside_targets(operators: Sequence[Operator]) -> Iterator[WrongSoftmax]:
         if scores.shape != targets.shape or dim == classes:
             continue
         # What a model chooses itself, as a router does, is no target.
-        if not torch.equal(scores.argmax(classes), targets.to(torch.uint8).argmax(classes)):
+        if not torch.equal(scores.argmax(classes), targets.float().argmax(classes)):
             yield WrongSoftmax(dim, classes, each.name, place(found))
             return
 
 
-def _one_hot(targets: torch.Tensor) -> int | None:
-    """Return the only dimension along which tensors have a single 1, beside zeros."""
-    if targets.ndim < 2 or not bool(((targets == 0) | (targets == 1)).all()):
+def _shared(targets: torch.Tensor) -> int | None:
+    """Return the only dimension along which tensors have a single 1, or shares of it."""
+    if targets.ndim < 2 or bool((targets < 0).any()):
         return None
-    sums = [targets.sum(at, dtype=torch.float32) for at in range(targets.ndim)]
-    fits = [at for at, each in enumerate(sums) if targets.shape[at] > 1 and bool((each == 1).all())]
+    sums = [(targets.sum(at, dtype=torch.float32) - 1).abs() for at in range(targets.ndim)]
+    fits = [at for at, each in enumerate(sums) if targets.shape[at] > 1 and each.max() < _ROUNDING]
     return fits[0] if len(fits) == 1 else None
 
 
