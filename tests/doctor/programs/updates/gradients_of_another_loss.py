@@ -305,3 +305,16 @@ def healthy_pairs_that_both_tell_apart() -> None:
         (0.01 * sum(each.square().sum() for each in gan.discriminator.parameters())).backward()
 
     at_once(lead, judge)
+
+
+def healthy_encoder_and_decoder_far_from_their_targets() -> None:
+    """All predictions are too small in all steps."""
+
+    def lead(gan: Gan, images: torch.Tensor) -> None:
+        made = gan.discriminator(gan.generator(images))
+        functional.mse_loss(made, 50 + images.sum(1, keepdim=True)).mul(1e-4).backward()
+
+    def judge(gan: Gan, images: torch.Tensor) -> None:
+        functional.mse_loss(gan.discriminator(images), images[:, :1]).mul(1e-4).backward()
+
+    at_once(lead, judge)

@@ -233,7 +233,11 @@ class AdversarySignal(Signal):
             ]
             moved = [one for its, one in mine if its == maker != _DATA and not one.is_cut]
             sign = _sign(moved)
-            if sign and _sign([one for _, one in mine if one not in moved]) != -sign:
+            if (
+                sign
+                and all(map(_is_by_value, moved))
+                and _sign([one for _, one in mine if one not in moved]) != -sign
+            ):
                 both = product(owners.get(model, ()), owners.get(maker, ()))
                 yield from (pair for pair in both if pair[0] != pair[1])
 
@@ -265,6 +269,20 @@ def _sign(scores: Sequence[_Score]) -> int:
     values = [each.values for each in scores if each.values is not None]
     signs = {int(one) for _, gradients in values for one in gradients.sign().tolist()} - {0}
     return signs.pop() if len(signs) == 1 else 0
+
+
+def _is_by_value(score: _Score) -> bool:
+    """Return whether gradients only depend on the numbers, as without targets of samples.
+
+    The more a convex loss moves a number up, the smaller the number is. Numbers that another
+    network of an ensemble falls below have no gradient.
+    """
+    if score.values is None:
+        return True
+    numbers, gradients = score.values
+    order = numbers[gradients != 0].argsort()
+    rises = gradients[gradients != 0][order].diff()
+    return bool((rises >= -_EXACT * gradients.abs().max()).all())
 
 
 def _label(scores: Sequence[_Score]) -> float:
