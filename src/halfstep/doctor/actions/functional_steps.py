@@ -17,6 +17,7 @@ from torch import nn
 
 from halfstep.doctor.internals import is_functorch_tensor
 from halfstep.doctor.replay.investigation import Investigation
+from halfstep.doctor.signals.movement.directions import Directions
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tape.tape import random_state
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
@@ -71,12 +72,24 @@ class FunctionalSteps(Signal):
             with self.watched.guard.own():
                 if not any(map(is_functorch_tensor, tensors_in((args, kwargs)))):
                     self._latest = function, numbers, bool(has_aux), args, kwargs
+                    with_value = original.__name__ == "grad_and_value"
+                    self._follow(args, numbers, result, has_aux=has_aux, with_value=with_value)
                     self._look(tensors_in(result))
                 if not self.watched.registry.optimizers.notes:
                     self.watched.grammar.stepped_by_hand()
             return result
 
         return call
+
+    def _follow(
+        self, args: Any, numbers: Any, result: Any, *, has_aux: bool, with_value: bool
+    ) -> None:
+        """Follow the weights of a model, which are several tensors in one argument."""
+        slopes, value = result if has_aux or with_value else (result, None)
+        values = tensors_in(value) if with_value else []  # The loss comes first.
+        weights = [args[each] for each in numbers if each < len(args)]
+        if len(weights) == 1 and not isinstance(weights[0], torch.Tensor):
+            self.watched[Directions].take(tensors_in(weights), tensors_in(slopes), values[:1])
 
     def _look(self, result: list[torch.Tensor]) -> None:
         """Examine the first step that is not finite; on an accelerator, only the last one."""
@@ -130,6 +143,7 @@ class FunctionalSteps(Signal):
         loss = result[0] if has_aux else result
         if self._is_unknown or not (isinstance(loss, torch.Tensor) and loss.requires_grad):
             return []
+        self.watched[Directions].judge([loss])
         entry = tape.open("backward", None, (loss,), {"grad_tensors": None})
         entry.value = loss.detach()
         tape.close(entry, None, None)

@@ -16,7 +16,7 @@ from halfstep.doctor.signals.program.routine import Routine
 from halfstep.doctor.signals.signal import Heard, Signal
 from halfstep.doctor.signals.values.origins import Origins
 from halfstep.doctor.signals.values.own_scales import OwnScales
-from halfstep.doctor.tape.listener import NUMBERS, READS, REQUIRES, writes
+from halfstep.doctor.tape.listener import NUMBERS, READS, REQUIRES, Call, writes
 from halfstep.doctor.tape.tape import Multiplier, autocast_state
 from halfstep.doctor.tensors.broadcast import broadcast_of
 from halfstep.doctor.tensors.inexact import is_inexact
@@ -27,7 +27,6 @@ from halfstep.formats.dtypes import HALVES
 if TYPE_CHECKING:
     from halfstep.doctor.record.sites import Mark
     from halfstep.doctor.signals.watched import Watched
-    from halfstep.doctor.tape.listener import Call
 
 _NORMS = ("_foreach_norm", "norm", "linalg_vector_norm", "vector_norm")
 _ZEROES = {"zero_", "_foreach_zero_"}
@@ -52,7 +51,17 @@ _LOSSES = (
 _LOSS_MODULES = frozenset(
     {nn.CrossEntropyLoss, nn.NLLLoss, nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss}
 )
+_ASSIGNS = "__setitem__"
 _NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
+
+
+def _set(tensor: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    """Assign elements as a loop does, and return the tensor."""
+    tensor[index] = value
+    return tensor
+
+
+_set.__name__ = _ASSIGNS
 
 
 def scores_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
@@ -102,7 +111,11 @@ class Hearing(Signal):
                     self.watched.tell("on_gradient" if name == READS else "on_read", args[0])
                     return
                 event = "on_trainable" if name in REQUIRES else "before_write"
-                self.watched.tell(event, name, tensors_in(args[:1]), tensors_in(args[1:]))
+                written, values = tensors_in(args[:1]), tensors_in(args[1:])
+                self.watched.tell(event, name, written, values)
+                if torch.is_grad_enabled() and any(map(is_in_graph, values)):
+                    for each in written:
+                        self._tape.fill(each, calling_line())
 
     def take(self, call: Call, result: Any) -> None:
         """Process a call and its result."""
@@ -142,7 +155,7 @@ class Hearing(Signal):
             self._grammar.divided(calling_line(), _written(call))
         elif name in _MULTIPLIES:
             self._grammar.notice_writes(calling_line(), _written(call), _factor(call))
-        elif name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+        elif name == _ASSIGNS or (name.endswith("_") and not name.endswith("__")):
             self._grammar.notice_writes(calling_line(), _written(call), by=name)
         elif name in _NORMS:
             self._grammar.notice_read(calling_line(), given)
@@ -161,12 +174,14 @@ class Hearing(Signal):
             made: The tensors in the result of the call.
         """
         name = call.function.__name__
+        if name == _ASSIGNS and is_in_graph(call.args[0]):
+            call, made = Call(_set, call.args, call.kwargs, call.random), [call.args[0]]
         scores = scores_of(call.function, call.args, call.kwargs)
         broadcast = broadcast_of(call.function, given)
         floats = self._calls.count(name, given, made, scores, broadcast)
         needs_gradients = any(map(is_in_graph, floats))
         if not floats:
-            if name == "__setitem__":
+            if name == _ASSIGNS:
                 self._assigned(call.args)
             return
         if not (needs_gradients or self._tape.holds(given)):

@@ -14,6 +14,7 @@ from halfstep.doctor.actions.measuring import Measuring
 from halfstep.doctor.record.contributions import OwnStepLedger
 from halfstep.doctor.record.sites import calling_line, site
 from halfstep.doctor.signals.ledgers.followers import address
+from halfstep.doctor.signals.movement.directions import Directions
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.tape.tape import given_tensors
 from halfstep.doctor.tensors.elements import some
@@ -56,6 +57,10 @@ class OwnSteps(Signal):
         pairs = zip(self._first, self._last, strict=False)
         return self._are_own and any(not torch.equal(one, other) for one, other in pairs)
 
+    @property
+    def _losses(self) -> list[torch.Tensor]:
+        return [] if self._measuring.loss is None else [self._measuring.loss]
+
     def on_backward(self, losses: Sequence[torch.Tensor]) -> None:
         """Compare weights and gradients with those after the backward pass before."""
         del losses
@@ -71,14 +76,18 @@ class OwnSteps(Signal):
         del facts
         if kind != "backward" or not self._are_own:
             return
+        mine = [*self.watched.registry.names().values()]
         given = [
-            *self.watched.registry.names().values(),
+            *mine,
             *(each for _, each in given_tensors(self.watched.tape.snapshot()) if each.is_leaf),
         ]
         found = {id(each): each for each in given if each.requires_grad}
         weights = [*found.values()]
         gradients = [each.grad for each in weights if each.grad is not None]
         self._end(weights, gradients)
+        mine = [each for each in mine if each.grad is not None]
+        slopes = [each.grad for each in mine if each.grad is not None]
+        self.watched[Directions].take(mine, slopes, self._losses)
         self._steps, self._mark = self._steps + 1, mark
         self._held = [
             (each, some(each, ELEMENTS).clone(), some(each.grad, ELEMENTS).clone())
@@ -101,7 +110,12 @@ class OwnSteps(Signal):
         entry.mark, entry.value = calling_line(), outputs[0].detach()
         tape.close(entry, None, None)
         self._measuring.loss = entry.value if outputs[0].numel() == 1 else None
-        self._end(weights, tensors_in(heard.result))
+        slopes = tensors_in(heard.result)
+        self._end(weights, slopes)
+        mine = {id(each) for each in self.watched.registry.names().values()}
+        if len(slopes) == len(weights) and all(id(each) in mine for each in weights):
+            self.watched[Directions].judge(outputs)
+            self.watched[Directions].take(weights, slopes, self._losses)
 
     def before_write(
         self, name: str, written: Sequence[torch.Tensor], values: Sequence[torch.Tensor]

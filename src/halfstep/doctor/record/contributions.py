@@ -67,6 +67,8 @@ class Contributions:
         backward: The line of the last backward.
         zero: The line that cleared the gradients last.
         foreign: Contributions that were made for something else.
+        joint: Contributions that pass its parameters on the way to those of another optimizer, in
+            steps with others that reach it alone.
         repeated: Number of steps that counted a loss several times.
         repeated_at: The line of a backward that counted a loss again.
         stacked: Number of backward passes in a closure that added to those of the closure's earlier
@@ -100,6 +102,7 @@ class Contributions:
     backward: Site | None = None
     zero: Site | None = None
     foreign: tuple[Foreign, ...] = ()
+    joint: tuple[Foreign, ...] = ()
     repeated: int = 0
     repeated_at: Site | None = None
     stacked: int = 0

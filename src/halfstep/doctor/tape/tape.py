@@ -299,6 +299,20 @@ class Tape:
             like_cuda=cpu_half.in_use(),
         )
 
+    def fill(self, tensor: torch.Tensor, mark: Mark | None) -> None:
+        """Put a tensor from outside on the tape that a write in place will join to a graph.
+
+        Args:
+            tensor: The tensor, before the write. Those that are on the tape stay as they are.
+            mark: The line that writes.
+        """
+        is_plain = tensor.layout is torch.strided and not tensor.is_inference()
+        if tensor.requires_grad or not is_plain or self._known(tensor) or tensor.nbytes > _LARGE:
+            return
+        entry = self.open("call", torch.clone, (tensor.detach().clone(),), {})
+        entry.autocast, entry.mark = autocast_state(), mark
+        self.close(entry, tensor, None)
+
     def close(self, entry: Entry, result: Any, scale: Multiplier | None) -> None:
         """Put an entry on the tape.
 

@@ -167,3 +167,41 @@ def distil(taught: slice, tested: slice) -> None:
 
 def healthy_teacher_of_a_student() -> None:
     distil(slice(0, 40), slice(40, COUNT))
+
+
+def of_arrays(train, test, *, renewed: bool = False, whole: bool = False) -> None:
+    """The loop takes rows of arrays, and evaluates on more rows at once than it trains on.
+
+    Args:
+        train: The rows of the training.
+        test: Those of the evaluation.
+        renewed: Whether each evaluation has other rows, as states of an environment.
+        whole: Whether the evaluation has all rows.
+    """
+    inputs, targets = samples(200)
+    inputs, targets = inputs.numpy(), targets.numpy()
+    training = Training()
+    for _ in range(EPOCHS):
+        for at in range(0, len(train), 20):
+            rows = train[at : at + 20].numpy()
+            training.step(torch.from_numpy(inputs[rows]), torch.from_numpy(targets[rows]))
+        rows = test[torch.randperm(len(test))[:70]] if renewed else test
+        rows = torch.randperm(200) if whole else rows
+        training.evaluate([(torch.from_numpy(inputs[rows]), torch.from_numpy(targets[rows]))])
+
+
+def broken_by_two_permutations_of_arrays() -> None:
+    of_arrays(torch.randperm(200)[:120], torch.randperm(200)[120:])
+
+
+def healthy_parts_of_arrays() -> None:
+    order = torch.randperm(200)
+    of_arrays(order[:120], order[120:])
+
+
+def healthy_states_that_are_drawn_anew() -> None:
+    of_arrays(torch.randperm(200)[:120], torch.randperm(200)[90:], renewed=True)
+
+
+def healthy_evaluation_on_all_rows_of_arrays() -> None:
+    of_arrays(torch.randperm(200)[:120], torch.arange(200), whole=True)

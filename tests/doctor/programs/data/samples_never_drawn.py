@@ -98,3 +98,39 @@ def healthy_one_batch_on_purpose() -> None:
 
 def healthy_random_indices() -> None:
     index(lambda _: torch.randint(0, COUNT, (8,)))
+
+
+class Buffer:
+    """Keeps states in the order in which they come, and draws from those that it has."""
+
+    def __init__(self, room: int) -> None:
+        self.states, self.classes = torch.zeros(room, 6), torch.zeros(room, dtype=torch.long)
+        self.count = 0
+
+    def add(self, states: torch.Tensor, classes: torch.Tensor) -> None:
+        places = slice(self.count, self.count + len(states))
+        self.states[places], self.classes[places] = states, classes
+        self.count += len(states)
+
+
+KEPT: list[Buffer] = []
+
+
+def replay(room: int, most: int) -> None:
+    """Train on states of a buffer that is still partly empty at the end."""
+    inputs, targets = samples(192)
+    buffer, training = Buffer(room), Training()
+    KEPT[:] = [buffer]
+    for step in range(48):
+        new = slice(4 * step, 4 * step + 4)
+        buffer.add(inputs[new], targets[new])
+        batch = torch.randint(0, min(buffer.count, most), (16,))
+        training.step(buffer.states[batch], buffer.classes[batch])
+
+
+def broken_by_indices_of_the_first_states_of_a_buffer() -> None:
+    replay(room=600, most=16)
+
+
+def healthy_buffer_that_is_partly_empty() -> None:
+    replay(room=600, most=600)

@@ -61,3 +61,46 @@ def healthy_room_for_new_words() -> None:
 
 def healthy_words_of_three_positions() -> None:
     train(Machine(40), (30, 24, 30))
+
+
+def atoms(sizes, rows: int, offsets=(0, 0, 0), draw=None) -> None:
+    """Each molecule has atoms, and each atom has fields, whose vectors are added."""
+    model = Machine(rows, offsets)
+    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(6):
+        columns = [torch.randint(size, (32, 9), generator=generator) for size in sizes]
+        numbers = torch.stack(columns, 2) if draw is None else draw(torch.stack(columns, 2))
+        vectors = model.table(numbers + model.offsets).sum(2).square().mean(1)
+        labels = numbers[:, 0].sum(1).float()
+        loss = functional.mse_loss(vectors.sum(1), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def broken_with_as_many_rows_as_the_largest_field() -> None:
+    atoms((9, 5, 4), rows=9)
+
+
+def healthy_rows_of_their_own() -> None:
+    atoms((9, 5, 4), rows=18, offsets=(0, 9, 14))
+
+
+def healthy_words_that_are_added() -> None:
+    atoms((9, 9, 9), rows=9)
+
+
+def healthy_sorted_words() -> None:
+    """The words of each bag are sorted, so small ones come first."""
+    atoms((9, 9, 9), rows=9, draw=lambda numbers: numbers.sort(2).values)
+
+
+def healthy_bags_that_are_padded() -> None:
+    """Few bags have a third word: its number is 0 in the others."""
+
+    def draw(numbers):
+        numbers[1:, :, 2] = 0
+        return numbers
+
+    atoms((9, 9, 9), rows=9, draw=draw)

@@ -32,11 +32,11 @@ class Reader(nn.Module):
         return self.head(mixed.mean(0 if self.transposed else 1))
 
 
-def train(model: nn.Module) -> None:
+def train(model: nn.Module, *, samples: int = SAMPLES, length: int = LENGTH) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(0)
     for _ in range(5):
-        tokens = torch.randint(0, TOKENS, (SAMPLES, LENGTH), generator=generator)
+        tokens = torch.randint(0, TOKENS, (samples, length), generator=generator)
         optimizer.zero_grad()
         functional.cross_entropy(model(tokens), tokens[:, 0] % 3).backward()
         optimizer.step()
@@ -67,6 +67,22 @@ def broken_waves() -> None:
         return given + angles.sin()[:, None]
 
     train(Reader(add))
+
+
+def broken_with_as_many_features_as_samples() -> None:
+    model = Reader(lambda given, table: given + table.weight[: given.size(0)].unsqueeze(1))
+    train(model, samples=WIDTH)
+
+
+def healthy_as_many_features_as_samples() -> None:
+    train(Reader(lambda given, table: given + table.weight[: given.size(1)]), samples=WIDTH)
+
+
+def healthy_as_many_features_as_samples_and_positions() -> None:
+    def add(given, table):
+        return given + table.weight[: given.size(1)] * torch.arange(1, WIDTH + 1) / WIDTH
+
+    train(Reader(add), samples=WIDTH, length=WIDTH)
 
 
 def healthy_positions_first() -> None:

@@ -215,3 +215,70 @@ def healthy_places_of_one_target() -> None:
         return ((maps - functional.one_hot(labels, 3).float()) ** 2).sum()
 
     train(loss_of)
+
+
+def chosen(probabilities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return -probabilities.gather(1, labels[:, None]).squeeze(1).log().mean()
+
+
+def broken_probabilities_of_actions() -> None:
+    train(lambda outputs, labels: chosen(outputs.softmax(0), labels))
+
+
+def broken_distribution_of_actions() -> None:
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return -torch.distributions.Categorical(outputs.softmax(0)).log_prob(labels).mean()
+
+    train(loss_of)
+
+
+def healthy_probabilities_of_actions() -> None:
+    train(lambda outputs, labels: chosen(outputs.softmax(1), labels))
+
+
+def healthy_matching_that_ends_with_the_classes() -> None:
+    """Rounds of Sinkhorn: each class takes its share of the samples."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            outputs = outputs.log_softmax(0).log_softmax(1)
+        return functional.nll_loss(outputs, labels) + chosen(outputs.exp(), labels)
+
+    train(loss_of)
+
+
+def healthy_attention_over_the_samples() -> None:
+    """Each column weighs the samples of a bag; no class is picked from the weights."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(outputs.softmax(0).T @ outputs, labels[:3])
+
+    train(loss_of)
+
+
+def smoothed(dim: int):
+    """Return a loss of labels of which a share goes to the other classes."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        targets = 0.9 * functional.one_hot(labels, 3) + 0.1 / 3
+        return -(targets * outputs.log_softmax(dim)).sum(1).mean()
+
+    return loss_of
+
+
+def broken_smoothed_labels() -> None:
+    train(smoothed(0))
+
+
+def healthy_smoothed_labels() -> None:
+    train(smoothed(1))
+
+
+def healthy_ranking_of_the_samples() -> None:
+    """The samples are a list that is ranked by three criteria."""
+
+    def loss_of(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        wanted = (labels[:, None] - torch.arange(3)).abs().float().softmax(0)
+        return -(wanted * outputs.log_softmax(0)).sum(0).mean()
+
+    train(loss_of)

@@ -241,6 +241,36 @@ def broken_by_a_copy_without_gradients() -> None:
     tag(keep)
 
 
+class Recalling(Recurrent):
+    """A cell that reconstructs its input in each step, and recalls the first one at the end."""
+
+    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state, error = inputs.new_zeros(len(inputs), 8), inputs.new_zeros(())
+        for each in inputs.unbind(1):
+            state = self.step(self.cell, each, state, 0)
+            error = error + functional.mse_loss(self.head(state), each[:, :3])
+        return self.head(state), error
+
+
+def recall(step) -> None:
+    torch.manual_seed(0)
+    model = Recalling(nn.GRUCell(4, 8), step)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, labels in sequences():
+        optimizer.zero_grad()
+        scores, error = model(inputs)
+        (functional.cross_entropy(scores, labels) + 0.1 * error).backward()
+        optimizer.step()
+
+
+def broken_with_a_reconstruction_in_each_step() -> None:
+    recall(lambda cell, inputs, state, at: cell(inputs, state.detach()))
+
+
+def healthy_reconstruction_in_each_step() -> None:
+    recall(lambda cell, inputs, state, at: cell(inputs, state))
+
+
 def healthy_targets_of_each_step() -> None:
     tag(lambda state: state.clone())
 

@@ -157,3 +157,14 @@ def broken_in_a_training_of_tensors() -> None:
 
 def healthy_training_of_tensors() -> None:
     train_tensors(lambda values: values)
+
+
+def healthy_clipped_values_of_a_policy() -> None:
+    """The larger of two errors counts: that of the values, and that of their clipped change."""
+
+    def loss_of(values: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
+        old = values.detach().roll(1) + 0.5
+        clipped = old + (values - old).clamp(-0.2, 0.2)
+        return torch.max((values - returns) ** 2, (clipped - returns) ** 2).mean()
+
+    train(nn.Identity(), lambda inputs: 3 * standard(inputs), loss_of)

@@ -33,6 +33,14 @@ def broken_by_the_fourth_argument() -> None:
     train(lambda weights: torch.optim.SGD(weights, 0.01, 0.9, 5e-4))
 
 
+def broken_by_a_decay_and_a_momentum_in_the_places_behind() -> None:
+    train(lambda weights: torch.optim.SGD(weights, 0.01, 5e-4, 0.9))
+
+
+def healthy_small_momentum() -> None:
+    train(lambda weights: torch.optim.SGD(weights, 0.01, momentum=0.01, weight_decay=5e-4))
+
+
 def healthy_betas_of_a_gan() -> None:
     train(lambda weights: torch.optim.Adam(weights, lr=0.001, betas=(0.5, 0.9)))
 

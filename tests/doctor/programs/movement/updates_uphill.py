@@ -117,3 +117,66 @@ def healthy_adversaries() -> None:
 def healthy_rate_with_noise() -> None:
     """Momentum overshoots, so that some updates go uphill."""
     train(lambda weights: torch.optim.SGD(weights, lr=0.2, momentum=0.95), steps=40)
+
+
+def by_hand(sign: float, *, loss_of=nn.functional.cross_entropy, momentum: float = 0.0) -> None:
+    model = classifier()
+    velocities = [torch.zeros_like(each) for each in model.parameters()]
+    for images, labels in batches(24):
+        model.zero_grad()
+        loss_of(model(images), labels).backward()
+        with torch.no_grad():
+            for each, velocity in zip(model.parameters(), velocities, strict=True):
+                velocity.mul_(momentum).add_(each.grad)
+                each.add_(velocity, alpha=0.05 * sign)
+
+
+def broken_by_hand() -> None:
+    by_hand(1.0)
+
+
+def healthy_by_hand() -> None:
+    by_hand(-1.0, momentum=0.9)
+
+
+def healthy_score_that_is_raised_by_hand() -> None:
+    by_hand(1.0, loss_of=lambda scores, labels: 9.0 + scores.log_softmax(-1)[:, 0].mean())
+
+
+def healthy_attack_by_hand() -> None:
+    """A shift of all inputs raises the loss of a model whose weights also get gradients."""
+    model = classifier().eval()
+    shift = torch.zeros(1, 6, requires_grad=True)
+    (images, labels), *_ = batches(1)
+    for _ in range(24):
+        (slope,) = torch.autograd.grad(
+            nn.functional.cross_entropy(model(images + shift), labels), shift
+        )
+        with torch.no_grad():
+            shift.add_(slope, alpha=0.5)
+
+
+def functional(sign: float, function) -> None:
+    model = deep()
+    weights = {name: each.detach() for name, each in model.named_parameters()}
+
+    def loss_of(weights, images, labels):
+        scores = torch.func.functional_call(model, weights, (images,))
+        return nn.functional.cross_entropy(scores, labels)
+
+    for images, labels in batches(24):
+        found = function(loss_of)(weights, images, labels)
+        slopes = found if isinstance(found, dict) else found[0]
+        weights = {name: each + 0.2 * sign * slopes[name] for name, each in weights.items()}
+
+
+def broken_functional() -> None:
+    functional(1.0, torch.func.grad_and_value)
+
+
+def broken_functional_without_the_value() -> None:
+    functional(1.0, torch.func.grad)
+
+
+def healthy_functional() -> None:
+    functional(-1.0, torch.func.grad_and_value)

@@ -47,6 +47,30 @@ def broken_by_a_division_before_the_first_step() -> None:
     half_steps(model)
 
 
+def prior(least: float, decay: float) -> None:
+    """The bias begins at the logarithms of the shares of classes; one was never seen."""
+    model = classifier()
+    shares = torch.tensor([0.5, 0.5, 0.0]).clamp(min=least)
+    model[3].bias = nn.Parameter(shares.log())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, weight_decay=decay)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels.clamp(max=1)).backward()
+        optimizer.step()
+
+
+def broken_by_the_logarithm_of_an_empty_class() -> None:
+    prior(least=0.0, decay=1e-4)
+
+
+def healthy_logarithm_of_a_small_class() -> None:
+    prior(least=1e-3, decay=1e-4)
+
+
+def healthy_class_that_is_switched_off() -> None:
+    prior(least=0.0, decay=0.0)
+
+
 def updates_by_hand(*, unused: bool = False) -> None:
     """The loop updates the parameters without an optimizer, at a learning rate that is too high."""
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))

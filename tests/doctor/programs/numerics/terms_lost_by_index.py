@@ -184,3 +184,61 @@ def healthy_mask() -> None:
         return nodes
 
     train(collect)
+
+
+def in_the_loop(collect) -> None:
+    """The loop itself collects the messages of a batch in a tensor that it has filled with 0."""
+    torch.manual_seed(0)
+    lift, head = nn.Linear(6, 16), nn.Linear(16, 3)
+    optimizer = torch.optim.SGD([*lift.parameters(), *head.parameters()], lr=0.05)
+    for images, labels in batches(6):
+        messages = lift(images[SOURCES]).tanh()
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(head(collect(torch.zeros(8, 16), messages)), labels)
+        loss.backward()
+        optimizer.step()
+
+
+def broken_in_the_loop() -> None:
+    in_the_loop(adding)
+
+
+def broken_by_a_sum_in_the_loop() -> None:
+    def collect(nodes, messages):
+        nodes[TARGETS] = nodes[TARGETS] + messages
+        return nodes
+
+    in_the_loop(collect)
+
+
+def broken_by_a_scatter_in_the_loop() -> None:
+    in_the_loop(lambda nodes, new: nodes.scatter_(0, TARGETS[:, None].expand_as(new), new))
+
+
+def healthy_sum_in_the_loop() -> None:
+    in_the_loop(lambda nodes, new: nodes.index_add_(0, TARGETS, new))
+
+
+def healthy_average_in_the_loop() -> None:
+    def collect(nodes, messages):
+        nodes[TARGETS] += 0.1 * (messages - nodes[TARGETS])
+        return nodes
+
+    in_the_loop(collect)
+
+
+def healthy_last_write_in_the_loop() -> None:
+    def collect(nodes, messages):
+        nodes[TARGETS] = 0.5 * messages
+        return nodes
+
+    in_the_loop(collect)
+
+
+def healthy_rows_in_the_loop() -> None:
+    def collect(nodes, messages):
+        for at in range(8):
+            nodes[at] = messages[at] + 0.1 * messages[at - 1]
+        return nodes
+
+    in_the_loop(collect)

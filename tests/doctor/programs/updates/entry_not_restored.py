@@ -147,3 +147,76 @@ def healthy_return_to_the_last_weights() -> None:
 
 def healthy_average_that_goes_on() -> None:
     returned(Averaging)
+
+
+def forgets_its_best(path, steps: int = 4) -> None:
+    """One function loads a file, trains and saves; it does not read the best loss."""
+    model, best = classifier(), 1e9
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    if path.exists():
+        file = torch.load(path)
+        model.load_state_dict(file["net"])
+        optimizer.load_state_dict(file["opt"])
+    for images, labels in batches(steps):
+        loss = nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        best = min(best, loss.item())
+    states = {"net": model.state_dict(), "opt": optimizer.state_dict()}
+    torch.save({**states, "smallest_loss": best}, path)
+
+
+def forgets_its_scale(path, steps: int = 4) -> None:
+    """The inputs are divided by a running size, which begins again."""
+    model, size, last = classifier(), torch.ones(6), torch.zeros(6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    if path.exists():
+        file = torch.load(path)
+        model.load_state_dict(file["net"])
+        optimizer.load_state_dict(file["opt"])
+    for images, labels in batches(steps):
+        last = images[-1]
+        size = 0.9 * size + 0.1 * images.abs().mean(0)
+        loss = nn.functional.cross_entropy(model(images / size), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    states = {"net": model.state_dict(), "opt": optimizer.state_dict()}
+    torch.save({**states, "running_size": size, "last_image": last}, path)
+
+
+def remembers_its_scale(path, steps: int = 4) -> None:
+    model, extent = classifier(), torch.ones(6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    if path.exists():
+        file = torch.load(path)
+        model.load_state_dict(file["net"])
+        optimizer.load_state_dict(file["opt"])
+        extent = file["extent"]
+    for images, labels in batches(steps):
+        extent = 0.9 * extent + 0.1 * images.abs().mean(0)
+        loss = nn.functional.cross_entropy(model(images / extent), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    states = {"net": model.state_dict(), "opt": optimizer.state_dict()}
+    torch.save({**states, "extent": extent}, path)
+
+
+def twice(train) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        train(Path(folder) / "last.pt")
+        train(Path(folder) / "last.pt")
+
+
+def broken_in_one_function() -> None:
+    twice(forgets_its_best)
+
+
+def broken_by_a_running_size_that_begins_again() -> None:
+    twice(forgets_its_scale)
+
+
+def healthy_running_size_that_goes_on() -> None:
+    twice(remembers_its_scale)

@@ -194,3 +194,127 @@ def healthy_gradient_penalty() -> None:
         gan.first.zero_grad()
         gan.lead(torch.randn(8, 6)).backward()
         gan.first.step()
+
+
+def at_once(lead, judge, *, generator_first: bool = False) -> None:
+    """Both backward passes of a step run before both optimizers step.
+
+    Args:
+        lead: Computes the gradients of the generator.
+        judge: Computes those of the discriminator.
+        generator_first: Which of both runs first.
+    """
+    gan = Gan()
+    passes = (lead, judge) if generator_first else (judge, lead)
+    for images, _ in batches(8):
+        gan.first.zero_grad()
+        gan.second.zero_grad()
+        for each in passes:
+            each(gan, images)
+        gan.second.step()
+        gan.first.step()
+
+
+def led(gan: Gan, images: torch.Tensor) -> None:
+    gan.lead(torch.randn(8, 6)).backward()
+
+
+def judged(gan: Gan, images: torch.Tensor) -> None:
+    gan.judge(torch.randn(8, 6), images).backward()
+
+
+def broken_by_both_passes_before_both_steps() -> None:
+    at_once(led, judged)
+
+
+def broken_by_the_pass_of_the_generator_before_both_steps() -> None:
+    at_once(led, judged, generator_first=True)
+
+
+def broken_by_an_actor_whose_loss_also_trains_the_critic() -> None:
+    def lead(gan: Gan, images: torch.Tensor) -> None:
+        (-gan.discriminator(gan.generator(images))).mean().backward()
+
+    def judge(gan: Gan, images: torch.Tensor) -> None:
+        functional.mse_loss(gan.discriminator(images), images.sum(1, keepdim=True)).backward()
+
+    at_once(lead, judge)
+
+
+def healthy_pass_for_the_generator_alone() -> None:
+    def lead(gan: Gan, images: torch.Tensor) -> None:
+        gan.lead(torch.randn(8, 6)).backward(inputs=[*gan.generator.parameters()])
+
+    at_once(lead, judged)
+
+
+def healthy_gradients_that_are_cleared_between() -> None:
+    def judge(gan: Gan, images: torch.Tensor) -> None:
+        gan.second.zero_grad()
+        judged(gan, images)
+
+    at_once(led, judge, generator_first=True)
+
+
+def healthy_encoder_and_decoder() -> None:
+    """The discriminator is a decoder here, which also has a loss of its own."""
+
+    def lead(gan: Gan, images: torch.Tensor) -> None:
+        made = gan.discriminator(gan.generator(images))
+        functional.mse_loss(made, images.sum(1, keepdim=True)).backward()
+
+    def judge(gan: Gan, images: torch.Tensor) -> None:
+        functional.mse_loss(gan.discriminator(images), images[:, :1]).backward()
+
+    at_once(lead, judge)
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, given):
+        return given.view_as(given)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient
+
+
+def healthy_reversed_gradient() -> None:
+    """One loss of the generator's samples serves both, and another one is of the images."""
+
+    def lead(gan: Gan, images: torch.Tensor) -> None:
+        fake = Reversed.apply(gan.generator(torch.randn(8, 6)))
+        functional.softplus(gan.discriminator(fake)).mean().backward()
+
+    def judge(gan: Gan, images: torch.Tensor) -> None:
+        functional.softplus(-gan.discriminator(images)).mean().backward()
+
+    at_once(lead, judge)
+
+
+def healthy_pairs_that_both_tell_apart() -> None:
+    """The generator is an encoder: the discriminator tells its pairs from those of others."""
+
+    def lead(gan: Gan, images: torch.Tensor) -> None:
+        codes = gan.generator(images)
+        same = functional.softplus(-gan.discriminator(codes + images)).mean()
+        other = functional.softplus(gan.discriminator(codes + images.roll(1, 0))).mean()
+        (same + other).backward()
+
+    def judge(gan: Gan, images: torch.Tensor) -> None:
+        (0.01 * sum(each.square().sum() for each in gan.discriminator.parameters())).backward()
+
+    at_once(lead, judge)
+
+
+def healthy_encoder_and_decoder_far_from_their_targets() -> None:
+    """All predictions are too small in all steps."""
+
+    def lead(gan: Gan, images: torch.Tensor) -> None:
+        made = gan.discriminator(gan.generator(images))
+        functional.mse_loss(made, 50 + images.sum(1, keepdim=True)).mul(1e-4).backward()
+
+    def judge(gan: Gan, images: torch.Tensor) -> None:
+        functional.mse_loss(gan.discriminator(images), images[:, :1]).mul(1e-4).backward()
+
+    at_once(lead, judge)

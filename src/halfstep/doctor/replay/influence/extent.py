@@ -61,10 +61,10 @@ class OfSample:
         return BEYOND if ranges else UNKNOWN
 
     def dimension(self, mask: torch.Tensor) -> int | None:
-        """Return the dimension of the samples; None if the change stays in none."""
+        """Return the only dimension in which the change stays with the sample; None without one."""
         sizes = enumerate(mask.shape)
-        fits = (at for at, size in sizes if size == self._count and self._stays(mask, at, at))
-        return next(fits, None)
+        fits = [at for at, size in sizes if size == self._count and self._stays(mask, at, at)]
+        return fits[0] if len(fits) == 1 else None
 
     def _stays(self, mask: torch.Tensor, first: int, last: int) -> bool:
         found = _indices(mask, first, last)

@@ -59,12 +59,11 @@ def _lost(operators: Sequence[Operator], write: Operator) -> LostWrites | None:
         taken = _taken(operators, added, write, places)
     if added is None or places is None or taken is None:
         return _replaced(write)
-    at, take = taken
+    at, old = taken
     term = added.given[1 - at]
-    if term.ndim == 0 or _depends(operators, added.makers[1 - at], take):
+    if term.ndim == 0 or _depends(operators, added.makers[1 - at], write, old):
         return None
-    old = take.values[0].double().flatten()
-    return _lost_terms(write, places, old, is_of_rows=_is_of_rows(write, term))
+    return _lost_terms(write, places, old.double().flatten(), is_of_rows=_is_of_rows(write, term))
 
 
 def _replaced(write: Operator) -> LostWrites | None:
@@ -119,12 +118,21 @@ def _sum_behind(operators: Sequence[Operator], number: int) -> Operator | None:
 
 def _taken(
     operators: Sequence[Operator], added: Operator, write: Operator, places: torch.Tensor
-) -> tuple[int, Operator] | None:
-    """Return which term of a sum are the elements that the write replaces, and their operator."""
+) -> tuple[int, torch.Tensor] | None:
+    """Return which term of a sum are the elements that the write replaces, and these elements.
+
+    A loop may have taken them before anything of the step was recorded: their values tell.
+    """
+    before = write.makers[0]
     for at, maker in enumerate(added.makers):
         number = maker
         while number != OUTSIDE and operators[number].name in _SHAPES:
             number = operators[number].makers[0]
+        term = added.given[at].detach()
+        if number == OUTSIDE and before != OUTSIDE and not added.needed[at]:
+            old = operators[before].values[0].flatten()[places]
+            if old.shape == term.shape and torch.equal(old, _before(operators, maker, term)):
+                return at, old
         if number == OUTSIDE or operators[number].name not in _TAKES:
             continue
         take = operators[number]
@@ -133,8 +141,13 @@ def _taken(
         ) == storage_key(write.given[0])
         its = _places(take) if same else None
         if its is not None and its.shape == places.shape and torch.equal(its, places):
-            return at, take
+            return at, take.values[0]
     return None
+
+
+def _before(operators: Sequence[Operator], maker: int, term: torch.Tensor) -> torch.Tensor:
+    """Return a term as it was before the sum, which may be computed in its place."""
+    return term if maker == OUTSIDE else operators[maker].values[0]
 
 
 def _places(operator: Operator) -> torch.Tensor | None:
@@ -183,9 +196,11 @@ def _is_of_rows(write: Operator, term: torch.Tensor) -> bool:
     return bool(index.ndim == 1 and term.shape == index.shape + write.given[0].shape[1:])
 
 
-def _depends(operators: Sequence[Operator], number: int, take: Operator) -> bool:
+def _depends(
+    operators: Sequence[Operator], number: int, write: Operator, old: torch.Tensor
+) -> bool:
     """Return whether a term depends on old elements of the tensor that is written."""
-    key = storage_key(take.given[0])
+    key = storage_key(write.given[0])
     waiting, seen = [number], {number}
     while waiting:
         current = waiting.pop()
@@ -193,7 +208,8 @@ def _depends(operators: Sequence[Operator], number: int, take: Operator) -> bool
             continue
         operator = operators[current]
         for tensor, maker in zip(operator.given, operator.makers, strict=True):
-            if storage_key(tensor) == key:
+            is_old = maker == OUTSIDE and tensor.shape == old.shape and torch.equal(tensor, old)
+            if is_old or storage_key(tensor) == key:
                 return True
             if maker not in seen:
                 seen.add(maker)

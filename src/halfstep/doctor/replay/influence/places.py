@@ -53,7 +53,7 @@ def by_place(forwards: Forwards, sequences: Sequence[torch.Tensor]) -> Iterator[
             dim = of_sample.dimension(mask) if mask.any() else None
             maker = operator.makers[at]
             is_fixed = not any(bool(each.any()) for each in changed[maker])
-            if is_fixed and dim in dims and mask.shape.count(count) == 1:
+            if is_fixed and dim in dims:
                 shape = tuple(operator.given[1 - at].shape)
                 yield ByPlace(count, dim, shape, place(operator))
                 return

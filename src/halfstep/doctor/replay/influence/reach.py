@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import torch
+
 from halfstep.doctor.record.influence import OutOfReach
 from halfstep.doctor.replay.influence.forward import OUTSIDE
-from halfstep.doctor.replay.influence.losses import OF_CLASSES, losses, place
+from halfstep.doctor.replay.influence.losses import losses, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import torch
 
     from halfstep.doctor.replay.influence.forward import Operator
     from halfstep.doctor.replay.influence.forwards import Forwards
@@ -48,13 +48,18 @@ _BEYOND = 0.05
 
 
 def out_of_reach(forwards: Forwards) -> Iterator[OutOfReach]:
-    """Yield the regressions with targets beyond the range of the model's last operator."""
-    for loss in losses(forwards.base):
-        if loss.operator.name in OF_CLASSES or loss.operator.name not in _REGRESSIONS:
-            continue
-        last, scalings = _activation(forwards.base, loss.maker)
+    """Yield the regressions with targets beyond the range of the model's last operator.
+
+    The clipped values of a policy's update stand beside others that have the same targets.
+    """
+    regressions = [each for each in losses(forwards.base) if each.operator.name in _REGRESSIONS]
+    ends = [_activation(forwards.base, each.maker) for each in regressions]
+    reached = [each.targets for each, end in zip(regressions, ends, strict=True) if end[0] is None]
+    for loss, (last, scalings) in zip(regressions, ends, strict=True):
         targets = loss.targets
-        if last is None or not targets.is_floating_point() or targets.numel() < 2:
+        if last is None or any(torch.equal(targets, each) for each in reached):
+            continue
+        if not targets.is_floating_point() or targets.numel() < 2:
             continue
         low, high = _range(last)
         for each in reversed(scalings):

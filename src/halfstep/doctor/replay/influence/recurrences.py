@@ -10,7 +10,7 @@ gradients do not pass back either, unless the state is itself the prediction, as
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -78,7 +78,9 @@ def detached_states(forwards: Forwards) -> Iterator[DetachedState]:
 def _have_own_targets(forwards: Forwards, steps: int, rows: int) -> bool:
     """Return whether each step has targets, and not all have the same ones."""
     targets = [each.targets for each in (*losses(forwards.base), *picked(forwards.base))]
-    alike = [each for each in targets if each.shape == targets[0].shape]
+    # Beside the losses, a cell may subtract its first state from another value.
+    shapes = Counter(each.shape for each in targets)
+    alike = [each for each in targets if each.shape == max(shapes, key=lambda one: shapes[one])]
     if steps < _FEWEST or len(alike) >= steps:
         return steps >= _FEWEST and any(not torch.equal(each, alike[0]) for each in alike)
     for each in targets:

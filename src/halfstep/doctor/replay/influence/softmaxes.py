@@ -1,9 +1,10 @@
 """Softmaxes whose results go into a loss, and that do not normalise over the classes.
 
 A softmax may be computed by hand: the score of the target's class minus a logarithm of the sum of
-exponentials. The dimension of the classes is then the one along which the score was picked. A loss
-may also multiply the probabilities by targets, as an overlap of regions does: then the dimension of
-the classes is the one along which the targets have a single 1.
+exponentials. The dimension of the classes is then the one along which the score was picked, as it
+is where the probability of a class or an action is picked. A loss may also multiply the
+probabilities by targets, as an overlap of regions does: then the dimension of the classes is the
+one along which the targets have a single 1, or shares that add up to 1.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from halfstep.doctor.replay.influence.forwards import Forwards
     from halfstep.doctor.replay.influence.losses import Loss
 
+_ROUNDING = 1e-2  # of shares in a half format
 _LOG, _PLAIN = "_log_softmax", "_softmax"
-_ELEMENTWISE = frozenset(
-    {"_to_copy", "add", "alias", "clamp", "clamp_min", "clone", "detach", "log", "mul", "neg"}
-)
+_COPIES = frozenset({"_to_copy", "alias", "clone", "detach"})
+_ELEMENTWISE = _COPIES | {"add", "clamp", "clamp_min", "div", "log", "mul", "neg"}
 _SUM, _PICKS = "logsumexp", frozenset({"gather", "index"})
 _DIFFERENCES = frozenset({"rsub", "sub"})
 _MEETINGS = frozenset({"binary_cross_entropy", "mse_loss", "mul", *_DIFFERENCES})
@@ -39,7 +40,7 @@ _SHAPES = frozenset(
 def wrong_softmaxes(forwards: Forwards) -> Iterator[WrongSoftmax]:
     """Yield the softmaxes over other dimensions than that of the classes."""
     for loss in losses(forwards.base):
-        for operator, classes in _softmaxes(forwards.base, loss):
+        for operator, classes in _softmaxes(forwards.base, loss.maker, _classes(loss)):
             shape, dim = operator.given[0].shape, int(operator.args[1])
             dim %= max(1, len(shape))
             if len(shape) < 2 or len(set(shape[:2])) == 1 or dim == classes:
@@ -48,18 +49,19 @@ def wrong_softmaxes(forwards: Forwards) -> Iterator[WrongSoftmax]:
                 dim == 0 and len(shape) == 2 and _is_batch(forwards, loss, shape[0])
             ):
                 yield WrongSoftmax(dim, classes, loss.operator.name, place(operator))
+    yield from _picked(forwards.base)
     yield from _by_hand(forwards.base)
     yield from _beside_targets(forwards.base)
 
 
 def _beside_targets(operators: Sequence[Operator]) -> Iterator[WrongSoftmax]:
-    """Yield the softmaxes whose results meet one-hot targets of another dimension."""
+    """Yield the softmaxes whose results meet targets that are shares of another dimension."""
     for each in operators:
         if each.name not in _MEETINGS or len(each.given) != 2 or sum(each.needed) != 1:
             continue
         at = each.needed.index(True)
         targets = each.given[1 - at]
-        if targets.shape != each.given[at].shape or (classes := _one_hot(targets)) is None:
+        if targets.shape != each.given[at].shape or (classes := _shared(targets)) is None:
             continue
         found = _softmax(operators, each.makers[at])
         if found is None:
@@ -69,17 +71,17 @@ def _beside_targets(operators: Sequence[Operator]) -> Iterator[WrongSoftmax]:
         if scores.shape != targets.shape or dim == classes:
             continue
         # What a model chooses itself, as a router does, is no target.
-        if not torch.equal(scores.argmax(classes), targets.to(torch.uint8).argmax(classes)):
+        if not torch.equal(scores.argmax(classes), targets.float().argmax(classes)):
             yield WrongSoftmax(dim, classes, each.name, place(found))
             return
 
 
-def _one_hot(targets: torch.Tensor) -> int | None:
-    """Return the only dimension along which tensors have a single 1, beside zeros."""
-    if targets.ndim < 2 or not bool(((targets == 0) | (targets == 1)).all()):
+def _shared(targets: torch.Tensor) -> int | None:
+    """Return the only dimension along which tensors have a single 1, or shares of it."""
+    if targets.ndim < 2 or bool((targets < 0).any()):
         return None
-    sums = [targets.sum(at, dtype=torch.float32) for at in range(targets.ndim)]
-    fits = [at for at, each in enumerate(sums) if targets.shape[at] > 1 and bool((each == 1).all())]
+    sums = [(targets.sum(at, dtype=torch.float32) - 1).abs() for at in range(targets.ndim)]
+    fits = [at for at, each in enumerate(sums) if targets.shape[at] > 1 and each.max() < _ROUNDING]
     return fits[0] if len(fits) == 1 else None
 
 
@@ -93,6 +95,22 @@ def _softmax(operators: Sequence[Operator], number: int) -> Operator | None:
             return None
         number = operator.makers[0]
     return None
+
+
+def _picked(operators: Sequence[Operator]) -> Iterator[WrongSoftmax]:
+    """Yield the softmaxes over the rows of scores, one class of each of which is picked."""
+    for each in operators:
+        if each.name not in _PICKS or not each.needed[0] or each.given[0].ndim != 2:
+            continue
+        classes = _picked_from(each)
+        if classes is None or (each.name == "gather" and each.given[1].shape[classes] != 1):
+            continue
+        for operator, dim in _softmaxes(operators, each.makers[0], classes):
+            shape = operator.given[0].shape
+            over = int(operator.args[1]) % max(1, len(shape))
+            if len(shape) == 2 and over != dim and shape[0] != shape[1]:
+                yield WrongSoftmax(over, dim, each.name, place(operator))
+                return
 
 
 def _by_hand(operators: Sequence[Operator]) -> Iterator[WrongSoftmax]:
@@ -143,22 +161,35 @@ def _is_batch(forwards: Forwards, loss: Loss, count: int) -> bool:
     return count_of_samples(loss, [*forwards.inputs.values()], ()) == count
 
 
-def _softmaxes(operators: Sequence[Operator], loss: Loss) -> Iterator[tuple[Operator, int]]:
-    """Yield the softmaxes between which and a loss each element is computed by itself.
+def _softmaxes(
+    operators: Sequence[Operator], number: int, classes: int
+) -> Iterator[tuple[Operator, int]]:
+    """Yield the softmaxes between which and a result each element is computed by itself.
 
-    With each comes the dimension of the classes in its result.
+    With each comes the dimension of the classes in its result. What is normalised over the classes
+    at last, may have been normalised over the samples before, as in a matching of both.
     """
-    number, classes = loss.maker, _classes(loss)
     while number != OUTSIDE:
         operator = operators[number]
         if operator.name in {_LOG, _PLAIN}:
             yield operator, classes
-        elif operator.name not in _ELEMENTWISE or len(operator.given) != 1:
+            if int(operator.args[1]) % max(1, operator.given[0].ndim) == classes:
+                return
+        elif operator.name not in _ELEMENTWISE or not _is_of_one(operators, operator):
             before = _before_move(operator, classes)
             if before is None:
                 return
             classes = before
         number = operator.makers[0]
+
+
+def _is_of_one(operators: Sequence[Operator], operator: Operator) -> bool:
+    """Return whether an operator has one tensor, or divides it by its own sum."""
+    makers = operator.makers
+    if len(makers) != 2 or operator.name != "div" or makers[1] == OUTSIDE:
+        return len(makers) == 1
+    divisor = operators[makers[1]]
+    return divisor.name == "sum" and divisor.makers[0] == makers[0]
 
 
 def _before_move(operator: Operator, dim: int) -> int | None:

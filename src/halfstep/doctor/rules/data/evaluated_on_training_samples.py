@@ -22,7 +22,7 @@ def judge(evidence: Evidence) -> Finding | None:
     ):
         is_part = each.both < each.evaluated
         return Finding(
-            summary=f"{each.both} of the {each.evaluated} samples of the evaluation are among the "
+            summary=f"{each.both} of {each.evaluated} samples of the evaluation are among the "
             f"{each.trained} samples of the training, so the evaluation does not show how the "
             "model does on new data",
             facts=(

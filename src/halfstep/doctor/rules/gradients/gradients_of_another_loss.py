@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.contributions import GradientLedger
 from halfstep.doctor.record.order import optimizer_name
+from halfstep.doctor.signals.movement.adversaries import Agreements
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -20,6 +22,7 @@ _ATTACK = 2  # passes per step; a single one may be a loss of the clean inputs
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find contributions for something else that are not cleared before the optimizer's own."""
+    one_way = evidence.of(Agreements).one_way
     for account in evidence.of(GradientLedger).optimizers:
         for foreign in account.foreign:
             if foreign.steps < max(_OFTEN, _SHARE * account.steps):
@@ -27,7 +30,22 @@ def judge(evidence: Evidence) -> Finding | None:
             if foreign.user is None and foreign.passes < _ATTACK * foreign.steps:
                 continue
             return _finding(evidence, account, foreign)
+        for each in account.joint:
+            # Two networks may share a loss. One that scores the other's samples must not be moved
+            # to give them what the other wants.
+            if (account.number, each.user) in one_way and each.steps >= _SHARE * account.steps:
+                found = _finding(evidence, account, each)
+                other = optimizer_name(evidence.loop, each.user or 0)
+                return replace(found, change=_for_other_alone(each, other) or found.change)
     return None
+
+
+def _for_other_alone(joint: Foreign, other: str) -> tuple[str, ...]:
+    """Return the backward with the parameters of its own optimizer only, whatever the order."""
+    line = joint.site.text if joint.site else ""
+    mine = f'inputs=[each for group in {other}.param_groups for each in group["params"]]'
+    changed = line.replace(".backward()", f".backward({mine})")
+    return () if changed == line else (f"- {line}", f"+ {changed}")
 
 
 def _finding(evidence: Evidence, account: Contributions, foreign: Foreign) -> Finding:
@@ -43,8 +61,8 @@ def _finding(evidence: Evidence, account: Contributions, foreign: Foreign) -> Fi
     passes = counted(foreign.passes, "backward pass", "backward passes")
     return Finding(
         summary=f"the backward(){where} was made {made}, but it also fills the gradients of "
-        f"{known}, and its next step applies them, because nothing clears them before its own "
-        "backward()",
+        f"{known}, and its next step applies them, because nothing clears them before "
+        "that",
         facts=(
             (
                 f"{foreign.steps} of {counted(account.steps, 'step')} of {known} used {passes} "
@@ -65,7 +83,7 @@ RULE = Rule(
     name="gradients of another loss in a step",
     rows=(58,),
     citations=("Lightning-AI/pytorch-lightning#557", "FoundationVision/OmniTokenizer#15"),
-    needs=frozenset({"contributions", "loop", "static"}),
+    needs=frozenset({"adversaries", "contributions", "loop", "static"}),
     judge=judge,
     harmless=True,
 )

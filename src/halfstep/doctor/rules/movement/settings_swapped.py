@@ -70,6 +70,13 @@ def _dampening(optimizer: OptimizerFacts) -> Finding | None:
             f"{optimizer.kind} has dampening={dampening:g} without a momentum, which has no "
             "effect: a momentum was meant"
         )
+    elif 0 < float(momentum) <= _DECAY and dampening > _NO_EPS:
+        changed = made
+        summary = (
+            f"{optimizer.kind} has momentum={momentum:g} and dampening={dampening:g}: the third "
+            "argument is the momentum and the fourth one the dampening, and a weight decay and a "
+            "momentum were meant"
+        )
     elif 0 < dampening <= _DECAY and not settings.get("weight_decay"):
         changed = made.replace("dampening=", "weight_decay=")
         if changed == made:

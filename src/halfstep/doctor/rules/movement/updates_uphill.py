@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.source import with_changed_argument
+from halfstep.doctor.signals.movement.directions import OwnDirections
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -22,6 +23,28 @@ _LOSSES = {
 
 
 def judge(evidence: Evidence) -> Finding | None:
+    """Find an optimizer, or a loop without one, all of whose updates go uphill."""
+    return _of_optimizer(evidence) or _of_loop(evidence.of(OwnDirections))
+
+
+def _of_loop(own: OwnDirections) -> Finding | None:
+    """Find updates of the loop that make an error larger; a score may be meant to rise."""
+    if own.steps < _FEWEST or not own.least >= _ALONG or not own.is_error:
+        return None
+    if own.last <= _RISES * own.first:
+        return None
+    rise = "" if math.isnan(own.first) else f", so it rises from {own.first:.3g} to {own.last:.3g}"
+    return Finding(
+        summary="each update that the loop makes goes along the gradient of the loss, not against "
+        f"it{rise}",
+        facts=(f"in {own.steps} steps, the cosine of both is at least {own.least:.2f}",),
+        change=("+ # subtract the gradient times the learning rate from each weight",),
+        confidence=LIKELY,
+        site=own.site,
+    )
+
+
+def _of_optimizer(evidence: Evidence) -> Finding | None:
     """Find the only optimizer of a program, if all its sampled updates go uphill.
 
     With several optimizers, one may be an adversary; and a loss that rises may be a score, unless
@@ -99,7 +122,7 @@ RULE = Rule(
     name="updates along the gradient, not against it",
     rows=(49,),
     citations=("FluxML/Flux.jl#1290", "Yorko/mlcourse.ai#640"),
-    needs=frozenset({"calls", "numbers", "samples", "static"}),
+    needs=frozenset({"calls", "numbers", "own directions", "samples", "static"}),
     judge=judge,
     explains=("INPUT_LOST", "LEARNING_RATE_TOO_HIGH"),
 )

@@ -29,6 +29,8 @@ _REMEDIES = {
     "sqrt": f"{_CLAMP} to numbers from 0: x.clamp(min=0).sqrt()",
     "rsqrt": f"{_CLAMP} to numbers above 0: x.clamp(min=1e-6).rsqrt()",
     "logit": f"{_CLAMP}: torch.logit(x, eps=1e-6)",
+    "atanh": f"{_CLAMP} to numbers between -1 and 1: x.clamp(-1 + 1e-6, 1 - 1e-6).atanh()",
+    "erfinv": f"{_CLAMP} to numbers between -1 and 1: x.clamp(-1 + 1e-6, 1 - 1e-6).erfinv()",
     "div": _DIVISOR,
     "reciprocal": _DIVISOR,
     "std": _SPREAD,

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence, StepNumbers
+    from halfstep.doctor.record import Birth, Evidence, StepNumbers
 
 _PARAMETER = "parameter "
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a parameter with inf or NaN in a step before the first update of the parameters."""
+    """Find a parameter with inf or NaN in a bad step, which it had before the first update.
+
+    Where a class is never drawn, a bias of -inf does no harm until an optimizer decays it.
+    """
     birth = next((each for each in evidence.births if each.culprit and not each.op), None)
     if birth is None or not birth.output.name.startswith(_PARAMETER):
         return None
-    if any(
-        (each.is_finite if _skips_itself(evidence, each) else not each.skipped)
-        and each.iteration < birth.iteration
-        for each in evidence.numbers.steps
-    ):
-        return None
-    backwards = len(evidence.loop.of("backward"))
-    if not evidence.numbers.steps and backwards > bool(evidence.static.optimizers):
-        return None  # The loop updates the parameters itself.
     name = birth.output.name.removeprefix(_PARAMETER)
+    grown = (each for each in evidence.growth.parameters if each.parameter == name)
+    was_moved = _has_stepped(evidence, birth)
+    if was_moved and all(math.isfinite(each.before) for each in grown):
+        return None
     bad = next((each for each in evidence.inputs if each.name == name), None)
     others = [each.name for each in evidence.inputs if each.what == "parameter" and each is not bad]
-    values = counted(birth.output.nans + birth.output.infs, f"{birth.value} value")
+    count = birth.output.nans + birth.output.infs
+    values = "inf or NaN" if was_moved else counted(count, f"{birth.value} value")
     return Finding(
         summary=f"{name} contains {values} before the first update; its shape is "
         f"{[*birth.output.shape]}",
@@ -47,6 +47,17 @@ def judge(evidence: Evidence) -> Finding | None:
     )
 
 
+def _has_stepped(evidence: Evidence, birth: Birth) -> bool:
+    if any(
+        (each.is_finite if _skips_itself(evidence, each) else not each.skipped)
+        and each.iteration < birth.iteration
+        for each in evidence.numbers.steps
+    ):
+        return True
+    backwards = len(evidence.loop.of("backward"))  # The loop may update the parameters itself.
+    return not evidence.numbers.steps and backwards > bool(evidence.static.optimizers)
+
+
 def _skips_itself(evidence: Evidence, step: StepNumbers) -> bool:
     """Return whether an optimizer should have skipped a step, and may have applied it."""
     optimizers = evidence.static.optimizers
@@ -59,7 +70,7 @@ RULE = Rule(
     name="parameters with inf or NaN from the start",
     rows=(35,),
     citations=("gordicaleksa/pytorch-GAT#11", "sauradip/STALE#16"),
-    needs=frozenset({"births", "inputs", "loop", "numbers", "static"}),
+    needs=frozenset({"births", "growth", "inputs", "loop", "numbers", "static"}),
     judge=judge,
-    explains=("SCHEDULE_MOVES_OVER_SKIPS", "NORM_STATISTICS_POISONED"),
+    explains=("SCHEDULE_MOVES_OVER_SKIPS", "NORM_STATISTICS_POISONED", "UPDATE_NOT_FINITE"),
 )

@@ -36,15 +36,15 @@ def judge(evidence: Evidence) -> Finding | None:
 def _what(each: Entry) -> str:
     if each.value:
         return f"so {each.saved} begins at {each.now} again, and not at {each.value}"
-    return "so the module keeps the values that it has without the load"
+    return "so the training goes on with the values that it has without the load"
 
 
 def _change(each: Entry) -> tuple[str, ...]:
     entry = f'{each.variable}["{each.key}"]'
     line = each.site.text if each.site else ""
-    if each.value:
-        return (f"  {line}", f"+ {each.saved} = {entry}")
-    return (f"  {line}", f"+ {each.saved.removesuffix('.state_dict()')}.load_state_dict({entry})")
+    owner = each.saved.removesuffix(".state_dict()")
+    restored = f"{owner} = {entry}" if owner == each.saved else f"{owner}.load_state_dict({entry})"
+    return (f"  {line}", f"+ {restored}")
 
 
 RULE = Rule(

@@ -46,6 +46,7 @@ _LOSSES = frozenset(
     }
 )
 _NO_MODEL = -1
+_LOOKED, _EMPTY = 512, 0.25  # rows that were never taken, and the share that may be empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ class Indexing(Signal):
         self._results: OrderedDict[int, tuple[Any, Taken]] = OrderedDict()
         self._kept: dict[int, tuple[Any, Taken]] = {}  # permuted as a whole
         self._sources: dict[int, tuple[Any, int]] = {}
+        self._versions: dict[int, set[int]] = defaultdict(set)  # of the sources
         self._born: dict[int, tuple[Any, int]] = {}
         self._arrays: OrderedDict[int, tuple[Any, Any]] = (
             OrderedDict()
@@ -241,6 +243,7 @@ class Indexing(Signal):
         if known is None or known[0]() is not source:
             known = self._sources[id(source)] = _weak(source), len(self._births)
             self._births.append(self._birth(source))
+        self._versions[known[1]].add(version_of(source))
         return known[1]
 
     def _birth(self, tensor: torch.Tensor) -> int | None:
@@ -297,7 +300,7 @@ class Indexing(Signal):
                     lines[taken.source].append(taken)
         return [
             TakenRows(
-                rows=mine[0].rows,
+                rows=self._filled(source, mine[0].rows, used[source]),
                 taken=len(used[source]),
                 takes=sum(count_of(each.index, each.rows) for each in mine),
                 steps=len({each.step for each in mine}),
@@ -307,6 +310,18 @@ class Indexing(Signal):
             for source, mine in lines.items()
             if source not in self._whole and 2 * len(used[source]) <= mine[0].rows
         ]
+
+    def _filled(self, source: int, rows: int, used: set[int]) -> int:
+        """Return how many rows a tensor has, without those of a buffer that nothing has filled."""
+        known = (each() for each, number in self._sources.values() if number == source)
+        tensor = next(known, None)
+        if tensor is None:
+            return rows if len(self._versions[source]) == 1 else len(used)
+        left = np.setdiff1d(np.arange(len(tensor)), [*used])
+        looked = left[:: -max(1, len(left) // _LOOKED)].copy()  # A buffer fills up from its start.
+        values = tensor[torch.from_numpy(looked)].reshape(len(looked), -1)
+        share = float((values == values[:1]).all(1).double().mean())
+        return rows - int(share * len(left)) if share > _EMPTY else rows
 
     def _orders(self) -> list[TwoOrders]:
         lines: defaultdict[Any, list[tuple[Taken, Taken]]] = defaultdict(list)

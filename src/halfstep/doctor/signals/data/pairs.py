@@ -79,12 +79,17 @@ def overlaps(training: Sequence[Rows], evaluations: Sequence[Rows]) -> tuple[Ove
     for each in evaluations:
         lines[each.mark].append(learned.issuperset((each.step, key) for key in _samples(each)))
     teaching = {mark for mark, those in lines.items() if 2 * sum(those) > len(those)}
+    firsts = _firsts(evaluations)
     # The batches of one pass over a loader count as one.
     calls: defaultdict[int, dict[Any, list[bytes]]] = defaultdict(dict)
     before: defaultdict[int, set[bytes]] = defaultdict(set)
     for number, call in enumerate(evaluations):
         mine = [] if call.mark in teaching else _samples(call)
         its = known[call.model]
+        # A long batch counts if it is always the same one, and too short to have all samples.
+        is_part = len(firsts.get(call.mark, ())) < 2 and call.length < _RECURRING * len(its)
+        if call.is_cut and not is_part:
+            continue
         # A policy acts on states before it trains on them.
         before[call.model].update(key for key in mine if its.get(key, call.step) < call.step)
         if mine and call.step:
@@ -103,10 +108,18 @@ def overlaps(training: Sequence[Rows], evaluations: Sequence[Rows]) -> tuple[Ove
     return tuple(found)
 
 
+def _firsts(evaluations: Sequence[Rows]) -> dict[Mark | None, set[tuple[bytes, ...]]]:
+    """Return the first rows of the long batches of each line, of which no others are known."""
+    found: defaultdict[Mark | None, set[tuple[bytes, ...]]] = defaultdict(set)
+    for each in evaluations:
+        if each.is_cut:
+            found[each.mark].add(tuple(_samples(each)))
+    return found
+
+
 def _samples(call: Rows) -> list[bytes]:
-    """Return the samples of a batch; none if they cannot be told apart, or are not all known."""
-    first = call.inputs[0]
-    if not first.is_floating_point() or call.width < _WIDEST or call.length > len(first):
+    """Return the known samples of a batch; none if they cannot be told apart."""
+    if not call.inputs[0].is_floating_point() or call.width < _WIDEST:
         return []
     keys = [key for key, _ in _keys(call)]
     return keys if len({*keys}) == len(keys) else []

@@ -51,3 +51,8 @@ class Rows:
     source: int = -1
     is_loaded: bool = False
     leads: bool = True
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the batch has more rows than were sampled."""
+        return self.length > len(self.inputs[0])

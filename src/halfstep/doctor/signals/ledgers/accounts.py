@@ -65,6 +65,7 @@ class Account:
     lines: set[Mark | None] = field(default_factory=set)
     open: deque[Contribution] = field(default_factory=lambda: deque(maxlen=OPEN))
     foreign: dict[tuple[Mark | None, int | None], list[Any]] = field(default_factory=dict)
+    joint: Counter[tuple[Mark | None, int, Mark | None]] = field(default_factory=Counter)
     shared: Counter[int] = field(default_factory=Counter)
     batches: Batches = field(default_factory=Batches)
     repeats: bool = False
@@ -122,6 +123,7 @@ class Account:
         self.overwritten += self.overwrites and self.computed
         self.overwrites = self.computed = False
         self._note_foreign(number)
+        self._note_joint(number)
         self.lines |= lines
         for each in self.open:
             each.users.add(number)
@@ -171,6 +173,13 @@ class Account:
             noted[0] += 1
             noted[1] += count
 
+    def _note_joint(self, number: int) -> None:
+        """Note passes on the way to another optimizer, beside those for this one alone."""
+        own = next((each for each in self.open if each.purpose[0] == str(number)), None)
+        users = {(each.mark, to) for each in self.open for at, to in each.passages if at == number}
+        if own is not None:
+            self.joint.update((mark, user, own.mark) for mark, user in users)
+
     def clear(self, mark: Mark | None, *, examined: bool) -> None:
         """Book a clearing."""
         self.zero = mark
@@ -209,6 +218,10 @@ class Account:
             foreign=tuple(
                 Foreign(steps, passes, user, site(mark), site(before))
                 for (mark, user), (steps, passes, before) in self.foreign.items()
+            ),
+            joint=tuple(
+                Foreign(steps, steps, user, site(mark), site(own))
+                for (mark, user, own), steps in self.joint.items()
             ),
             unseen=self.batches.unseen(),
             direct=direct,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,7 +26,7 @@ from halfstep.doctor.signals.signal import Signal
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -79,11 +80,16 @@ class CutScore:
 
 @dataclass(frozen=True, slots=True)
 class Agreements:
-    """All such networks: those that agree with a generator, and those that are cut off from one."""
+    """All such networks: those that agree with a generator, and those that are cut off from one.
+
+    `one_way` has the numbers of the optimizers of a network and of a model whose samples it scores,
+    if the scores of these samples are only moved one way, and those of others not the other way.
+    """
 
     signal: ClassVar[str] = "adversaries"
     found: tuple[Agreement, ...] = ()
     cut: tuple[CutScore, ...] = ()
+    one_way: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -218,7 +224,23 @@ class AdversarySignal(Signal):
                 found.append(Agreement(model, maker, rises, len(its), *lines))
             elif all(each.is_cut for each in its) and _agreement(its, data, samples)[0]:
                 cut.append(CutScore(len(its), site(its[-1].mark)))
-        return {Agreements.signal: Agreements(tuple(found), tuple(cut))}
+        one_way = tuple(self._one_way(owners))
+        return {Agreements.signal: Agreements(tuple(found), tuple(cut), one_way)}
+
+    def _one_way(self, owners: dict[int, set[int]]) -> Iterator[tuple[int, int]]:
+        for model, maker in {key[1:] for key in self._kept} - {(each, each) for each in owners}:
+            mine = [
+                (key[2], one) for key, its in self._kept.items() if key[1] == model for one in its
+            ]
+            moved = [one for its, one in mine if its == maker != _DATA and not one.is_cut]
+            sign = _sign(moved)
+            if (
+                sign
+                and all(map(_is_by_value, moved))
+                and _sign([one for _, one in mine if one not in moved]) != -sign
+            ):
+                both = product(owners.get(model, ()), owners.get(maker, ()))
+                yield from (pair for pair in both if pair[0] != pair[1])
 
 
 def _agreement(
@@ -249,6 +271,20 @@ def _sign(scores: Sequence[_Score]) -> int:
     values = [each.values for each in scores if each.values is not None]
     signs = {int(one) for _, gradients in values for one in gradients.sign().tolist()} - {0}
     return signs.pop() if len(signs) == 1 else 0
+
+
+def _is_by_value(score: _Score) -> bool:
+    """Return whether gradients only depend on the numbers, as without targets of samples.
+
+    The more a convex loss moves a number up, the smaller the number is. Numbers that another
+    network of an ensemble falls below have no gradient.
+    """
+    if score.values is None:
+        return True
+    numbers, gradients = score.values
+    order = numbers[gradients != 0].argsort()
+    rises = gradients[gradients != 0][order].diff()
+    return bool((rises >= -_EXACT * gradients.abs().max()).all())
 
 
 def _label(scores: Sequence[_Score], probabilities: bool) -> float:

@@ -77,7 +77,7 @@ class Signs(Signal):
             return
         graphs = self._lines.setdefault(mark, [])
         if len(graphs) < _GRAPHS:
-            found = [part for each in losses for part in _functions(each.grad_fn, 1, _DEPTH)]
+            found = [part for each in losses for part in functions_of(each.grad_fn)]
             right = {name for name, sign in found if sign > 0} - _OF_CLASSES
             graphs.append(frozenset(name for name, sign in found if sign < 0) - right)
 
@@ -90,7 +90,7 @@ class Signs(Signal):
         return {LossSigns.signal: LossSigns(lines)}
 
 
-def _functions(node: Any, sign: int, depth: int) -> Iterator[tuple[str, int]]:
+def functions_of(node: Any, sign: int = 1, depth: int = _DEPTH) -> Iterator[tuple[str, int]]:
     """Yield the loss functions that a loss adds up, with their signs."""
     kind = type(node).__name__
     if kind in _LOGARITHMS:
@@ -100,7 +100,7 @@ def _functions(node: Any, sign: int, depth: int) -> Iterator[tuple[str, int]]:
             yield _NEVER_NEGATIVE[kind], sign
     elif depth:
         for below, its in _terms(node, kind):
-            yield from _functions(below, sign * its, depth - 1)
+            yield from functions_of(below, sign * its, depth - 1)
 
 
 def _terms(node: Any, kind: str) -> list[tuple[Any, int]]:

@@ -167,13 +167,22 @@ def _lost_in(
         if _is_set_after(mark, owner, inside):
             continue
         now, text = _value(owner, frame), ast.unparse(expression)
-        if function is not None:
-            if isinstance(now, torch.nn.Module) and _differs(value, now) and not lives(now):
-                yield key, target.id, text, "", ""
+        is_state = function is not None or isinstance(now, torch.Tensor)
+        if _is_state_lost(value, now, lives) and (function or _is_running(nodes, owner)):
+            yield key, target.id, text, "", ""
+        if is_state:
             continue
         begins_again = _is_number(now) and _is_number(value) and now != value
         if begins_again and _is_carried(nodes, owner) and _is_start(nodes, owner, now):
             yield key, target.id, text, f"{value:.4g}", f"{now:.4g}"
+
+
+def _is_state_lost(value: Any, now: Any, lives: Callable[[torch.nn.Module], bool]) -> bool:
+    """Return whether a module, or a tensor that has just begun, has other values than a file."""
+    if isinstance(now, torch.nn.Module):
+        return _differs(value, now) and not lives(now)
+    is_new = isinstance(now, torch.Tensor) and bool((now == now.flatten()[:1]).all())
+    return is_new and _is_other(value, now)
 
 
 def _saved(nodes: list[ast.AST]) -> dict[str, ast.expr]:
@@ -261,9 +270,35 @@ def _is_start(nodes: list[ast.AST], expression: ast.expr, value: float) -> bool:
 
 
 def _is_set_after(mark: Mark, owner: ast.expr, nodes: list[ast.AST]) -> bool:
-    """Return whether the function of a load sets a variable after the load."""
+    """Return whether the function of a load sets a variable after the load, before it trains."""
     text = ast.unparse(owner)
-    return any(target == text and value.lineno > mark[1] for target, value in _assigned(nodes))
+    after = [each for each in nodes if isinstance(each, ast.stmt) and each.lineno > mark[1]]
+    loops = [each for each in after if isinstance(each, ast.For | ast.While)]
+    updates = {id(each) for one in loops for each in ast.walk(one)}
+    before = [each for each in after if id(each) not in updates]
+    return any(target == text for target, _ in _assigned(before))
+
+
+def _is_running(nodes: list[ast.AST], owner: ast.expr) -> bool:
+    """Return whether a program computes a tensor from what it was, as running statistics."""
+    text = ast.unparse(owner)
+    written = [each.func for each in nodes if isinstance(each, ast.Call)]
+    targets: list[ast.expr] = [each.target for each in nodes if isinstance(each, ast.AugAssign)]
+    targets += [
+        each.value
+        for each in written
+        if isinstance(each, ast.Attribute) and each.attr.endswith("_")
+    ]
+    return text in map(ast.unparse, targets) or any(
+        target == text and text in {ast.unparse(part) for part in ast.walk(value)}
+        for target, value in _assigned(nodes)
+    )
+
+
+def _is_other(value: Any, tensor: torch.Tensor) -> bool:
+    """Return whether a file has other values for a tensor."""
+    is_like = isinstance(value, torch.Tensor) and value.shape == tensor.shape
+    return is_like and not torch.equal(value.to(tensor), tensor)
 
 
 def _assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
@@ -302,9 +337,4 @@ def _differs(state: Any, module: torch.nn.Module) -> bool:
     mine = module.state_dict()
     if not isinstance(state, Mapping) or state.keys() != mine.keys():
         return False
-    return any(
-        isinstance(each, torch.Tensor)
-        and each.shape == mine[name].shape
-        and not torch.equal(each.to(mine[name].device), mine[name])
-        for name, each in state.items()
-    )
+    return any(_is_other(each, mine[name]) for name, each in state.items())
