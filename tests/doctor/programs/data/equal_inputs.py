@@ -394,3 +394,54 @@ def healthy_other_view_in_a_second_backward() -> None:
         contrast(model(one), model(one)).backward()
         functional.mse_loss(model(other), other[:, :4]).backward()
         optimizer.step()
+
+
+def train_on_texts(views) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(40, 8), nn.Flatten(), nn.Linear(8 * 40, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(10):
+        one, other = views(torch.randint(2, 40, (8, 40)))
+        optimizer.zero_grad()
+        contrast(model(one), model(other)).backward()
+        optimizer.step()
+
+
+def masked(tokens: torch.Tensor) -> torch.Tensor:
+    tokens[torch.rand(tokens.shape) < 0.3] = 1
+    return tokens
+
+
+def broken_by_views_in_place() -> None:
+    train_on_texts(lambda tokens: (masked(tokens), masked(tokens)))
+
+
+def broken_by_texts_that_are_cut() -> None:
+    """The prompt fills the length, so nothing is left of the two answers."""
+
+    def answered(prompts: torch.Tensor) -> torch.Tensor:
+        answers = torch.randint(2, 40, (8, 5))
+        return torch.cat([prompts, answers], 1)[:, :40].contiguous()
+
+    train_on_texts(lambda prompts: (answered(prompts), answered(prompts)))
+
+
+def healthy_views_of_copies() -> None:
+    train_on_texts(lambda tokens: (masked(tokens.clone()), masked(tokens.clone())))
+
+
+def healthy_texts_that_differ_in_one_token() -> None:
+    def answered(prompts: torch.Tensor) -> torch.Tensor:
+        return torch.cat([prompts[:, :39], torch.randint(2, 40, (8, 1))], 1)
+
+    train_on_texts(lambda prompts: (answered(prompts), answered(prompts)))
+
+
+def healthy_view_in_place_twice() -> None:
+    """Two spans are masked in one view; the other view is the text as it is."""
+    train_on_texts(lambda tokens: (tokens.clone(), masked(masked(tokens))))
+
+
+def healthy_texts_in_two_calls() -> None:
+    """A second call with the same text, for a penalty, changes nothing of it."""
+    train_on_texts(lambda tokens: (tokens, tokens))
