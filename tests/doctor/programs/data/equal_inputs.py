@@ -445,3 +445,40 @@ def healthy_view_in_place_twice() -> None:
 def healthy_texts_in_two_calls() -> None:
     """A second call with the same text, for a penalty, changes nothing of it."""
     train_on_texts(lambda tokens: (tokens, tokens))
+
+
+def train_on_preferences(loss_of) -> None:
+    """Prefer answers, against a frozen copy of the model."""
+    torch.manual_seed(0)
+    policy = nn.Sequential(nn.Embedding(40, 8), nn.Flatten(), nn.Linear(8 * 12, 1))
+    reference = copy.deepcopy(policy).requires_grad_(requires_grad=False)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
+
+    def score(model: nn.Module, prompts: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
+        return model(torch.cat([prompts, answers], 1))
+
+    for _ in range(10):
+        prompts, chosen, rejected = torch.randint(40, (3, 8, 6))
+        optimizer.zero_grad()
+        loss_of(score, policy, reference, prompts, chosen, rejected).backward()
+        optimizer.step()
+
+
+def healthy_preferences_against_a_reference() -> None:
+    def loss_of(score, policy, reference, prompts, chosen, rejected):
+        with torch.no_grad():
+            base = score(reference, prompts, chosen) - score(reference, prompts, rejected)
+        margin = score(policy, prompts, chosen) - score(policy, prompts, rejected)
+        return -functional.logsigmoid(margin - base).mean()
+
+    train_on_preferences(loss_of)
+
+
+def healthy_chosen_answer_twice() -> None:
+    """The chosen answer also has a loss of its own."""
+
+    def loss_of(score, policy, _, prompts, chosen, rejected):
+        margin = score(policy, prompts, chosen) - score(policy, prompts, rejected)
+        return -functional.logsigmoid(margin).mean() - 0.1 * score(policy, prompts, chosen).mean()
+
+    train_on_preferences(loss_of)

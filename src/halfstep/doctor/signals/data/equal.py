@@ -45,6 +45,8 @@ _ELEMENTS = 16  # of a row
 _BY_ROWS = frozenset({"__getitem__", "index_select", "take_along_dim", "gather"})
 _OF_OBJECTS = frozenset({"tensor", "as_tensor", "from_numpy", "asarray", "frombuffer"})
 _JOINS = frozenset({"cat", "concat", "concatenate", "stack", "vstack"})
+_PARTS = 8
+_JOINED = "joined"
 _RANDOM = ("rand", "normal", "bernoulli", "dropout", "uniform", "multinomial", "poisson")
 
 Origin = frozenset[tuple[str, int]]
@@ -131,13 +133,15 @@ class EqualInputSignal(Signal):
         name, given = heard.name, [each for each in heard.given if _is_plain(each)]
         if name in _JOINS:
             self._join(made[0], heard.call.args[0] if heard.call.args else None)
-            return  # A batch of its own.
+            if made[0].is_floating_point() or len(given) > _PARTS:
+                return  # A batch of its own.
+            name = _JOINED  # Of the same prompts and answers, the same text.
         origin: Origin = frozenset()
         if name in _OF_OBJECTS and heard.call.args and not given:
             self._kept.append(heard.call.args[0])
             origin = frozenset({("object", id(heard.call.args[0]))})
         elif not name.startswith(("rand", "normal")):
-            by_rows = name in _BY_ROWS
+            by_rows = name in _BY_ROWS or name == _JOINED
             length = len(made[0]) if made[0].dim() else 0
             origin = origin.union(
                 *[self._origin(e) for e in given if by_rows or (e.dim() and len(e) == length)]
@@ -244,6 +248,8 @@ class EqualInputSignal(Signal):
             return False
         same_place = one.mark[0] == other.mark[0] and one.mark[2] == other.mark[2]
         is_copy = self._shape(one.module) == self._shape(other.module)
+        if not one.inputs[0].is_floating_point():
+            return False  # The tokens of a policy and of its reference.
         # A data set may have the same image for a student and for its teacher.
         is_loaded = all(self._batches.batch_of(each.inputs[0]) for each in (one, other))
         return one.trains != other.trains and same_place and is_copy and not is_loaded

@@ -1,8 +1,8 @@
 """Which numbers the loop writes over some elements of whole numbers, such as a mask token.
 
 Masked language models replace tokens of their input in this way. The replay of the last step, which
-begins with the input as it is then, asks for them. Often, a collate function does so: it is heard in
-the first batches, as the numbers stay the same.
+begins with the input as it is then, asks for them. Often, a collate function does so: it is heard
+in the first batches, as the numbers stay the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Replaced(Signal):
         self._batches = 0
 
     def collating(self) -> AbstractContextManager[Any]:
-        """Return a context for the collate function of a program, which hears it in some batches."""
+        """Return a context for a collate function, which hears it in the first batches."""
         self._batches += 1
         return _Collating(self._collated) if self._batches <= _FIRST else nullcontext()
 
