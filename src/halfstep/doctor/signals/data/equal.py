@@ -46,7 +46,6 @@ _BY_ROWS = frozenset({"__getitem__", "index_select", "take_along_dim", "gather"}
 _OF_OBJECTS = frozenset({"tensor", "as_tensor", "from_numpy", "asarray", "frombuffer"})
 _JOINS = frozenset({"cat", "concat", "concatenate", "stack", "vstack"})
 _PARTS = 8
-_JOINED = "joined"
 _RANDOM = ("rand", "normal", "bernoulli", "dropout", "uniform", "multinomial", "poisson")
 
 Origin = frozenset[tuple[str, int]]
@@ -130,27 +129,30 @@ class EqualInputSignal(Signal):
             self._change([each for each in heard.given if _is_plain(each)])
         if not made or made[0].requires_grad:
             return
-        name, given = heard.name, [each for each in heard.given if _is_plain(each)]
-        if name in _JOINS:
+        given = [each for each in heard.given if _is_plain(each)]
+        if heard.name in _JOINS:
             self._join(made[0], heard.call.args[0] if heard.call.args else None)
             if made[0].is_floating_point() or len(given) > _PARTS:
-                return  # A batch of its own.
-            name = _JOINED  # Of the same prompts and answers, the same text.
-        origin: Origin = frozenset()
+                return  # A batch of its own; but of the same prompts and answers, the same text.
+        origin = self._origin_of(heard, given, len(made[0]) if made[0].dim() else 0)
+        for each in made:
+            self._set(each, origin)
+
+    def _origin_of(self, heard: Heard, given: Sequence[torch.Tensor], length: int) -> Origin:
+        """Return from which tensors a function makes another one with so many rows."""
+        name, origin = heard.name, Origin()
         if name in _OF_OBJECTS and heard.call.args and not given:
             self._kept.append(heard.call.args[0])
-            origin = frozenset({("object", id(heard.call.args[0]))})
+            origin = Origin({("object", id(heard.call.args[0]))})
         elif not name.startswith(("rand", "normal")):
-            by_rows = name in _BY_ROWS or name == _JOINED
-            length = len(made[0]) if made[0].dim() else 0
+            by_rows = name in _BY_ROWS or name in _JOINS
             origin = origin.union(
                 *[self._origin(e) for e in given if by_rows or (e.dim() and len(e) == length)]
             )
         if any(each in name for each in _RANDOM):
             self._draws += 1
             origin |= {("draw", self._draws)}
-        for each in made:
-            self._set(each, origin)
+        return origin
 
     def _change(self, given: Sequence[torch.Tensor]) -> None:
         """Note a line that changes a tensor in place, by numbers that are drawn."""
