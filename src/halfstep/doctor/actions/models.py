@@ -88,6 +88,9 @@ class Models(Signal):
     def _on_module(self, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
         if _is_code_of_loop(module, args, kwargs):
             return original(module, *args, **kwargs)
+        if type(module).__hash__ is not nn.Module.__hash__:
+            with self.watched.guard.inside():  # A metric, whose hash changes with its state.
+                return original(module, *args, **kwargs)
         watched, entry, before = self.watched, None, []
         with watched.guard.own():
             notes = watched.registry.model(module)

@@ -18,7 +18,7 @@ from halfstep.doctor.internals import (
 )
 from halfstep.doctor.record.hidden_write import HiddenWrite
 from halfstep.doctor.record.sites import site
-from halfstep.doctor.replay.memory import storage_key
+from halfstep.doctor.replay.memory import share_elements, storage_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +74,7 @@ class HiddenWrites:
         saved_at, op, caller = self._ran[node]
         for each in given:
             write = self._writes.get(storage_key(each))
-            if write is not None and write[0] > saved_at:
+            if write is not None and write[0] > saved_at and share_elements(each, write[1]):
                 self._found.setdefault(
                     (write[3].user_line, caller.user_line),
                     HiddenWrite(

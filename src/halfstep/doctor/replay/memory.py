@@ -45,6 +45,20 @@ def storage_key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage().data_ptr()) or id(tensor)
 
 
+def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors over one memory have an element in common, unlike two columns."""
+    if one.layout is not torch.strided or one.dtype != other.dtype:
+        return True  # or it is not known
+    last = [
+        each.storage_offset()
+        + sum((n - 1) * by for n, by in zip(each.shape, each.stride(), strict=True))
+        for each in (one, other)
+    ]
+    covered = torch.zeros(max(last) + 1, dtype=torch.bool)
+    covered.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(1)
+    return bool(covered.as_strided(other.shape, other.stride(), other.storage_offset()).any())
+
+
 def is_whole(tensor: torch.Tensor) -> bool:
     """Return whether a tensor covers its whole storage."""
     return tensor.layout is not torch.strided or bool(

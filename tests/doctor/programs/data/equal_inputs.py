@@ -394,3 +394,91 @@ def healthy_other_view_in_a_second_backward() -> None:
         contrast(model(one), model(one)).backward()
         functional.mse_loss(model(other), other[:, :4]).backward()
         optimizer.step()
+
+
+def train_on_texts(views) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(40, 8), nn.Flatten(), nn.Linear(8 * 40, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(10):
+        one, other = views(torch.randint(2, 40, (8, 40)))
+        optimizer.zero_grad()
+        contrast(model(one), model(other)).backward()
+        optimizer.step()
+
+
+def masked(tokens: torch.Tensor) -> torch.Tensor:
+    tokens[torch.rand(tokens.shape) < 0.3] = 1
+    return tokens
+
+
+def broken_by_views_in_place() -> None:
+    train_on_texts(lambda tokens: (masked(tokens), masked(tokens)))
+
+
+def broken_by_texts_that_are_cut() -> None:
+    """The prompt fills the length, so nothing is left of the two answers."""
+
+    def answered(prompts: torch.Tensor) -> torch.Tensor:
+        answers = torch.randint(2, 40, (8, 5))
+        return torch.cat([prompts, answers], 1)[:, :40].contiguous()
+
+    train_on_texts(lambda prompts: (answered(prompts), answered(prompts)))
+
+
+def healthy_views_of_copies() -> None:
+    train_on_texts(lambda tokens: (masked(tokens.clone()), masked(tokens.clone())))
+
+
+def healthy_texts_that_differ_in_one_token() -> None:
+    def answered(prompts: torch.Tensor) -> torch.Tensor:
+        return torch.cat([prompts[:, :39], torch.randint(2, 40, (8, 1))], 1)
+
+    train_on_texts(lambda prompts: (answered(prompts), answered(prompts)))
+
+
+def healthy_view_in_place_twice() -> None:
+    """Two spans are masked in one view; the other view is the text as it is."""
+    train_on_texts(lambda tokens: (tokens.clone(), masked(masked(tokens))))
+
+
+def healthy_texts_in_two_calls() -> None:
+    """A second call with the same text, for a penalty, changes nothing of it."""
+    train_on_texts(lambda tokens: (tokens, tokens))
+
+
+def train_on_preferences(loss_of) -> None:
+    """Prefer answers, against a frozen copy of the model."""
+    torch.manual_seed(0)
+    policy = nn.Sequential(nn.Embedding(40, 8), nn.Flatten(), nn.Linear(8 * 12, 1))
+    reference = copy.deepcopy(policy).requires_grad_(requires_grad=False)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
+
+    def score(model: nn.Module, prompts: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
+        return model(torch.cat([prompts, answers], 1))
+
+    for _ in range(10):
+        prompts, chosen, rejected = torch.randint(40, (3, 8, 6))
+        optimizer.zero_grad()
+        loss_of(score, policy, reference, prompts, chosen, rejected).backward()
+        optimizer.step()
+
+
+def healthy_preferences_against_a_reference() -> None:
+    def loss_of(score, policy, reference, prompts, chosen, rejected):
+        with torch.no_grad():
+            base = score(reference, prompts, chosen) - score(reference, prompts, rejected)
+        margin = score(policy, prompts, chosen) - score(policy, prompts, rejected)
+        return -functional.logsigmoid(margin - base).mean()
+
+    train_on_preferences(loss_of)
+
+
+def healthy_chosen_answer_twice() -> None:
+    """The chosen answer also has a loss of its own."""
+
+    def loss_of(score, policy, _, prompts, chosen, rejected):
+        margin = score(policy, prompts, chosen) - score(policy, prompts, rejected)
+        return -functional.logsigmoid(margin).mean() - 0.1 * score(policy, prompts, chosen).mean()
+
+    train_on_preferences(loss_of)

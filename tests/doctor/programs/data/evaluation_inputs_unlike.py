@@ -157,3 +157,55 @@ def healthy_draws_that_a_model_gives_another() -> None:
             optimizer.step()
         with torch.no_grad():
             decoder(0.02 * encoder(inputs[32:]))
+
+
+class Pair(nn.Module):
+    """A score of two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(12, 3)
+
+    def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self.score(torch.cat([one, other], 1))
+
+
+def train_pair(prepared, evaluated) -> None:
+    inputs, targets = raw()
+    torch.manual_seed(0)
+    model = Pair()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        for start in range(0, 32, 8):
+            batch = slice(start, start + 8)
+            optimizer.zero_grad()
+            outputs = model(*prepared(inputs[batch]))
+            functional.cross_entropy(outputs, targets[batch]).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            model(*evaluated(inputs[32:]))
+        model.train()
+
+
+def broken_in_both_inputs() -> None:
+    def both(prepared):
+        return lambda inputs: (prepared(inputs), prepared(inputs.flip(1)))
+
+    train_pair(both(normalised), both(lambda inputs: inputs / 255))
+
+
+def healthy_condition_that_stays() -> None:
+    """What is to be denoised is almost clean in training, and noise at first in evaluation."""
+
+    def beside(scale):
+        return lambda inputs: (scale * torch.randn_like(inputs), normalised(inputs))
+
+    train_pair(beside(0.05), beside(1.0))
+
+
+def broken_for_sound_of_16_bits() -> None:
+    def sound(inputs: torch.Tensor) -> torch.Tensor:
+        return (normalised(inputs) * 8000).clamp(-32768, 32767).round()
+
+    train(lambda inputs: sound(inputs) / 32768, sound)

@@ -76,3 +76,28 @@ def healthy_statistics_of_the_training_data_before_each_evaluation() -> None:
             training.step(inputs, targets)
         torch.cat([inputs for inputs, _ in loader]).mean(0)
         training.evaluate(test)
+
+
+class Metric(torch.nn.Module):
+    """A metric whose hash is that of its state, as in torchmetrics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = torch.zeros(())
+
+    def __hash__(self) -> int:
+        return hash(id(self.total))
+
+    def forward(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        self.total = self.total + (outputs.argmax(1) == labels).float().mean()
+        return self.total
+
+
+def broken_beside_many_metrics() -> None:
+    def evaluate(model, loader) -> None:
+        outputs = torch.cat([model(inputs) for inputs, _ in loader])
+        labels = torch.cat([labels for _, labels in loader])
+        for metric in [Metric() for _ in range(12)]:
+            metric(outputs, labels)
+
+    train(evaluate)

@@ -242,3 +242,10 @@ def healthy_empty_histories() -> None:
         loss = functional.binary_cross_entropy_with_logits(outputs, torch.rand(12, 1).round())
         loss.backward()
         optimizer.step()
+
+
+def broken_softmax_in_many_steps() -> None:
+    """No gradient reaches the layers before it, which is its effect."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1)]
+    train(nn.Sequential(*layers, nn.Softmax(dim=1)), functional.mse_loss, 40)

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from doctor.programs.dependence.language import LENGTH, TOKENS, Language, attention, texts
 
@@ -226,3 +227,54 @@ def healthy_weights_of_all_tokens() -> None:
         return weighted(net(torch.where(masked, MASK, tokens)), tokens, weights)
 
     train(step)
+
+
+def collating(*, ignores_masked: bool, padded: int = 12):
+    """Return a collate function that pads texts, and masks some of their tokens."""
+
+    def collate(rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = torch.full((len(rows), LENGTH + padded), 1)
+        for place, row in zip(tokens, rows, strict=True):
+            place[:LENGTH] = row
+        real = torch.arange(LENGTH + padded) < LENGTH
+        masked = chosen(tokens) & real
+        labels = tokens.masked_fill(masked if ignores_masked else ~masked, -100)
+        labels[:, ~real] = -100
+        tokens[masked & (torch.rand(tokens.shape) < 0.9)] = MASK
+        return tokens, labels
+
+    return collate
+
+
+def train_from_loader(collate) -> None:
+    rows = [row for tokens in texts() for row in tokens[:, :LENGTH].clamp(min=2)]
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    for tokens, labels in DataLoader(rows, batch_size=8, collate_fn=collate):
+        optimizer.zero_grad()
+        entropy(net(tokens), labels).backward()
+        optimizer.step()
+
+
+def broken_in_a_collate_function() -> None:
+    train_from_loader(collating(ignores_masked=True))
+
+
+def healthy_collate_function() -> None:
+    train_from_loader(collating(ignores_masked=False))
+
+
+def healthy_collate_function_without_padding() -> None:
+    train_from_loader(collating(ignores_masked=False, padded=0))
+
+
+def healthy_padding_that_a_collate_function_fills() -> None:
+    """The targets are the texts, of which only the padding does not count."""
+
+    def collate(rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = torch.stack(rows)
+        ends = torch.arange(LENGTH) >= torch.randint(LENGTH // 2, LENGTH, (len(rows), 1))
+        noisy = torch.where(torch.rand(tokens.shape) < 0.2, tokens.roll(1), tokens)
+        return noisy.masked_fill(ends, MASK), tokens.masked_fill(ends, -100)
+
+    train_from_loader(collate)

@@ -94,15 +94,28 @@ def broken_by_a_penalty_in_a_loss_that_falls() -> None:
     train(lambda weights: torch.optim.SGD(weights, lr=0.1), penalty=1.0)
 
 
-def healthy_decay_before_norms() -> None:
-    """The weights before a norm shrink, and their gradients grow."""
+def train_before_norms(make) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
         *(nn.Linear(6, 32, bias=False), nn.BatchNorm1d(32, affine=False), nn.ReLU()),
         *(nn.Linear(32, 3, bias=False), nn.BatchNorm1d(3, affine=False)),
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.6)
+    optimizer = make(model.parameters())
     for images, labels in batches(40):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
+
+
+def healthy_decay_before_norms() -> None:
+    """The weights before a norm shrink, and their gradients grow."""
+    train_before_norms(lambda weights: torch.optim.SGD(weights, lr=0.1, weight_decay=0.6))
+
+
+def healthy_penalty_before_norms() -> None:
+    train_before_norms(lambda weights: torch.optim.Adam(weights, lr=0.01, weight_decay=0.3))
+
+
+def broken_by_a_penalty_in_the_gradients_of_adam() -> None:
+    """Its updates have the signs of the weights, so not quite their direction."""
+    train(lambda weights: torch.optim.Adam(weights, lr=0.01, weight_decay=1.0), noise=True)

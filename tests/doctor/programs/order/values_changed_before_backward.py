@@ -95,3 +95,28 @@ def healthy_norm_that_runs_twice() -> None:
         outputs = head(model(images)) + head(model(-images))
         functional.cross_entropy(outputs, labels).backward()
         optimizer.step()
+
+
+def healthy_recurrent_layer_that_is_frozen() -> None:
+    """Its operator writes into a column of memory of which it has saved another one."""
+    torch.manual_seed(0)
+    first, layer, head = nn.Linear(6, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 3)
+    layer.requires_grad_(requires_grad=False)
+    optimizer = torch.optim.SGD([*first.parameters(), *head.parameters()], lr=0.05)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        outputs, _ = layer(first(images)[:, None].expand(-1, 3, -1))
+        functional.cross_entropy(head(outputs[:, -1]), labels).backward()
+        optimizer.step()
+
+
+def broken_column_of_a_memory() -> None:
+    def logarithms_of(scores: torch.Tensor) -> torch.Tensor:
+        memory = torch.zeros(len(scores), 6)
+        memory[:, ::2].copy_(torch.full_like(scores, 2.0))
+        factors = memory[:, ::2]
+        products = scores * factors
+        memory.data[:, 2:4].fill_(1.0)
+        return functional.log_softmax(products, 1)
+
+    train(logarithms_of)

@@ -244,3 +244,11 @@ def healthy_milestones_of_steps() -> None:
 def healthy_large_rate_in_the_first_steps() -> None:
     """The rate falls after more steps than there are epochs."""
     train_with_loader(12, each_batch=True)
+
+
+def broken_in_almost_half_of_the_steps() -> None:
+    train(each_batch=True, make=lambda each: torch.optim.lr_scheduler.ExponentialLR(each, 0.76))
+
+
+def healthy_exponential_to_a_thousandth() -> None:
+    train(each_batch=True, make=lambda each: torch.optim.lr_scheduler.ExponentialLR(each, 0.89))

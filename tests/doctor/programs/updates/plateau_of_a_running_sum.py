@@ -9,10 +9,10 @@ from doctor.loops import batches, classifier
 CODE = "PLATEAU_OF_A_RUNNING_SUM"
 
 
-def train(*, resets: bool, epochs: int = 10, share: float = 1.0, metric=None) -> None:
+def train(*, resets: bool, epochs: int = 10, share: float = 1.0, metric=None, rate=0.05) -> None:
     """Train; `metric(epoch, right)` is what the scheduler gets, if it is not the sum."""
     model = classifier()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     scheduler = ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
     total = validation = 0.0
     for epoch in range(epochs):
@@ -56,3 +56,7 @@ def healthy_validation_loss_that_rises_as_much_as_it_was() -> None:
 def healthy_mean_of_all_epochs() -> None:
     """The number falls, as the losses do."""
     train(resets=True, metric=lambda epoch, total: total / (epoch + 1))
+
+
+def broken_in_a_sum_of_validation_losses_that_fall_far() -> None:
+    train(resets=True, metric=lambda epoch, total: 48 * total, rate=1.5)

@@ -155,3 +155,37 @@ def healthy_optimizer_around_another_one() -> None:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
+
+
+def in_turn(*, shared: bool) -> None:
+    """Each optimizer makes its step and clears its gradients before the next one."""
+    torch.manual_seed(0)
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    first = torch.optim.SGD(body.parameters(), lr=0.01)
+    owned = [*head.parameters(), *(body.parameters() if shared else [])]
+    second = torch.optim.SGD(owned, lr=0.02)
+    for images, labels in batches(6):
+        nn.functional.cross_entropy(head(body(images)), labels).backward()
+        for optimizer in (first, second):
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def broken_cleared_by_the_first() -> None:
+    in_turn(shared=True)
+
+
+def healthy_in_turn() -> None:
+    in_turn(shared=False)
+
+
+def healthy_second_phase_with_frozen_parameters() -> None:
+    torch.manual_seed(0)
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    for rate in (0.01, 0.001):
+        optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=rate)
+        for images, labels in batches(6):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(head(body(images)), labels).backward()
+            optimizer.step()
+        body.requires_grad_(requires_grad=False)

@@ -195,3 +195,22 @@ def broken_by_an_eps_of_zero_at_a_high_rate() -> None:
     optimizer.zero_grad()
     model(images).float().square().mean().backward()
     optimizer.step()
+
+
+def broken_in_a_second_phase() -> None:
+    """The first phase has learned its task, so the first loss of the second one is far above."""
+    torch.manual_seed(0)
+    model, adapter = nn.Linear(6, 3), nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 3))
+    nn.init.zeros_(adapter[1].weight)
+    first = torch.optim.Adam(model.parameters(), lr=0.1)
+    for inputs, _ in batches(60):
+        first.zero_grad()
+        nn.functional.mse_loss(model(inputs), inputs[:, :3]).backward()
+        first.step()
+    model.requires_grad_(requires_grad=False)
+    second = LayerRates(adapter.parameters(), {})
+    for inputs, _ in batches(6, seed=1):
+        second.zero_grad()
+        outputs = model(inputs) + adapter(inputs)
+        nn.functional.mse_loss(outputs, 5 - inputs[:, :3]).backward()
+        second.step()

@@ -76,18 +76,25 @@ def _copies(
     targets, counted = loss.targets.reshape(-1), counts.reshape(-1)
     if int(counted.sum()) < _FEWEST or len(targets[counted].unique()) < 2:
         return False
-    for mine, its in ((tokens, masked), (tokens.T, masked.T)):
+    padding = _padding(tokens) & ~masked
+    for mine, its, ends in ((tokens, masked, padding), (tokens.T, masked.T, padding.T)):
         given, hidden = mine.reshape(-1), its.reshape(-1)
         if targets.numel() == int((~hidden).sum()):
             if bool(counted.all()) and bool((targets == given[~hidden]).all()):
                 return True
         elif targets.numel() == given.numel():
-            left = ~counted
+            left = ~counted & ~ends.reshape(-1)
             is_masked = int((hidden & left).sum()) >= _MASKED * int(left.sum())
             is_hidden = bool((hidden <= left).all()) and not bool((targets[hidden] == mask).any())
             if is_masked and is_hidden and bool((targets == given)[counted].all()):
                 return True
     return False
+
+
+def _padding(tokens: torch.Tensor) -> torch.Tensor:
+    """Return which places are in a run of equal tokens that ends a row."""
+    same = (tokens == tokens[:, -1:]).flip(1).long().cumprod(1).flip(1).bool()
+    return same & (same.sum(1, keepdim=True) > 1)
 
 
 def _tells(loss: Loss, counts: torch.Tensor, masked: torch.Tensor, count: int) -> bool:

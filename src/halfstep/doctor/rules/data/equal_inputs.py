@@ -43,6 +43,8 @@ def _finding(pair: EqualPair) -> Finding:
         change=(
             "+ # draw new random numbers for each view, with no seed between them",
             "+ # keep a copy of each array in a memory: states.copy(), states.clone()",
+            "+ # give a copy to a function that changes its input in place; cut texts before what",
+            "+ # differs in them is cut off",
             *((f"  {pair.site.text}",) if pair.site else ()),
         ),
         confidence=LIKELY,
@@ -84,5 +86,6 @@ RULE = Rule(
     ),
     needs=frozenset({"equal_inputs"}),
     judge=judge,
+    explains=("NO_GRADIENTS",),
     harmless=True,
 )

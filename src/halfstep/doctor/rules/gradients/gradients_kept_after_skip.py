@@ -74,8 +74,8 @@ def _for_the_next_step(evidence: Evidence) -> Finding | None:
                     f"step nor a clearing; {counted(found.steps, 'later step')} used the gradients"
                 ),
                 (
-                    f"the {found.what} of {found.high} of {found.compared} was above all those "
-                    f"before, such as {found.value:.4g} after at most {found.before:.4g}"
+                    f"the {found.what} of {found.high} of {found.compared} was above those "
+                    f"just before, such as {found.value:.4g} after at most {found.before:.4g}"
                 ),
             ),
             change=_change(account, name),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _FEWEST = 3  # sampled steps
 _INWARD = 0.9  # cosine
+_INWARD_OF_SIGNS = 0.75  # a penalty gives Adam the signs of the weights: of normal ones, it is 0.8
 _SHRUNK = 0.5  # of the norm before the first step
 _LARGE = 2.0  # times its smallest norm: at that size, decay and gradients may be in balance
 _MOST = 0.7  # of the sum of all norms is theirs: some biases begin near 0, or must stay
@@ -35,7 +36,8 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         left, most = (_VANISHED, _NEARLY_ALL) if falls else (_SHRUNK, _MOST)
         cosines = _while_shrinking([s for s in evidence.samples if s.optimizer == number])
-        inward = {name: median(its) for name, its in cosines.items() if median(its) >= _INWARD}
+        least = _INWARD_OF_SIGNS if _is_penalty(optimizer) else _INWARD
+        inward = {name: median(its) for name, its in cosines.items() if median(its) >= least}
         mine = [each for each in evidence.growth.parameters if each.parameter in cosines]
         shrunk = [
             each for each in mine if each.parameter in inward and each.after <= left * each.before
@@ -51,6 +53,12 @@ def _calms(evidence: Evidence, number: int) -> bool:
     norms = [each.gradient_norm for each in evidence.numbers.steps if each.optimizer == number]
     known = [each for each in norms if each is not None]
     return bool(known) and known[-1] <= known[0]
+
+
+def _is_penalty(optimizer: OptimizerFacts) -> bool:
+    """Return whether decay is a part of gradients that are divided by their size, as in Adam."""
+    settings = optimizer.settings
+    return bool("beta2" in settings and not settings.get("decoupled_weight_decay", True))
 
 
 def _while_shrinking(samples: list[Sample]) -> dict[str, list[float]]:

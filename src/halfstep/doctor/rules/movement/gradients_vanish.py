@@ -25,6 +25,9 @@ _FALLS = 0.85  # of the first losses
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find layers that get next to no gradients while the loss does not fall."""
+    lost = evidence.of(Influence).lost
+    if lost is not None and lost.how != "saturated":
+        return None  # An operator is constant by its shape, for any weights.
     for number, optimizer in enumerate(evidence.static.optimizers):
         course = evidence.numbers.course(number)
         mine = [each for each in evidence.samples if each.optimizer == number]
@@ -141,7 +144,7 @@ RULE = Rule(
     rows=(11,),
     citations=("shidi1985/L2RPN#6", "lucidrains/deep-cross-attention#2"),
     needs=frozenset({"numbers", "samples", "static", "precision"}),
-    also=frozenset({"influence"}),
+    also=frozenset({Influence.signal}),
     judge=judge,
     explains=("INPUT_LOST", "LEARNING_RATE_TOO_LOW"),
     harmless=True,

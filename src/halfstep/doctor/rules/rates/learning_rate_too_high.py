@@ -89,7 +89,10 @@ def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
     losses = [
         abs(step.loss)
         for step in evidence.numbers.steps
-        if step.iteration < bad.iteration and step.loss is not None and math.isfinite(step.loss)
+        if step.iteration < bad.iteration
+        and step.optimizer == bad.optimizer  # Another one may have trained for another task.
+        and step.loss is not None
+        and math.isfinite(step.loss)
     ]
     if len(losses) < 2:
         return None

@@ -30,12 +30,14 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         if not all(math.isfinite(value) and value > 0 for value in increases):
             continue
-        share = _share(evidence, each, increases)
+        share, source = _share(evidence, each, increases), "steps"
+        if not share:
+            share, source = _alike([*zip(increases, each.evaluated, strict=True)]), "evaluation"
         if not share and not _is_sum(increases):
             continue
         line = each.site.text if each.site else "scheduler.step(running_loss)"
         how = (
-            "each number is the last one plus the losses of the steps since then"
+            f"each number is the last one plus the losses of the {source} since then"
             if share
             else "each number is the last one plus about as much as the first one"
         )
@@ -57,17 +59,23 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _share(evidence: Evidence, plateau: Plateau, increases: list[float]) -> float:
-    """Return the ratio of increases and sums of losses, if it is the same in several epochs."""
+    """Return the ratio of increases and sums of the losses of steps."""
     losses = {
         each.iteration: each.loss
         for each in evidence.numbers.steps
         if each.optimizer == plateau.optimizer and each.loss is not None
     }
-    ratios = []
+    found = []
     for (start, end), increase in zip(pairwise((0, *plateau.iterations)), increases, strict=True):
         own = [losses[step] for step in range(start, end) if step in losses]
         if own and len(own) == end - start and sum(own):
-            ratios.append(increase / sum(own))
+            found.append((increase, sum(own)))
+    return _alike(found)
+
+
+def _alike(found: list[tuple[float, float]]) -> float:
+    """Return the ratio of increases and sums of losses, if it is the same in several epochs."""
+    ratios = [increase / total for increase, total in found if total]
     if len(ratios) < _INTERVALS:
         return 0.0
     middle = median(ratios)

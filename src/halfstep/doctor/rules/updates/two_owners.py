@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.contributions import GradientLedger
+from halfstep.doctor.signals.ledgers.parameters import ParameterLedger
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
@@ -13,6 +15,11 @@ if TYPE_CHECKING:
 
 _OFTEN = 2
 _SHARE = 0.5  # of the steps
+_APART = (
+    "+ # put each parameter into one optimizer:",
+    "+ owned = {id(p) for p in first.parameters()}",
+    "+ rest = [p for p in second.parameters() if id(p) not in owned]",
+)
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -48,7 +55,7 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             site=event.site,
         )
-    return _stepped_twice(evidence)
+    return _stepped_twice(evidence) or _cleared_by_another(evidence)
 
 
 def _stepped_twice(evidence: Evidence) -> Finding | None:
@@ -70,13 +77,41 @@ def _stepped_twice(evidence: Evidence) -> Finding | None:
                     ),
                     *(f"made by {each.made_by}, {each.site}" for each in (its, mine) if each.site),
                 ),
-                change=(
-                    "+ # put each parameter into one optimizer:",
-                    "+ owned = {id(p) for p in first.parameters()}",
-                    "+ rest = [p for p in second.parameters() if id(p) not in owned]",
-                ),
+                change=_APART,
                 confidence=LIKELY,
                 site=mine.site or account.step,
+            )
+    return None
+
+
+def _cleared_by_another(evidence: Evidence) -> Finding | None:
+    """Find parameters that an optimizer never moves, because another one has cleared them."""
+    optimizers = evidence.static.optimizers
+    stepped: defaultdict[int, set[int]] = defaultdict(set)
+    for step in evidence.numbers.steps:
+        stepped[step.optimizer].add(step.iteration)
+    for part in evidence.of(ParameterLedger).parts:
+        mine = optimizers[part.optimizer]
+        if part.fate != "never" or not part.count == part.changed == mine.shared:
+            continue
+        others = [
+            number
+            for number, each in enumerate(optimizers)
+            if number != part.optimizer
+            and each.shared >= part.count
+            and stepped[number] >= stepped[part.optimizer] != set()
+        ]
+        for number in others[:1]:
+            its = optimizers[number]
+            return Finding(
+                summary=f"optimizer {part.optimizer} ({mine.kind}) shares "
+                f"{counted(part.count, 'parameter')} with optimizer {number} ({its.kind}), whose "
+                "step and clearing come first in each iteration: it never has their gradients, "
+                "and only the other one moves them",
+                facts=(f"such as {', '.join(part.names)}",),
+                change=_APART,
+                confidence=LIKELY,
+                site=mine.site,
             )
     return None
 
@@ -87,6 +122,7 @@ RULE = Rule(
     rows=(12,),
     citations=("THUDM/slime#1842", "HorizonRobotics/alf#1770"),
     needs=frozenset({"contributions", "loop", "static"}),
+    also=frozenset({"numbers", "parameters"}),
     judge=judge,
     explains=("GRADIENTS_CHANGED_WHILE_SCALED",),
 )

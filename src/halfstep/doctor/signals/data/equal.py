@@ -9,6 +9,7 @@ teacher. A few elements are copied; they are compared at the end of the program.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from dataclasses import field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +25,7 @@ from halfstep.doctor.signals.data.batches import Batches
 from halfstep.doctor.signals.data.twice import Twice
 from halfstep.doctor.signals.signal import Signal
 from halfstep.doctor.signals.values.samples import is_sampled
+from halfstep.doctor.tape.listener import writes
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.lazy_dataclass import dataclass
 
@@ -43,6 +45,7 @@ _ELEMENTS = 16  # of a row
 _BY_ROWS = frozenset({"__getitem__", "index_select", "take_along_dim", "gather"})
 _OF_OBJECTS = frozenset({"tensor", "as_tensor", "from_numpy", "asarray", "frombuffer"})
 _JOINS = frozenset({"cat", "concat", "concatenate", "stack", "vstack"})
+_PARTS = 8
 _RANDOM = ("rand", "normal", "bernoulli", "dropout", "uniform", "multinomial", "poisson")
 
 Origin = frozenset[tuple[str, int]]
@@ -109,6 +112,7 @@ class EqualInputSignal(Signal):
         self._origins: dict[int, Origin] = {}
         self._kept: list[Any] = []  # so that no other tensor gets the memory of these in the step
         self._draws = 0
+        self._changed: Counter[tuple[int, Mark | None]] = Counter()
         self._pairs: dict[tuple[Any, ...], _Pair] = {}
         self._shapes: WeakKeyDictionary[nn.Module, tuple[Any, ...]] = WeakKeyDictionary()
 
@@ -121,27 +125,42 @@ class EqualInputSignal(Signal):
             return
         made = [each for each in tensors_in(heard.result) if _is_plain(each)]
         self._twice.read(heard.name, heard.given, made)
+        if writes(heard.name):
+            self._change([each for each in heard.given if _is_plain(each)])
         if not made or made[0].requires_grad:
             return
-        name, given = heard.name, [each for each in heard.given if _is_plain(each)]
-        if name in _JOINS:
+        given = [each for each in heard.given if _is_plain(each)]
+        if heard.name in _JOINS:
             self._join(made[0], heard.call.args[0] if heard.call.args else None)
-            return  # A batch of its own.
-        origin: Origin = frozenset()
+            if made[0].is_floating_point() or len(given) > _PARTS:
+                return  # A batch of its own; but of the same prompts and answers, the same text.
+        origin = self._origin_of(heard, given, len(made[0]) if made[0].dim() else 0)
+        for each in made:
+            self._set(each, origin)
+
+    def _origin_of(self, heard: Heard, given: Sequence[torch.Tensor], length: int) -> Origin:
+        """Return from which tensors a function makes another one with so many rows."""
+        name, origin = heard.name, Origin()
         if name in _OF_OBJECTS and heard.call.args and not given:
             self._kept.append(heard.call.args[0])
-            origin = frozenset({("object", id(heard.call.args[0]))})
+            origin = Origin({("object", id(heard.call.args[0]))})
         elif not name.startswith(("rand", "normal")):
-            by_rows = name in _BY_ROWS
-            length = len(made[0]) if made[0].dim() else 0
+            by_rows = name in _BY_ROWS or name in _JOINS
             origin = origin.union(
                 *[self._origin(e) for e in given if by_rows or (e.dim() and len(e) == length)]
             )
         if any(each in name for each in _RANDOM):
             self._draws += 1
             origin |= {("draw", self._draws)}
-        for each in made:
-            self._set(each, origin)
+        return origin
+
+    def _change(self, given: Sequence[torch.Tensor]) -> None:
+        """Note a line that changes a tensor in place, by numbers that are drawn."""
+        if any(map(self._is_drawn, given[1:])):
+            self._changed[_memory(given[0]), calling_line()] += 1
+
+    def _is_drawn(self, tensor: torch.Tensor) -> bool:
+        return any(kind == "draw" for kind, _ in self._origin(tensor))
 
     def _join(self, made: torch.Tensor, parts: Any) -> None:
         if isinstance(parts, list | tuple) and len(parts) == 2 and all(map(_is_input, parts)):
@@ -197,13 +216,14 @@ class EqualInputSignal(Signal):
         self._steps += 1
         self._looks = self._steps <= FIRST or is_sampled(self._steps)
         self._calls, self._joined, self._origins, self._kept = [], {}, {}, []
+        self._changed.clear()
 
     def _compare(self, losses: Sequence[torch.Tensor]) -> None:
         for (i, one), (j, other) in combinations(enumerate(self._calls[:_CALLS]), 2):
             if self._is_pair(one, other) and len(one.inputs) == len(other.inputs):
                 copies = one.module is not other.module
                 key = (i, j, one.mark, other.mark, False, copies)
-                self._take(key, one.inputs, other.inputs)
+                self._take(key, one.inputs, other.inputs, self._views(one, other))
                 if not copies and _are_same(one.inputs, other.inputs):
                     self._twice.take(key, one.inputs[0], losses, one.made, other.made)
         for number, call in enumerate(self._calls[:_CALLS]):
@@ -230,18 +250,26 @@ class EqualInputSignal(Signal):
             return False
         same_place = one.mark[0] == other.mark[0] and one.mark[2] == other.mark[2]
         is_copy = self._shape(one.module) == self._shape(other.module)
+        if not one.inputs[0].is_floating_point():
+            return False  # The tokens of a policy and of its reference.
         # A data set may have the same image for a student and for its teacher.
         is_loaded = all(self._batches.batch_of(each.inputs[0]) for each in (one, other))
         return one.trains != other.trains and same_place and is_copy and not is_loaded
 
     def _take(
-        self, key: tuple[Any, ...], one: list[torch.Tensor], other: list[torch.Tensor]
+        self,
+        key: tuple[Any, ...],
+        one: list[torch.Tensor],
+        other: list[torch.Tensor],
+        views: tuple[torch.Tensor, ...] = (),
     ) -> None:
         if key not in self._pairs and len(self._pairs) >= _PAIRS:
             return
         pair = self._pairs.setdefault(key, _Pair())
         pair.steps += 1
-        differs = False
+        differs = bool(views)
+        if views and len(pair.copies) < _COPIES:
+            pair.copies.append((_elements(views[0]), _elements(views[1])))
         for a, b in zip(one, other, strict=True):
             if a is b:
                 continue
@@ -253,6 +281,14 @@ class EqualInputSignal(Signal):
             if alike and len(pair.copies) < _COPIES:
                 pair.copies.append((_elements(a), _elements(b)))
         pair.differs &= differs
+
+    def _views(self, one: _Call, other: _Call) -> tuple[torch.Tensor, ...]:
+        """Return the results for one tensor, if a line has drawn in it twice: for two views."""
+        if not _are_same(one.inputs, other.inputs):
+            return ()
+        memory = _memory(one.inputs[0])
+        again = any(its == memory and count > 1 for (its, _), count in self._changed.items())
+        return (one.made[0], other.made[0]) if again and one.made and other.made else ()
 
     def freeze(self) -> dict[str, Any]:
         """Return the pairs whose elements are equal in all steps; reads them."""
@@ -321,7 +357,7 @@ def _is_input(tensor: Any) -> bool:
     """Return whether a tensor may be a batch of samples with several numbers each."""
     return (
         _is_plain(tensor)
-        and tensor.is_floating_point()
+        and tensor.dtype != torch.bool
         and not tensor.requires_grad
         and tensor.dim() > 1
         and len(tensor) > 1
@@ -336,7 +372,12 @@ def _drops(module: nn.Module) -> bool:
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:
     rows = tensor.detach()[:_ROWS].flatten(1) if tensor.dim() > 1 else tensor.detach()[:, None]
-    return rows[:, :: max(1, rows.shape[1] // _ELEMENTS)].clone()
+    some = rows[:, :: max(1, rows.shape[1] // _ELEMENTS)].clone()
+    if some.is_floating_point() or some.is_complex():
+        return some
+    # Two texts may differ in one token only, so each has a part in a sum of integers.
+    places = torch.arange(1, rows.shape[1] + 1, device=rows.device)
+    return torch.cat([some, (rows.long() * places.square()).sum(1, keepdim=True)], 1)
 
 
 def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:

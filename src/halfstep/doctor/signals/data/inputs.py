@@ -25,6 +25,7 @@ _APART = 2.0  # nats, the Kullback-Leibler divergence of two normal distribution
 _WIDTH = 2.563
 """Standard deviations between the 10 % and the 90 % quantile of a normal distribution."""
 _MOST = 1000.0  # times the deviation: pixels from 0 to 255 in place of normalised ones
+_MOST_IF_WHOLE = 1e5  # sound of 16 bits in place of that from -1 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +82,15 @@ def input_scales(training: Sequence[Rows], evaluations: Sequence[Rows]) -> Input
 
 def _compared(model: int, training: list[Rows], evaluations: list[Rows]) -> InputScale | None:
     calls = [*training, *evaluations]
-    rows = min(sum(len(each.inputs[0]) for each in mine) for mine in (training, evaluations))
-    if (
-        rows < _ROWS
-        or not all(each.alone and each.inputs[0].is_floating_point() for each in calls)
-        or min(each.width for each in calls) < _WIDEST
-        or (any(each.training for each in evaluations) and len({e.step for e in evaluations}) < 2)
+    places = range(len(training[0].inputs))
+    if not all(each.whole and len(each.inputs) == len(places) for each in calls) or (
+        any(each.training for each in evaluations) and len({e.step for e in evaluations}) < 2
     ):
         return None
-    mean, deviation = _moments(training)
-    lines: defaultdict[Mark | None, list[Rows]] = defaultdict(list)
-    for each in evaluations:
-        lines[each.mark].append(each)
-    if not all(_apart((mean, deviation), _moments(mine)) > _APART for mine in lines.values()):
+    # Beside an input that stays as it is, such as a time, another one may differ on purpose.
+    if not all(_differ(at, training, evaluations) for at in places):
         return None
-    middles = _middle(training), _middle(evaluations)
-    if min(middles[0][1], middles[1][1]) > 0 and _apart(*middles) <= _APART:
-        return None  # A few large samples in one of them, such as bursts.
-    apart = [_apart((mean, deviation), _moments([each])) > _APART for each in evaluations]
-    if not all(apart):
-        return None  # Such as other data among the same kind of data.
+    mean, deviation = _moments(training)
     its_mean, its_deviation = _moments(evaluations)
     return InputScale(
         model,
@@ -114,22 +104,52 @@ def _compared(model: int, training: list[Rows], evaluations: list[Rows]) -> Inpu
     )
 
 
-def _moments(calls: Sequence[Rows]) -> tuple[float, float]:
-    values = torch.cat([each.inputs[0].reshape(-1).cpu().double() for each in calls])
+def _differ(at: int, training: list[Rows], evaluations: list[Rows]) -> bool:
+    """Return whether all evaluations are given another input in a place."""
+    if not all(_is_wide(each.inputs[at]) for each in (*training, *evaluations)):
+        return False
+    rows = min(sum(len(each.inputs[at]) for each in mine) for mine in (training, evaluations))
+    trained = _moments(training, at)
+    whole = any(_are_whole(mine, at) for mine in (training, evaluations))
+    most = _MOST_IF_WHOLE if whole else _MOST
+    lines: defaultdict[Mark | None, list[Rows]] = defaultdict(list)
+    for each in evaluations:
+        lines[each.mark].append(each)
+    if rows < _ROWS or not all(
+        _apart(trained, _moments(mine, at), most) > _APART for mine in lines.values()
+    ):
+        return False
+    middles = _middle(training, at), _middle(evaluations, at)
+    if min(middles[0][1], middles[1][1]) > 0 and _apart(*middles, most) <= _APART:
+        return False  # A few large samples in one of them, such as bursts.
+    # Not such as other data among the same kind of data.
+    return all(_apart(trained, _moments([each], at), most) > _APART for each in evaluations)
+
+
+def _is_wide(sample: torch.Tensor) -> bool:
+    return sample.is_floating_point() and sample.shape[1] >= _WIDEST
+
+
+def _moments(calls: Sequence[Rows], at: int = 0) -> tuple[float, float]:
+    values = torch.cat([each.inputs[at].reshape(-1).cpu().double() for each in calls])
     return values.mean().item(), values.std(correction=0).item()
 
 
-def _middle(calls: Sequence[Rows]) -> tuple[float, float]:
+def _middle(calls: Sequence[Rows], at: int) -> tuple[float, float]:
     """Return mean and deviation of the normal distribution with the same outer quantiles."""
-    values = torch.cat([each.inputs[0].reshape(-1).cpu().double() for each in calls])
+    values = torch.cat([each.inputs[at].reshape(-1).cpu().double() for each in calls])
     low, high = values.quantile(torch.tensor([0.1, 0.9], dtype=torch.float64)).tolist()
     return (low + high) / 2, (high - low) / _WIDTH
 
 
-def _apart(one: tuple[float, float], other: tuple[float, float]) -> float:
+def _are_whole(calls: Sequence[Rows], at: int) -> bool:
+    return all(bool((each.inputs[at] == each.inputs[at].round()).all()) for each in calls)
+
+
+def _apart(one: tuple[float, float], other: tuple[float, float], most: float) -> float:
     """Return how far two normal distributions are apart; 0 if no scale relates them."""
     low, high = sorted((one[1], other[1]))
-    if low <= 0 or high > _MOST * low or not all(map(math.isfinite, (*one, *other))):
+    if low <= 0 or high > most * low or not all(map(math.isfinite, (*one, *other))):
         return 0.0
     return max(_divergence(one, other), _divergence(other, one))
 

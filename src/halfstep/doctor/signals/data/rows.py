@@ -24,6 +24,7 @@ class Rows:
         length: Number of rows of the batch.
         inputs: For each tensor of inputs, elements of its first rows, shape (rows, elements).
         alone: Whether the call has only one tensor of inputs.
+        whole: Whether all tensors of the call are among the inputs.
         loaded: The places of the inputs that a data loader gave, if there are several.
         width: Number of elements of a row of the first tensor.
         training: Whether the model was in training mode.
@@ -45,6 +46,7 @@ class Rows:
     loaded: frozenset[int]
     width: int
     training: bool
+    whole: bool
     targets: torch.Tensor | None = None
     dims: int = 0
     loss: Mark | None = None

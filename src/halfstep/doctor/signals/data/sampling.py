@@ -97,6 +97,7 @@ class RowSamples(Signal):
             self._loaded([each for each, _ in sampled]) if len(given) > 1 else frozenset(),
             first.numel() // max(1, len(first)),
             module.training,
+            len(sampled) == len(given),
             source=self._passes.latest,
             leads=self._since == 0,
         )

@@ -31,6 +31,9 @@ KEPT = 64
 _FEWEST = 4  # steps, before one number of backward passes is the usual one
 _FEWEST_LEFT = 4  # to find a bound
 _FEWEST_USED = 8
+_FEWEST_ABOVE = 6  # to find those above the latest ones, while the losses fall
+_LATEST = 4
+_NEARLY_ALL = 0.9
 _NORMS = frozenset({"linalg_vector_norm", "norm", "vector_norm"})
 _COMPARES = frozenset({"gt", "ge", "lt", "le", "__gt__", "__ge__", "__lt__", "__le__"})
 
@@ -44,8 +47,8 @@ class LeftOut:
         steps: Number of steps that used such backward passes, too.
         passes: Number of these backward passes, also those that no step has used.
         compared: Number of them that were compared with those before.
-        high: Number of these whose loss, or gradient norm, was far above all of those before; all
-            of them, if each was above those of all others.
+        high: Number of these whose loss, or gradient norm, was far above all of those before, or
+            above the latest ones; all of them, if each was above those of all others.
         value: The loss or norm of the first such one.
         before: The highest one of those before.
         what: "loss" or "gradient norm".
@@ -202,7 +205,7 @@ def _frozen(number: int, account: _Account) -> LeftOut:
             known[id(tensor)] = float(tensor)
         return known[id(tensor)]
 
-    compared, high = 0, []
+    compared, high, above = 0, [], []
     for each, recent in account.kept:
         pairs = []
         for what in ("loss", "norm"):
@@ -212,6 +215,10 @@ def _frozen(number: int, account: _Account) -> LeftOut:
                 pairs.append((what, read(value), [*map(read, before)]))
         compared += bool(pairs)
         high += [each for each in pairs if _is_far(*each[1:])][:1]
+        latest = [(what, value, usual[-_LATEST:]) for what, value, usual in pairs]
+        above += [each for each in latest if each[1] > max(each[2])][:1]
+    if compared >= _FEWEST_ABOVE and len(above) >= _NEARLY_ALL * compared:
+        high = above  # By chance, one in five of them is above the latest four.
     norms = [read(each.norm) for each, _ in account.kept if each.norm is not None]
     others = {id(one): one for _, its in account.kept for one in its}.values()
     below = [read(each.norm) for each in others if each.norm is not None]

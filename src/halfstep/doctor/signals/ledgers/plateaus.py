@@ -11,11 +11,13 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from halfstep.doctor.record.sites import Mark, Site, site
 from halfstep.doctor.signals.signal import Signal
+from halfstep.doctor.signals.values.repeated_losses import is_loss_name
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
 
 _MOST = 512
@@ -30,6 +32,8 @@ class Plateau:
         mode: Its mode.
         metrics: The numbers, up to 512; NaN for one that is not read.
         iterations: For each of them, the number of iterations before it.
+        evaluated: For each of them, the sum of the losses of evaluations since the one before; 0
+            if it is not known.
         site: The line that gives them.
     """
 
@@ -37,6 +41,7 @@ class Plateau:
     mode: str
     metrics: tuple[float, ...]
     iterations: tuple[int, ...]
+    evaluated: tuple[float, ...]
     site: Site | None
 
 
@@ -54,6 +59,7 @@ class _Note:
     mode: str
     metrics: list[float]
     iterations: list[int]
+    evaluated: list[float | torch.Tensor]
     mark: Mark | None = None
 
 
@@ -64,6 +70,14 @@ class PlateauMetrics(Signal):
         super().__init__(watched)
         self._known: WeakKeyDictionary[Any, _Note] = WeakKeyDictionary()
         self._notes: list[_Note] = []
+        self._sum: float | torch.Tensor = 0.0
+
+    def on_call(self, heard: Heard) -> None:
+        """Add the loss of a batch of an evaluation, if there is such a scheduler."""
+        if self._notes and is_loss_name(heard.name) and isinstance(heard.result, torch.Tensor):
+            loss = heard.result
+            if not loss.requires_grad and loss.numel() == 1:
+                self._sum = self._sum + loss.detach().reshape(())
 
     def on_schedule(
         self, scheduler: Any, optimizer: Optimizer, mark: Mark | None, given: Any
@@ -74,18 +88,25 @@ class PlateauMetrics(Signal):
         note = self._known.get(scheduler)
         if note is None:
             number = self.watched.registry.optimizers.number(optimizer)
-            note = self._known[scheduler] = _Note(number, scheduler.mode, [], [])
+            note = self._known[scheduler] = _Note(number, scheduler.mode, [], [], [])
             self._notes.append(note)
         if len(note.metrics) < _MOST:
             note.metrics.append(_value(given))
             note.iterations.append(self.watched.grammar.made)
+            note.evaluated.append(self._sum)
             note.mark = mark
+        self._sum = 0.0
 
     def freeze(self) -> dict[str, Any]:
         """Return the numbers of all schedulers."""
         found = [
             Plateau(
-                each.optimizer, each.mode, (*each.metrics,), (*each.iterations,), site(each.mark)
+                each.optimizer,
+                each.mode,
+                (*each.metrics,),
+                (*each.iterations,),
+                (*map(float, each.evaluated),),
+                site(each.mark),
             )
             for each in self._notes
         ]

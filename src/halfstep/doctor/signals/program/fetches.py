@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import default_collate
 
 from halfstep.doctor.internals import fetchers
+from halfstep.doctor.signals.data.replaced import Replaced
 from halfstep.doctor.signals.signal import Hook, Signal
 from halfstep.doctor.tensors.nesting import tensors_in
 
@@ -43,12 +45,14 @@ class Fetches(Signal):
 
     def _on_fetch(self, original: Any, /, *args: Any, **kwargs: Any) -> Any:
         listener = self.watched.listener
+        fetcher = args[0]  # its second argument are the numbers of the samples
+        is_default = fetcher.auto_collation and fetcher.collate_fn is default_collate
         muted = listener.mute()
         try:
-            batch = original(*args, **kwargs)
+            with nullcontext() if is_default else self.watched[Replaced].collating():
+                batch = original(*args, **kwargs)
         finally:
             listener.unmute(muted)
-        fetcher = args[0]
-        if fetcher.auto_collation and fetcher.collate_fn is default_collate:
+        if is_default:
             self._latest.append([weakref.ref(each) for each in tensors_in(batch)])
         return batch

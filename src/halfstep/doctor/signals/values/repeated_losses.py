@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.signal import Heard
     from halfstep.doctor.signals.watched import Watched
 
-_LOSSES = {"cross_entropy", "kl_div", "binary_cross_entropy_with_logits"}
+_LOSSES = {"cross_entropy", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits"}
 _LOOKS = 64  # on an accelerator, where each look waits for the device
 _LINES = 16
 _BATCHES = 1024
@@ -63,6 +63,11 @@ class _Line:
     equal: int = 0
 
 
+def is_loss_name(name: str) -> bool:
+    """Return whether a function or a module with this name is a loss."""
+    return name.lower().endswith("loss") or name in _LOSSES
+
+
 class RepeatedLossSignal(Signal):
     """Compares the losses of successive evaluations, batch by batch."""
 
@@ -73,8 +78,7 @@ class RepeatedLossSignal(Signal):
 
     def on_call(self, heard: Heard) -> None:
         """Examine a loss in half precision that needs no gradients."""
-        is_loss = heard.name.lower().endswith("loss") or heard.name in _LOSSES
-        if not (heard.halves and is_loss) or autocast_state():
+        if not (heard.halves and is_loss_name(heard.name)) or autocast_state():
             return
         loss = heard.halves[0]
         if loss.requires_grad or loss.numel() != 1 or self._looks >= _LOOKS:
