@@ -41,10 +41,6 @@ def mended() -> None:
     train(assess)
 
 
-def broken_in_a_single_call() -> None:
-    train(lambda model: run(model, 1), epochs=5)
-
-
 def broken_with_dropout() -> None:
     train(run, nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3)))
 
@@ -208,25 +204,6 @@ def healthy_samples_for_a_critic() -> None:
         critic(generator(torch.randn(len(images), 4))).mean().neg().backward()
         of_generator.step()
         critic.requires_grad_(requires_grad=True)
-
-
-def healthy_samples_of_a_generator_to_look_at() -> None:
-    """A single call at times, in which the statistics hardly change."""
-    torch.manual_seed(0)
-    generator = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-    critic = nn.Linear(3, 1)
-    makes, judges = (torch.optim.SGD(each.parameters(), lr=0.01) for each in (generator, critic))
-    fixed = torch.randn(8, 6)
-    for number, (noise, _) in enumerate(batches(25)):
-        judges.zero_grad()
-        (critic(generator(noise).detach()).mean() - critic(torch.randn(8, 3)).mean()).backward()
-        judges.step()
-        makes.zero_grad()
-        (-critic(generator(noise)).mean()).backward()
-        makes.step()
-        if number % 5 == 4:
-            with torch.no_grad():
-                generator(fixed)
 
 
 def train_with_average(assess, step_with=lambda average, images: None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.signals.ledgers.switches import ModeLedger
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 _FEWEST = 3  # calls
 _EVALUATIONS = 2
-_BETWEEN = 4  # training calls between evaluations that are a single call
 _RARE = 2  # Calls in most iterations belong to the training, as those of a policy that acts.
 
 
@@ -54,16 +52,12 @@ def _teacher(evidence: Evidence) -> Finding | None:
 def _disturbed(evidence: Evidence) -> Finding | None:
     """Find evaluations that update running statistics, between training calls.
 
-    A generator that makes samples for the training of a critic is not evaluated; nor is one that
-    makes some samples to look at, by a single call.
+    A generator that makes samples for the training of a critic is not evaluated.
     """
     trains_others = {model.site for model in evidence.of(Features).models}
     names = evidence.of(UserNames)
-    for each in evidence.of(ModeLedger).models:
-        model, owners = each, evidence.static.models[each.number].optimizers
-        is_rare = _FEWEST <= each.alone <= each.trained / _BETWEEN
-        if not model.disturbed and is_rare and len(evidence.static.optimizers) == 1:
-            model = replace(each, disturbed=each.alone, disturbed_by=each.alone_by)
+    for model in evidence.of(ModeLedger).models:
+        owners = evidence.static.models[model.number].optimizers
         if not model.disturbed or not owners or model.disturbed_by in trains_others:
             continue
         calls = max(each.disturbed for each in model.layers)

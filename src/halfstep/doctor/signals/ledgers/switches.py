@@ -98,8 +98,6 @@ class ModelModes:
         disturbed: How often several calls without gradients in a row have updated the statistics of
             norms, before training went on.
         disturbed_by: The first of these calls.
-        alone: How often a single call has done so.
-        alone_by: The first of these calls.
         unset: Number of calls without gradients in training mode, which nothing has ever set or
             left, while another model with the same parameters was in evaluation mode.
         unset_by: The first of these calls.
@@ -119,16 +117,9 @@ class ModelModes:
     begins: bool
     disturbed: int
     disturbed_by: Site | None
-    alone: int = 0
-    alone_by: Site | None = None
     unset: int = 0
     unset_by: Site | None = None
     twin: int = -1
-
-    @property
-    def trained(self) -> int:
-        """Number of training calls in which a layer was in training mode."""
-        return max((each.training for each in self.layers), default=0)
 
     @property
     def dropouts(self) -> list[str]:
@@ -263,8 +254,6 @@ class Switches(Signal):
                 begins=notes.modes.begins,
                 disturbed=notes.modes.disturbed,
                 disturbed_by=site(notes.modes.disturbed_by),
-                alone=notes.modes.alone,
-                alone_by=site(notes.modes.alone_by),
                 unset=its.count if (its := unset.get(number)) else 0,
                 unset_by=site(its.mark) if its else None,
                 twin=its.twin if its else -1,

@@ -52,8 +52,6 @@ class Modes:
         constant: Whether a call of the streak had the same number everywhere in its input.
         disturbed: Number of streaks of several such calls, between training calls.
         disturbed_by: The first call of the first such streak.
-        alone: Number of such calls that were the only one between training calls.
-        alone_by: The first of these.
     """
 
     dependent: tuple[nn.Module, ...] = ()
@@ -79,8 +77,6 @@ class Modes:
     constant: bool = False
     disturbed: int = 0
     disturbed_by: Mark | None = None
-    alone: int = 0
-    alone_by: Mark | None = None
     _streak_began: Mark | None = None
 
     def examine(self, modules: Iterable[nn.Module]) -> None:
@@ -173,9 +169,6 @@ class Modes:
             if (self.streak > 1 or (self.streak and self.constant)) and self.was_training:
                 self.disturbed += 1
                 self.disturbed_by = self.disturbed_by or self._streak_began
-            elif self.streak and self.was_training:
-                self.alone += 1
-                self.alone_by = self.alone_by or self._streak_began
             self.streak, self.constant = 0, False
         if not self.dependent or self.is_training:
             self.restored += self.was_training and self.evaluated is not None and not self.is_left
