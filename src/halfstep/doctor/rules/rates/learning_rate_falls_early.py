@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.rates import Rates, Schedule
 
 _EARLY = 0.25  # of the steps
-_HALF = 0.5  # of them, if the rate falls on to almost 0: more is lost than is used
+_HALF = 0.5  # of them, if the rate falls on in each step: more is lost than is used
 _GONE = 1e-6  # of the highest learning rate; above it, the loss must have come to rest
 _STEPS = 20
 _TENTH = 0.1  # of the highest learning rate
@@ -80,7 +80,9 @@ def _falls(evidence: Evidence) -> Finding | None:
         start = rates.valley_at if is_of_epochs and rates.low_from < 0 else rates.low_from
         # A scheduler that is meant to end, or to freeze parameters, sets the rate to 0.
         is_gone = bool(last and last <= _GONE * highest)
-        if not (last and 0 <= start <= (_HALF if is_gone else _EARLY) * rates.steps):
+        falls_on = is_gone and last and last > 0 and rates.changes >= rates.steps / 2
+        early = _HALF if falls_on else _EARLY
+        if not (last and 0 <= start <= early * rates.steps):
             continue
         steps = [each for each in evidence.numbers.steps if each.optimizer == number]
         is_lost = _stays(steps) and (is_gone or _rests(steps, start))
