@@ -106,7 +106,7 @@ def broken_in_a_generator() -> None:
             losses = critic(made.detach()).mean() - critic(images).mean(), -critic(made).mean()
             for optimizer, loss in zip(optimizers, losses, strict=True):
                 optimizer.zero_grad()
-                loss.backward(retain_graph=True)
+                loss.backward(retain_graph=True, inputs=optimizer.param_groups[0]["params"])
             for optimizer in optimizers:
                 optimizer.step()
         generator.eval()
