@@ -44,8 +44,7 @@ sys.exit(max(codes))
 
 
 SELDOM = (
-    *("graph-large", "compiled-fp16", "compiled-o2", "compare", "graph", "fp8-gpt", "fp8-images"),
-    *("trainer", "feed"),
+    *("graph-large", "compiled-fp16", "compiled-o2", "compare", "trainer", "feed"),
     *("held-out-1", "held-out-2", "held-out-3"),
 )
 """Long items, and those of the code of others, which `make soak` runs."""
