@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
 
-FIRST = 3
+FIRST = 2
 """So many of each kind of a cause run every time, in the order of the file."""
 
 
