@@ -154,5 +154,6 @@ RULE = Rule(
     citations=("thu-ml/tianshou#774",),
     needs=frozenset({"passes", "rates"}),
     judge=judge,
+    explains=("LEARNING_RATE_TOO_LOW",),
     harmless=True,
 )
