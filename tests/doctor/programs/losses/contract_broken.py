@@ -298,5 +298,30 @@ def healthy_boxes_of_their_type() -> None:
     train_on_boxes(as_boxes, v2.Compose([v2.RandomHorizontalFlip(), v2.ColorJitter()]))
 
 
+def train_on_masks(fields) -> None:
+    """Segment images of a dict that a transform mirrors."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(3, 1, 3, padding=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(6):
+        image = torch.rand(3, 12, 12)
+        sample = fields(image, (image[:1] > 0.5).float())
+        optimizer.zero_grad()
+        logits = model(sample["image"][None])[0]
+        nn.functional.binary_cross_entropy_with_logits(logits, sample["mask"]).backward()
+        optimizer.step()
+
+
+def broken_by_a_mask_that_stays_where_it_is() -> None:
+    mirror = v2.RandomHorizontalFlip(1.0)
+    train_on_masks(lambda image, mask: mirror({"image": image, "mask": mask}))
+
+
+def healthy_mask_alone() -> None:
+    """Without an image, the first tensor is taken for one."""
+    mirror = v2.RandomHorizontalFlip(1.0)
+    train_on_masks(lambda image, mask: mirror({"mask": mask}) | {"image": image.flip(-1)})
+
+
 def healthy_boxes_beside_colours() -> None:
     train_on_boxes(lambda each: each, v2.Compose([v2.ColorJitter(0.2), v2.GaussianBlur(3)]))

@@ -35,9 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if not _FEWEST <= count <= _SHARE * total or not _take_turns(trains, evaluates):
             continue
         step = _step(evaluates[0])
-        if step is None or step.site not in {
-            each.site for shape in trains for each in shape.events
-        }:
+        if step is None or step.site not in {own.site for each in trains if (own := _step(each))}:
             continue
         line = step.site.text if step.site else "optimizer.step()"
         name = names.of(model.number).name or "model"

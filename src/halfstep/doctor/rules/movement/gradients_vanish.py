@@ -41,9 +41,8 @@ def judge(evidence: Evidence) -> Finding | None:
         steps = sorted({each.iteration for each in mine})
         if len(steps) < _FEWEST:
             continue
-        is_lost = evidence.of(Influence).lost is not None
         finding = _dead(mine, steps, course, evidence) or _small(
-            mine, course, optimizer.steps, is_lost=is_lost
+            mine, course, optimizer.steps, is_lost=lost is not None
         )
         if finding is not None:
             return finding

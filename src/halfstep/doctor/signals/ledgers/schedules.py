@@ -54,7 +54,8 @@ class _Schedule:
     first: int = 0
     last: int = 0
     planned: int | None = None
-    functions: tuple[Callable[[int], float], ...] = ()
+    settles: int | None = None
+    functions: tuple[Callable[[int], float], ...] = ()  # until it is known where they settle
     position: float = 0.0
     furthest: float = 0.0
     backs: int = 0
@@ -103,6 +104,9 @@ class Schedules(Signal):
     def _note(self, scheduler: LRScheduler, mark: Mark | None) -> _Schedule:
         known = self._known.get(scheduler)
         if known is None:
+            for each in self._schedules:
+                if each.last > each.first:  # Its functions may hold a whole training in memory.
+                    _settle(each)
             optimizer = innermost(scheduler.optimizer)
             self.watched.registry.optimizer(optimizer)
             number = self.watched.registry.optimizers.number(optimizer)
@@ -183,11 +187,11 @@ class Schedules(Signal):
 
     def _frozen(self, schedule: _Schedule) -> Schedule:
         rates = self._rates.of(schedule.optimizer)
+        _settle(schedule)
         return frozen(
             Schedule,
             schedule,
             moves=schedule.last - schedule.first,
-            settles=_settles(schedule.functions, schedule.last),
             steps=rates.due - schedule.due,
             backwards=max(0, rates.backwards - schedule.backwards),
             made=site(begins(schedule.made) or schedule.made),
@@ -224,9 +228,16 @@ def _planned(scheduler: LRScheduler) -> int | None:
     return next((each for each in lengths if isinstance(each, int)), None)
 
 
+def _settle(schedule: _Schedule) -> None:
+    """Find out where the functions of a scheduler settle, and forget them."""
+    if schedule.functions:
+        schedule.settles = _settles(schedule.functions, schedule.last)
+        schedule.functions = ()
+
+
 def _settles(functions: tuple[Callable[[int], float], ...], position: int) -> int | None:
     """Return the position from which on functions of groups stay the same; None if unknown."""
-    if not functions or len({id(each) for each in functions}) != 1:
+    if len({id(each) for each in functions}) != 1:
         return None
     function = functions[0]
     try:

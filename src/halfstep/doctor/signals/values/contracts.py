@@ -22,7 +22,7 @@ from halfstep.doctor.signals.signal import Signal
 from halfstep.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from halfstep.doctor.signals.signal import Heard
@@ -47,6 +47,8 @@ _MOVING = frozenset(
     }
 )
 """The transforms that draw where the pixels of an image go."""
+_IMAGES = ("Image", "ImageFile", "Video")
+"""How the names of the types of images end, also of those that Pillow reads from a file."""
 _PAIRS = ("boxes1", "boxes2")
 _TORCHVISION: dict[str, tuple[str, tuple[str, ...]]] = {
     **{
@@ -133,12 +135,14 @@ class ContractSignal(Signal):
     ) -> None:
         """Examine what a transform makes that subtracts a mean of pixels from 0 to 1."""
         del given
-        if type(module).__module__.startswith(_TRANSFORMS) and _is_readable(made[:1] and made[0]):
-            largest = _largest_of_unit(module)
-            if largest is not None and self._is_due("Normalize", mark := calling_line()):
-                share = (made[0] > largest).double().mean()
-                key = "Normalize", "the pixels", UNIT, True, mark
-                self._shares.setdefault(key, []).append(share)
+        if not type(module).__module__.startswith(_TRANSFORMS):
+            return
+        largest = _largest_of_unit(module)
+        if largest is None or not made or not _is_readable(made[0]):
+            return
+        key = "Normalize", "the pixels", UNIT, True, calling_line()
+        if self._is_due(key[0], key[-1]):
+            self._shares.setdefault(key, []).append((made[0] > largest).double().mean())
 
     def on_call(self, heard: Heard) -> None:
         """Examine a call by the loop."""
@@ -155,14 +159,12 @@ class ContractSignal(Signal):
         if not type(module).__module__.startswith(_TRANSFORMS):
             return
         moving = {type(each).__name__ for each in _transforms(module)} & _MOVING
-        for each in (*args, *kwargs.values()) if moving else ():
-            for name, value in each.items() if isinstance(each, dict) else ():
-                is_plain = type(value) is torch.Tensor and value.numel()
-                is_boxes = is_plain and "box" in str(name) and value.shape[-1:] == (4,)
-                if is_boxes or (is_plain and "mask" in str(name) and value.ndim > 1):
-                    key = min(moving), str(name), TURNED, True, calling_line()
-                    if self._is_due(str(name), key[-1]):
-                        self._shares.setdefault(key, []).append(torch.ones(()))
+        for name, value in _left_alone((*args, *kwargs.values())) if moving else ():
+            is_boxes = "box" in name and value.shape[-1:] == (4,)
+            if is_boxes or ("mask" in name and value.ndim > 1):
+                key = min(moving), name, TURNED, True, calling_line()
+                if self._is_due(name, key[-1]):
+                    self._shares.setdefault(key, []).append(torch.ones(()))
 
     def take(
         self,
@@ -254,6 +256,21 @@ def library_call(frame: FrameType | None) -> tuple[str, dict[str, Any]] | None:
 def _transforms(module: nn.Module) -> tuple[Any, ...]:
     """Return a transform and its parts: Compose and RandomApply have a list of them."""
     return module, *getattr(module, "transforms", ())
+
+
+def _left_alone(given: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the plain tensors in dicts that a transform returns as they are, with their names.
+
+    It takes the first plain tensor for an image if there is no other image.
+    """
+    parts = [
+        (str(name), value)
+        for each in given
+        for name, value in (each.items() if isinstance(each, dict) else [("", each)])
+    ]
+    is_known = any(type(value).__name__.endswith(_IMAGES) for _, value in parts)
+    plain = [pair for pair in parts if type(pair[1]) is torch.Tensor and pair[1].numel()]
+    yield from (pair for pair in plain[0 if is_known else 1 :] if pair[0])
 
 
 def _largest_of_unit(transform: nn.Module) -> float | None:
