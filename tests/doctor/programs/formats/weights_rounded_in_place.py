@@ -205,7 +205,30 @@ def healthy_levels_of_the_forward_pass() -> None:
 
 
 def healthy_weights_of_a_pruned_model() -> None:
-    train_then(lambda weight: weight.mul_(torch.arange(weight.numel()).view_as(weight) % 4 == 0))
+    train_then(lambda weight: weight.mul_(torch.arange(weight.numel()).view_as(weight) % 8 == 0))
+
+
+class SignDescent(torch.optim.Optimizer):
+    """Moves each weight by steps of one size."""
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            for each in group["params"]:
+                each.sub_(each.grad.sign(), alpha=group["lr"])
+
+
+def healthy_steps_of_one_size() -> None:
+    size = 2**-6
+    model, _ = model_and_optimizer()
+    with torch.no_grad():
+        for each in model.parameters():
+            each.copy_((each / size).round() * size)
+    optimizer = SignDescent(model.parameters(), {"lr": size})
+    for images, labels in batches(12):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
 
 
 def healthy_clamped_weights() -> None:

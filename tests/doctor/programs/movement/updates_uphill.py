@@ -143,6 +143,10 @@ def healthy_score_that_is_raised_by_hand() -> None:
     by_hand(1.0, loss_of=lambda scores, labels: 9.0 + scores.log_softmax(-1)[:, 0].mean())
 
 
+def healthy_score_that_rises_far_by_hand() -> None:
+    by_hand(1.0, loss_of=lambda scores, labels: 1.0 + scores[:, 0].mean())
+
+
 def healthy_attack_by_hand() -> None:
     """A shift of all inputs raises the loss of a model whose weights also get gradients."""
     model = classifier().eval()

@@ -78,6 +78,18 @@ def healthy_last_steps_in_evaluation_mode() -> None:
         optimizer.step()
 
 
+def healthy_one_phase_in_evaluation_mode() -> None:
+    """In the middle, the weights adapt to what the layers compute without dropout, once."""
+    model = network()
+    model(next(batches(1))[0])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    for step, (images, labels) in enumerate(batches(32)):
+        model.train(not 12 <= step < 20)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
 def healthy_discriminator_in_evaluation_mode() -> None:
     """The generator's steps see the discriminator in evaluation mode, and do not move it."""
     torch.manual_seed(0)
@@ -86,7 +98,7 @@ def healthy_discriminator_in_evaluation_mode() -> None:
     of_generator = torch.optim.Adam(generator.parameters(), lr=0.001)
     of_scorer = torch.optim.Adam(scorer.parameters(), lr=0.001)
     for step in range(36):
-        turns = step % 3 == 0
+        turns = step % 3 == 2
         scorer.train(not turns)
         made = generator(torch.randn(8, 4))
         scores = scorer(made if turns else made.detach())
